@@ -1,0 +1,40 @@
+# Two commands do everything on a machine with Python and a C compiler: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint rules zoo bench clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("onnx-superopt needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m tools.zoo block --out demo/block.onnx
+	$(BIN)/onnx-superopt demo/block.onnx -o demo/block.superopt.onnx
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+rules: $(STAMP)
+	$(BIN)/rulegen ship
+
+zoo: $(STAMP)
+	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,zoo]'
+	$(BIN)/python -m tools.zoo export --dir zoo_models
+
+bench: $(STAMP)
+	$(BIN)/python -m tools.bench.models
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info

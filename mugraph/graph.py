@@ -1,0 +1,325 @@
+"""Model graphs: a persistent map from value to node, over tables shared by every candidate.
+
+A *value id* stands for what a tensor means, a :class:`Node` for one way to compute it. A substitution says how values are
+computed from now on; it never renames a consumer, so a candidate shares everything with its parent but the changed
+entries (design, Graphs). :class:`Tables` holds what never changes for a value: its type, whether it depends on constants
+alone, its name in the ONNX file. :class:`Graph` is one candidate: which node defines each value, which nodes are live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from immutables import Map
+
+from mugraph.node import Attrs
+from mugraph.ops import get_operator
+from mugraph.shape import TensorType
+
+__all__ = ["OPAQUE", "Constant", "CycleError", "Definition", "Graph", "Node", "Tables"]
+
+OPAQUE = "Opaque"
+"""Operator name of a node that no record understands; it is emitted from its original ONNX node."""
+
+
+class CycleError(ValueError):
+    """A substitution would make a value depend on itself (TASO, figure 6)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """An operator applied to values; compared by identity. Pure nodes are interned per model.
+
+    Attributes:
+        index: position in :attr:`Tables.nodes`; stable within a model.
+        op: registry name, or :data:`OPAQUE`.
+        inputs: operand values; of an opaque node also the outer values that its subgraphs capture.
+        values: the value ids first defined by this node, one an output.
+        origin: index of the ONNX node it was read from, ``None`` for a node made by a substitution.
+    """
+
+    index: int
+    op: str
+    attrs: Attrs
+    inputs: tuple[int, ...]
+    values: tuple[int, ...]
+    origin: int | None = None
+
+    @property
+    def is_opaque(self) -> bool:
+        return self.op == OPAQUE
+
+
+Definition = tuple[Node, int]
+"""A node and the index of one of its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant tensor, loaded only when asked for."""
+
+    type: TensorType
+    load: Callable[[], np.ndarray]
+
+    @staticmethod
+    def of(array: np.ndarray, type_: TensorType) -> Constant:
+        return Constant(type_, lambda: array)
+
+
+@dataclass(slots=True)
+class Tables:
+    """What all candidates of one model share. Values and nodes are only ever added."""
+
+    types: list[TensorType | None] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    constant: list[bool] = field(default_factory=list)
+    """Per value: whether it depends on constants alone, so that it costs nothing at run time."""
+    constants: dict[int, Constant] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    makers: dict[int, Definition] = field(default_factory=dict)
+    """Value to the node that first made it."""
+    _interned: dict[Any, Node] = field(default_factory=dict)
+    _literals: dict[Any, int] = field(default_factory=dict)
+
+    def new_value(self, type_: TensorType | None, name: str | None = None, constant: bool = False) -> int:
+        self.types.append(type_)
+        self.names.append(name)
+        self.constant.append(constant)
+        return len(self.types) - 1
+
+    def add_constant(self, constant: Constant, name: str | None = None) -> int:
+        value = self.new_value(constant.type, name, constant=True)
+        self.constants[value] = constant
+        return value
+
+    def literal(self, array: np.ndarray, type_: TensorType) -> int:
+        """A constant made by a substitution; equal ones are one value."""
+        key = (type_, array.tobytes())
+        if key not in self._literals:
+            self._literals[key] = self.add_constant(Constant.of(array, type_))
+        return self._literals[key]
+
+    def small_constant(self, value: int, limit: int = 4096) -> np.ndarray | None:
+        """The array of a constant of at most ``limit`` elements."""
+        constant = self.constants.get(value)
+        if constant is None or constant.type.size() > limit:
+            return None
+        return constant.load()
+
+    def add_node(
+        self, op: str, attrs: Attrs, inputs: Sequence[int], outputs: Sequence[int], origin: int | None = None, intern: bool = True
+    ) -> Node:
+        """Enters a node whose output values exist already. Later equal applications find the first one."""
+        node = Node(len(self.nodes), op, attrs, tuple(inputs), tuple(outputs), origin)
+        self.nodes.append(node)
+        self.makers.update({value: (node, index) for index, value in enumerate(outputs)})
+        if intern:
+            self._interned.setdefault((op, repr(attrs), node.inputs), node)
+        return node
+
+    def apply(self, op: str, attrs: Attrs, inputs: Sequence[int]) -> Node:
+        """The interned application of a registry operator, typed.
+
+        Raises:
+            ShapeError, Undecided: the application is ill-typed or cannot be typed.
+        """
+        key = (op, repr(attrs), tuple(inputs))
+        found = self._interned.get(key)
+        if found is not None:
+            return found
+        operand_types: list[TensorType] = []
+        for value in inputs:
+            type_ = self.types[value]
+            assert type_ is not None, "a value of unknown type takes part in no substitution"
+            operand_types.append(type_)
+        types = get_operator(op).types(attrs, operand_types)
+        constant = all(self.constant[value] for value in inputs)
+        return self.add_node(op, attrs, inputs, [self.new_value(t, constant=constant) for t in types])
+
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(value: int, node: int) -> int:
+    x = (value * 0x9E3779B97F4A7C15 + node * 0xC2B2AE3D27D4EB4F + 0x165667B19E3779F9) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """One candidate: an immutable value.
+
+    Attributes:
+        tables: shared by all candidates of the model.
+        inputs, outputs: values at the model's boundary.
+        definitions: value to what computes it, where that is not the node that first made it (:attr:`Tables.makers`).
+        users: live value to the live nodes that read it.
+        references: live node to the number of live values that it defines.
+        digest: commutative sum over live values; equal for equal candidates of one model.
+        added, removed: live nodes gained and lost against the graph it was derived from.
+    """
+
+    tables: Tables
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    definitions: Map[int, Definition]
+    users: Map[int, frozenset[Node]]
+    references: Map[Node, int]
+    digest: int = 0
+    added: frozenset[Node] = frozenset()
+    removed: frozenset[Node] = frozenset()
+
+    @staticmethod
+    def build(tables: Tables, inputs: Sequence[int], outputs: Sequence[int]) -> Graph:
+        """The first candidate, as the nodes entered in ``tables`` say; what no output needs is not live."""
+        change = _Change(Graph(tables, tuple(inputs), tuple(outputs), Map(), Map(), Map()))
+        for value in dict.fromkeys(outputs):
+            change.enliven(value, change.lookup(value))
+        return change.finish()
+
+    def definition(self, value: int) -> Definition | None:
+        """What computes the value; ``None`` for inputs and constants."""
+        return self.definitions.get(value) or self.tables.makers.get(value)
+
+    def type(self, value: int) -> TensorType | None:
+        return self.tables.types[value]
+
+    def is_live(self, value: int) -> bool:
+        return bool(self.users.get(value)) or value in self.outputs
+
+    def nodes(self) -> Iterator[Node]:
+        """The live nodes, operands first, in an order that depends on the graph alone."""
+        seen: set[Node] = set()
+        for root in self.outputs:
+            stack: list[tuple[Node, bool]] = []
+            found = self.definition(root)
+            if found is not None:
+                stack.append((found[0], False))
+            while stack:
+                node, ready = stack.pop()
+                if ready:
+                    yield node
+                elif node not in seen:
+                    seen.add(node)
+                    stack.append((node, True))
+                    for value in reversed(node.inputs):
+                        inner = self.definition(value)
+                        if inner is not None and inner[0] not in seen:
+                            stack.append((inner[0], False))
+
+    def substitute(self, changes: Mapping[int, Definition]) -> Graph:
+        """The candidate in which each value of ``changes`` is computed as said.
+
+        Raises:
+            CycleError: a value would depend on itself.
+        """
+        change = _Change(self)
+        change.redefine(changes)
+        return change.finish()
+
+
+class _Change:
+    """A batch of edits to a graph, on mutable copies of its persistent maps."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.tables = graph, graph.tables
+        self.definitions = graph.definitions.mutate()
+        self.users = graph.users.mutate()
+        self.references = graph.references.mutate()
+        self.outputs = frozenset(graph.outputs)
+        self.digest = graph.digest
+        self.added: set[Node] = set()
+        self.removed: set[Node] = set()
+
+    def live(self, value: int) -> bool:
+        return value in self.outputs or bool(self.users.get(value))
+
+    def lookup(self, value: int) -> Definition | None:
+        return self.definitions.get(value) or self.tables.makers.get(value)
+
+    def redefine(self, changes: Mapping[int, Definition]) -> None:
+        """Sets all definitions, then counts the new ones before uncounting the old: what both need stays untouched."""
+        replaced = [(value, self.lookup(value)) for value in changes if self.live(value)]
+        self.definitions.update(changes)
+        self.check_cycles(changes)
+        for value, _ in replaced:
+            self.enliven(value, changes[value])
+        for value, old in replaced:
+            self.retire(value, old)
+
+    def enliven(self, value: int, definition: Definition | None) -> None:
+        """Counts a live value's definition, and whatever becomes live by it."""
+        stack = [(value, definition)]
+        while stack:
+            current, found = stack.pop()
+            if found is None:
+                continue
+            node = found[0]
+            self.digest = (self.digest + _mix(current, node.index * 64 + found[1])) & _MASK
+            count = self.references.get(node, 0)
+            self.references[node] = count + 1
+            if count:
+                continue
+            (self.removed.discard if node in self.removed else self.added.add)(node)
+            for operand in dict.fromkeys(node.inputs):
+                fresh = not self.live(operand)
+                self.users[operand] = self.users.get(operand, frozenset()) | {node}
+                if fresh:
+                    stack.append((operand, self.lookup(operand)))
+
+    def retire(self, value: int, definition: Definition | None) -> None:
+        """Uncounts a definition that no longer serves its value, and whatever dies by it."""
+        stack = [(value, definition)]
+        while stack:
+            current, found = stack.pop()
+            if found is None:
+                continue
+            node = found[0]
+            self.digest = (self.digest - _mix(current, node.index * 64 + found[1])) & _MASK
+            count = self.references[node]
+            if count > 1:
+                self.references[node] = count - 1
+                continue
+            del self.references[node]
+            (self.added.discard if node in self.added else self.removed.add)(node)
+            for operand in dict.fromkeys(node.inputs):
+                rest = self.users[operand] - {node}
+                if rest:
+                    self.users[operand] = rest
+                else:
+                    del self.users[operand]
+                if not self.live(operand):
+                    stack.append((operand, self.lookup(operand)))
+
+    def check_cycles(self, changed: Iterable[int]) -> None:
+        """Looks for a path from a changed value back to itself, upwards from its new definition."""
+        for value in changed:
+            seen: set[int] = set()
+            found = self.lookup(value)
+            stack = list(found[0].inputs) if found is not None else []
+            while stack:
+                current = stack.pop()
+                if current == value:
+                    raise CycleError(f"value {self.tables.names[value] or value} would depend on itself")
+                if current in seen or self.tables.constant[current]:
+                    continue
+                seen.add(current)
+                inner = self.lookup(current)
+                if inner is not None:
+                    stack.extend(inner[0].inputs)
+
+    def finish(self) -> Graph:
+        return replace(
+            self.graph,
+            definitions=self.definitions.finish(),
+            users=self.users.finish(),
+            references=self.references.finish(),
+            digest=self.digest,
+            added=frozenset(self.added),
+            removed=frozenset(self.removed),
+        )

@@ -1,0 +1,528 @@
+"""ONNX in: from a file to a :class:`Model`, without loading its weights.
+
+What a record understands becomes a node of that operator; everything else is opaque and keeps only its edges. Nothing of
+the file is lost: :attr:`Model.proto` holds it all, and a node that no substitution touches is written as it came.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+from mugraph.domains import Real
+from mugraph.domains.base import Unsupported
+from mugraph.foreign import ProtoNode
+from mugraph.graph import OPAQUE, Constant, Graph, Tables
+from mugraph.node import make_attrs
+from mugraph.ops import ONNX_OPERATORS, NotUnderstood, Operator
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape, symbol
+from mugraph.weights import (
+    ModelError,
+    Weights,
+    graphs_of,
+    is_stored,
+    nested_nodes,
+    nested_tensors,
+    store_at,
+    tensor_bytes,
+    tensor_type,
+)
+from mugraph.wire import Buffer, Damaged, Field, delimited, fields
+
+__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "Model", "captured", "load"]
+
+OLDEST_OPSET, NEWEST_OPSET = 9, 26
+"""Accepted versions of the default domain; the newest one is what onnxruntime 1.31 accepts."""
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+_STORED_FROM = 1 << 12  # bytes; smaller tensors (shapes, axes, scalars) are read at once
+_STATIC_LIMIT = 4096  # elements of an integer tensor that is computed while reading
+_PROTOBUF_LIMIT = (1 << 31) - 1
+_MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
+
+
+@dataclass
+class Model:
+    """An ONNX model, read.
+
+    Attributes:
+        path: its file; ``None`` for a model given in memory.
+        proto: everything as it came, except that large inline tensors are stored (see :mod:`mugraph.weights`).
+        opset: version of the default domain.
+        tables: values, types, constants and nodes, shared by all candidates.
+        graph: the first candidate: the model as it came.
+        origins: the main graph's ONNX nodes; ``Node.origin`` is an index into it.
+        values: name to value, of the main graph.
+        opaque: origin to the reason why the node is opaque.
+        inputs: names and types of the tensors to feed, without those that have defaults.
+        defaults: initializers that are graph inputs too: run-time inputs with a default, never constants.
+        symbols: the symbolic dimensions of the inputs, in order of appearance.
+        notes: what the user should know about the model.
+        weights: access to stored tensors.
+        carriers: constant to the origin of the Constant node that holds it.
+        captures: origin to the outer values that the node's subgraphs read by name.
+    """
+
+    path: Path | None
+    proto: ModelProto
+    opset: int
+    tables: Tables
+    graph: Graph
+    origins: list[NodeProto]
+    values: dict[str, int]
+    opaque: dict[int, str]
+    inputs: dict[str, TensorType]
+    defaults: dict[str, Constant]
+    symbols: tuple[str, ...]
+    notes: list[str]
+    weights: Weights
+    carriers: dict[int, int]
+    captures: dict[int, tuple[int, ...]]
+    _digest: str = field(default="", repr=False)
+
+    def digest(self) -> str:
+        """Digest of the file's bytes and of its data files by name, size and modification time; stable across runs."""
+        if not self._digest:
+            self._digest = self.weights.digest()
+        return self._digest
+
+
+def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
+    """Reads a model.
+
+    Args:
+        source: a file, or a model in memory without external data and below 2 GiB.
+        check: whether onnx's checker must accept the model.
+
+    Raises:
+        ModelError: no model can be read; see the message.
+    """
+    weights, proto = _parse(source)
+    label = weights.label
+    opset = _opset(proto, label)
+    weights.check(proto.graph.initializer)
+    weights.check(nested_tensors(proto))
+    skeleton, faithful = _skeleton(proto)
+    if check:
+        try:
+            onnx.checker.check_model(skeleton)
+        except (onnx.checker.ValidationError, ValueError, RuntimeError) as problem:
+            reason = " ".join(str(problem).split())
+            raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
+    notes: list[str] = []
+    if faithful:
+        try:
+            inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
+        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as problem:
+            inferred = skeleton
+            notes.append(f"onnx's shape inference failed: {' '.join(str(problem).split())}")
+    else:
+        inferred = skeleton
+        notes.append("subgraphs have external data, so onnx's shape inference was left out")
+    return _Reader(proto, weights, opset, inferred.graph, notes).read()
+
+
+# Parsing
+
+
+def _parse(source: str | Path | ModelProto) -> tuple[Weights, ModelProto]:
+    if isinstance(source, ModelProto):
+        try:
+            weights = Weights(None, source.SerializeToString())
+        except (EncodeError, ValueError):
+            raise ModelError("the model is too large to be held in memory as a whole; give the path of its file") from None
+        return weights, _decode(weights, weights.memory)
+    path = Path(source)
+    weights = Weights(path)
+    try:
+        status = path.stat()
+        weights.files[path.parent / path.name] = (status.st_size, status.st_mtime_ns)
+        if status.st_size > _PROTOBUF_LIMIT:
+            raise ModelError(f"{path} is larger than 2 GiB, which onnxruntime cannot read; save it with external data")
+        if not status.st_size:
+            raise ModelError(f"{path} is empty; export or copy the model again")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return weights, _decode(weights, view)
+    except OSError as problem:
+        raise ModelError(f"{path}: {problem.strerror}; check the path of the model") from None
+
+
+def _decode(weights: Weights, view: Buffer) -> ModelProto:
+    """Parses all but the bytes of large initializers."""
+    parts: list[bytes] = []
+    graph: list[bytes] = []
+    try:
+        for item in fields(view, 0, len(view)):
+            if item.number != _MODEL_GRAPH:
+                parts.append(view[item.start : item.end])
+                continue
+            for inner in fields(view, item.payload, item.end):
+                large = inner.number == _GRAPH_INITIALIZER and inner.end - inner.payload >= _STORED_FROM
+                graph.append(_stored(weights, view, inner) if large else view[inner.start : inner.end])
+        if not graph:
+            raise Damaged("there is no graph in it")
+        return ModelProto.FromString(b"".join([*parts, delimited(_MODEL_GRAPH, graph)]))
+    except (Damaged, DecodeError) as problem:
+        raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None
+
+
+def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
+    """The initializer with its raw bytes left where they are."""
+    head: list[bytes] = []
+    raw: Field | None = None
+    for item in fields(view, initializer.payload, initializer.end):
+        if item.number == _TENSOR_RAW_DATA:
+            raw = item
+        else:
+            head.append(view[item.start : item.end])
+    tensor = TensorProto.FromString(b"".join(head))
+    if raw is None or is_stored(tensor):
+        return view[initializer.start : initializer.end]
+    length = raw.end - raw.payload
+    if length != tensor_bytes(tensor):
+        raise ModelError(
+            f"{weights.label}: tensor '{tensor.name}' has {length} bytes, its type says {tensor_bytes(tensor)}; export it again"
+        )
+    store_at(tensor, weights.inline, raw.payload, length)
+    return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
+
+
+def _opset(proto: ModelProto, label: str) -> int:
+    """The default domain's version; of a model without that domain the newest, which is imported when first needed."""
+    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
+    if not versions:
+        return NEWEST_OPSET
+    if not OLDEST_OPSET <= versions[0] <= NEWEST_OPSET:
+        raise ModelError(
+            f"{label}: opset {versions[0]} is not supported, {OLDEST_OPSET} to {NEWEST_OPSET} are; "
+            "convert the model with onnx.version_converter"
+        )
+    return int(versions[0])
+
+
+def _skeleton(proto: ModelProto) -> tuple[ModelProto, bool]:
+    """The model without weights for onnx's checker and shape inference: stored tensors become graph inputs.
+
+    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does.
+
+    Returns:
+        the model, and whether its types are the original's (a stored tensor within a subgraph cannot become an input).
+    """
+    skeleton = ModelProto()
+    skeleton.CopyFrom(proto)
+    graph = skeleton.graph
+    stored = [(t.name, t) for t in graph.initializer if is_stored(t)]
+    kept = [tensor for tensor in proto.graph.initializer if not is_stored(tensor)]
+    nodes: list[NodeProto] = []
+    for node in proto.graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+        if node.op_type == "Constant" and value is not None and is_stored(value):
+            stored.append((node.output[0], value))
+        else:
+            nodes.append(node)
+    inputs = {value.name for value in graph.input}
+    for name, tensor in stored:
+        if name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(nodes)
+    for entry in (*skeleton.opset_import, *nested_nodes(skeleton)):
+        if entry.domain in DEFAULT_DOMAINS:
+            entry.domain = ""
+    faithful = True
+    for tensor in nested_tensors(skeleton):
+        if is_stored(tensor):
+            faithful = False
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+            tensor.dims[:] = [0]
+            tensor.raw_data = b""
+    return skeleton, faithful
+
+
+# Reading the graph
+
+
+def captured(node: NodeProto) -> list[str]:
+    """The names of outer values that a node's subgraphs read, in order of appearance."""
+    found: dict[str, None] = {}
+    scopes: list[tuple[GraphProto, frozenset[str]]] = [(graph, frozenset()) for graph in graphs_of(node)]
+    while scopes:
+        graph, outer = scopes.pop()
+        local = outer.union(
+            (value.name for value in graph.input),
+            (tensor.name for tensor in graph.initializer),
+            (sparse.values.name for sparse in graph.sparse_initializer),
+            (name for inner in graph.node for name in inner.output),
+        )
+        for inner in graph.node:
+            found.update(dict.fromkeys(name for name in inner.input if name and name not in local))
+            scopes.extend((deeper, local) for deeper in graphs_of(inner))
+        found.update(dict.fromkeys(value.name for value in graph.output if value.name not in local))
+    return list(found)
+
+
+class _Reader:
+    """Fills the tables of one model, in the order of its nodes."""
+
+    def __init__(self, proto: ModelProto, weights: Weights, opset: int, inferred: GraphProto, notes: list[str]) -> None:
+        self.proto, self.weights, self.opset, self.notes = proto, weights, opset, notes
+        self.graph = proto.graph
+        self.tables = Tables()
+        self.values: dict[str, int] = {}
+        self.opaque: dict[int, str] = {}
+        self.carriers: dict[int, int] = {}
+        self.captures: dict[int, tuple[int, ...]] = {}
+        self.functions = {(function.domain, function.name) for function in proto.functions}
+        declared = [*inferred.value_info, *inferred.output, *inferred.input]
+        self.declared: dict[str, TypeProto] = {value.name: value.type for value in declared}
+        self.real = Real(np.float32)
+
+    def fail(self, problem: str) -> ModelError:
+        return ModelError(f"{self.weights.label}: {problem}; repair or export the model again")
+
+    def read(self) -> Model:
+        defaults = self.read_leaves()
+        for origin, node in enumerate(self.graph.node):
+            self.read_node(origin, node)
+        names = [value.name for value in self.graph.output]
+        missing = [name for name in names if name not in self.values]
+        if missing:
+            raise self.fail(f"graph output '{missing[0]}' is computed nowhere")
+        inputs = [value.name for value in self.graph.input]
+        graph = Graph.build(self.tables, [self.values[n] for n in inputs], [self.values[n] for n in names])
+        fed: dict[str, TensorType] = {}
+        for name in inputs:
+            type_ = self.tables.types[self.values[name]]
+            if name in defaults:
+                continue
+            if type_ is None:
+                self.notes.append(f"input '{name}' is no tensor of known rank")
+            else:
+                fed[name] = type_
+        if any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in self.tables.types):
+            self.notes.append("bfloat16 tensors: onnxruntime's CPU provider has almost no kernels for them")
+        if defaults and self.proto.ir_version < 4:
+            self.notes.append(
+                f"IR version {self.proto.ir_version}: weights are overridable inputs, so none is folded; with an IR version "
+                "from 4 on and without them among the graph's inputs they are constants"
+            )
+        dims = dict.fromkeys(dim for type_ in fed.values() for dim in type_.shape if isinstance(dim, SymDim))
+        return Model(
+            path=self.weights.path,
+            proto=self.proto,
+            opset=self.opset,
+            tables=self.tables,
+            graph=graph,
+            origins=list(self.graph.node),
+            values=self.values,
+            opaque=self.opaque,
+            inputs=fed,
+            defaults=defaults,
+            symbols=tuple(map(str, dims)),
+            notes=self.notes,
+            weights=self.weights,
+            carriers=self.carriers,
+            captures=self.captures,
+        )
+
+    def enter(self, name: str, value: int) -> int:
+        if not name or name in self.values:
+            raise self.fail(f"value '{name}' is defined twice" if name else "a value has no name")
+        self.values[name] = value
+        return value
+
+    def read_leaves(self) -> dict[str, Constant]:
+        """Graph inputs and initializers. Returns the defaults of overridable inputs."""
+        constants: dict[str, Constant] = {}
+        for tensor in self.graph.initializer:
+            if tensor.name in constants:
+                raise self.fail(f"initializer '{tensor.name}' is defined twice")
+            constants[tensor.name] = self.constant(tensor)
+        for sparse in self.graph.sparse_initializer:
+            type_ = TensorType(DataType(sparse.values.data_type), tuple(sparse.dims))
+            constants[sparse.values.name] = Constant(type_, lambda s=sparse: self.weights.sparse(s))  # type: ignore[misc]
+        defaults: dict[str, Constant] = {}
+        for value in self.graph.input:
+            default = constants.pop(value.name, None)
+            if default is not None:
+                defaults[value.name] = default
+            self.enter(value.name, self.tables.new_value(self.declared_type(value.name), value.name))
+        for name, constant in constants.items():
+            self.enter(name, self.tables.add_constant(constant, name))
+        return defaults
+
+    def constant(self, tensor: TensorProto) -> Constant:
+        if tensor.data_type not in {int(t) for t in DataType}:
+            raise self.fail(f"tensor '{tensor.name}' has the unknown element type {tensor.data_type}")
+        return Constant(tensor_type(tensor), lambda: self.weights.array(tensor))
+
+    def declared_type(self, name: str) -> TensorType | None:
+        """What the file and onnx's inference say; a dimension of which they say nothing is a symbol of its own."""
+        declared = self.declared.get(name)
+        if declared is None or not declared.HasField("tensor_type"):
+            return None
+        tensor = declared.tensor_type
+        if not tensor.HasField("shape") or tensor.elem_type not in {int(t) for t in DataType} - {DataType.UNDEFINED}:
+            return None
+        shape: list[Dim] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                shape.append(dim.dim_value)
+            else:
+                shape.append(symbol(dim.dim_param or f"?{name}_{axis}"))
+        return TensorType(DataType(tensor.elem_type), tuple(shape))
+
+    def read_node(self, origin: int, node: NodeProto) -> None:
+        names = [*(name for name in node.input if name), *captured(node)]
+        missing = [name for name in names if name not in self.values]
+        if missing:
+            raise self.fail(f"node {origin} ({node.op_type} '{node.name}') reads '{missing[0]}', which is not computed before it")
+        if node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and ("", "Constant") not in self.functions:
+            constant = self.read_constant(node)
+            value = self.enter(node.output[0], self.tables.add_constant(constant, node.output[0]))
+            self.carriers[value] = origin
+            return
+        try:
+            self.read_understood(origin, node)
+        except (NotUnderstood, ShapeError, Undecided) as problem:
+            self.read_opaque(origin, node, names, str(problem))
+
+    def read_constant(self, node: NodeProto) -> Constant:
+        (attribute,) = [a for a in node.attribute if a.name.startswith(("value", "sparse_value"))]
+        if attribute.name == "value":
+            return self.constant(attribute.t)
+        if attribute.name == "sparse_value":
+            sparse = attribute.sparse_tensor
+            return Constant(
+                TensorType(DataType(sparse.values.data_type), tuple(sparse.dims)), lambda: self.weights.sparse(sparse)
+            )
+        kind = attribute.name.removeprefix("value_").removesuffix("s")
+        dtype = {"float": DataType.FLOAT, "int": DataType.INT64, "string": DataType.STRING}[kind]
+        array = np.asarray(onnx.helper.get_attribute_value(attribute), dtype.numpy())
+        return Constant.of(array, TensorType(dtype, array.shape))
+
+    def read_understood(self, origin: int, node: NodeProto) -> None:
+        """Enters the node under its record.
+
+        Raises:
+            NotUnderstood, ShapeError, Undecided: it stays opaque.
+        """
+        record = self.record_of(node)
+        inputs = [self.values[name] if name else None for name in node.input]
+        types = [None if value is None else self.tables.types[value] for value in inputs]
+
+        def constant(index: int) -> np.ndarray | None:
+            value = inputs[index]
+            return None if value is None else self.tables.small_constant(value)
+
+        reading = record.read(ProtoNode(node, self.opset, types, constant))
+        operands: list[int] = []
+        operand_types: list[TensorType] = []
+        for index in reading.operands:
+            value, type_ = inputs[index], types[index]
+            if value is None or type_ is None:
+                raise NotUnderstood(f"the type of input {index} is unknown")
+            operands.append(value)
+            operand_types.append(type_)
+        for index, value in enumerate(inputs):
+            if value is not None and index not in reading.operands and constant(index) is None:
+                raise NotUnderstood(f"input {index} is computed at run time")
+        attrs = make_attrs(reading.attrs)
+        outputs = record.types(attrs, operand_types)
+        names = list(node.output)
+        while names and not names[-1]:
+            names.pop()
+        if len(names) > len(outputs) or "" in names:
+            raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(repr(n) for n in names)}")
+        for name, type_ in zip(names, outputs, strict=False):
+            self.check_declared(name, type_)
+        static = self.static_outputs(record, reading.attrs, operands, operand_types, outputs)
+        constant_only = static is not None or all(self.tables.constant[value] for value in operands)
+        values = [
+            self.enter(name, self.tables.new_value(type_, name, constant_only))
+            for name, type_ in zip(names, outputs, strict=False)
+        ]
+        self.tables.add_node(record.name, attrs, operands, values, origin)
+        if static is not None:
+            for value, array, type_ in zip(values, static, outputs, strict=False):
+                self.tables.constants[value] = Constant.of(array, type_)
+
+    def record_of(self, node: NodeProto) -> Operator:
+        if node.domain not in DEFAULT_DOMAINS:
+            raise NotUnderstood(f"operator of domain {node.domain}")
+        if ("", node.op_type) in self.functions:
+            raise NotUnderstood("a function of the model")
+        if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+            raise NotUnderstood("it has subgraphs")
+        record = ONNX_OPERATORS.get(node.op_type)
+        if record is None:
+            raise NotUnderstood(f"no record describes {node.op_type}")
+        return record
+
+    def check_declared(self, name: str, own: TensorType) -> None:
+        """A record that contradicts the file's own types has not understood the node."""
+        declared = self.declared_type(name)
+        if declared is not None and (declared.dtype != own.dtype or same_shape(declared.shape, own.shape) is False):
+            raise NotUnderstood(f"'{name}' is declared {declared}, and {own} was found")
+
+    def static_outputs(
+        self, record: Operator, attrs: Any, operands: Sequence[int], types: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> list[np.ndarray] | None:
+        """The outputs where they are small integers that are known before the model runs; else ``None``."""
+        if any(not _countable(t) or not _is_integer(t) for t in outputs):
+            return None
+        arrays: list[np.ndarray] = []
+        for value, type_ in zip(operands, types, strict=True):
+            shape = concrete(type_.shape)
+            if record.name in ("Shape", "Size") and shape is not None:
+                arrays.append(np.broadcast_to(np.zeros((), bool), shape))  # only its shape is looked at
+                continue
+            array = self.tables.small_constant(value, _STATIC_LIMIT) if _is_integer(type_) else None
+            if array is None:
+                return None
+            arrays.append(array)
+        try:
+            results = record.run(self.real, attrs, arrays)
+        except Unsupported:
+            return None
+        return [np.asarray(r, t.dtype.numpy()).reshape(concrete(t.shape)) for r, t in zip(results, outputs, strict=True)]
+
+    def read_opaque(self, origin: int, node: NodeProto, names: Sequence[str], reason: str) -> None:
+        inputs = tuple(dict.fromkeys(self.values[name] for name in names))
+        constant = bool(inputs) and self.is_pure(node) and all(self.tables.constant[value] for value in inputs)
+        outputs = [
+            self.enter(name, self.tables.new_value(self.declared_type(name), name, constant)) for name in node.output if name
+        ]
+        self.tables.add_node(OPAQUE, (), inputs, outputs, origin, intern=False)
+        self.opaque[origin] = reason
+        inner = captured(node)
+        if inner:
+            self.captures[origin] = tuple(self.values[name] for name in inner)
+
+    def is_pure(self, node: NodeProto) -> bool:
+        """Whether a node of the default domain depends on its inputs alone, as its schema says."""
+        if node.domain not in DEFAULT_DOMAINS or ("", node.op_type) in self.functions or not onnx.defs.has(node.op_type):
+            return False
+        schema = onnx.defs.get_schema(node.op_type, self.opset)
+        return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
+
+
+def _is_integer(type_: TensorType) -> bool:
+    return type_.dtype in (DataType.INT64, DataType.INT32, DataType.BOOL)
+
+
+def _countable(type_: TensorType) -> bool:
+    return concrete(type_.shape) is not None and type_.size() <= _STATIC_LIMIT
+
+

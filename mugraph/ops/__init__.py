@@ -1,0 +1,33 @@
+"""The operator registry: importing this package registers every family."""
+
+from mugraph.ops import convolution, elementwise, indexing, movement, normalization, product, reduction
+from mugraph.ops.base import (
+    ONNX_OPERATORS,
+    REGISTRY,
+    ForeignNode,
+    NotExpressible,
+    NotUnderstood,
+    OnnxForm,
+    Operator,
+    Reading,
+    get_operator,
+)
+
+__all__ = [
+    "ONNX_OPERATORS",
+    "REGISTRY",
+    "ForeignNode",
+    "NotExpressible",
+    "NotUnderstood",
+    "OnnxForm",
+    "Operator",
+    "Reading",
+    "convolution",
+    "elementwise",
+    "get_operator",
+    "indexing",
+    "movement",
+    "normalization",
+    "product",
+    "reduction",
+]

@@ -1,0 +1,373 @@
+"""Convolution and pooling over one, two or three spatial axes.
+
+Canonical attributes: ``pads`` holds all begins, then all ends, as ONNX does; automatic padding is resolved when a node is
+read. Tensors are [..., N, C, *spatial], weights [..., M, C/group, *kernel].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mugraph.domains.base import Array, Domain, Unsupported
+from mugraph.ops.base import (
+    AttrMap,
+    ForeignNode,
+    NotUnderstood,
+    OnnxForm,
+    Operator,
+    Reading,
+    Write,
+    floating,
+    integers,
+    known_attributes,
+    register,
+    single_output,
+    type_of,
+)
+from mugraph.ops.normalization import per_channel
+from mugraph.ops.product import product_flops
+from mugraph.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
+
+Integers = tuple[int, ...]
+
+# Geometry
+
+
+def _steps(dim: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil: bool) -> Dim:
+    """Number of places of a kernel; with ``ceil`` the last may hang over the end, yet must begin before it."""
+    reach = dim + (before + after - dilation * (kernel - 1) - 1)
+    if isinstance(reach, SymDim):
+        if stride == 1:
+            return reach + 1
+        raise Undecided(f"({reach}) / {stride}")
+    if reach < 0:
+        raise ShapeError(f"a kernel of {kernel} with dilation {dilation} does not fit into {dim}")
+    count = reach // stride + 1
+    if ceil and reach % stride and isinstance(dim, int) and count * stride < dim + before:
+        count += 1
+    return count
+
+
+def _output_spatial(attrs: AttrMap, spatial: Sequence[Dim], kernel: Integers) -> tuple[Dim, ...]:
+    n = len(kernel)
+    if len(spatial) != n or len(attrs["strides"]) != n or len(attrs["pads"]) != 2 * n or len(attrs["dilations"]) != n:
+        raise ShapeError(f"attributes for other than {len(spatial)} spatial axes")
+    if any(p < 0 for p in attrs["pads"]) or any(s < 1 for s in (*kernel, *attrs["strides"], *attrs["dilations"])):
+        raise ShapeError(f"a window of {kernel} with attributes {dict(attrs)}")
+    begins, ends, ceil = attrs["pads"][:n], attrs["pads"][n:], attrs.get("ceil", False)
+    axes = zip(spatial, kernel, attrs["strides"], attrs["dilations"], begins, ends, strict=True)
+    return tuple(_steps(dim, size, stride, dilation, b, e, ceil) for dim, size, stride, dilation, b, e in axes)
+
+
+def _places(attrs: AttrMap, spatial: Integers, kernel: Integers) -> Integers:
+    """Numbers of windows over known dimensions."""
+    return tuple(int(d) for d in _output_spatial(attrs, spatial, kernel) if isinstance(d, int))
+
+
+def _window_attributes(node: ForeignNode, kernel: Integers, **more: Any) -> dict[str, Any]:
+    """Strides, dilations and explicit pads; the node's other attributes under ``more``."""
+    n = len(kernel)
+    ones = (1,) * n
+    given = known_attributes(
+        node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more
+    )
+    spatial = type_of(node).shape[2:]
+    if len(spatial) != n or not n or tuple(given["kernel_shape"]) != kernel:
+        raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {given['kernel_shape']}")
+    given["strides"], given["dilations"] = tuple(given["strides"]), tuple(given["dilations"])
+    mode = given.pop("auto_pad")
+    if mode == "VALID":
+        given["pads"] = (0,) * 2 * n
+    elif mode in ("SAME_UPPER", "SAME_LOWER"):
+        given["pads"] = _same_pads(spatial, kernel, given["strides"], given["dilations"], mode == "SAME_UPPER")
+    elif mode != "NOTSET":
+        raise NotUnderstood(f"{node.op_type} with auto_pad {mode}")
+    given["pads"] = tuple(given["pads"])
+    del given["kernel_shape"]
+    return given
+
+
+def _same_pads(spatial: Sequence[Dim], kernel: Integers, strides: Integers, dilations: Integers, upper: bool) -> Integers:
+    """Pads that give ceil(size / stride) places; an odd one goes to the end (``upper``) or the beginning."""
+    totals: list[int] = []
+    for dim, size, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
+        reach = dilation * (size - 1) + 1
+        if isinstance(dim, int):
+            totals.append(max((-(-dim // stride) - 1) * stride + reach - dim, 0))
+        elif stride == 1:
+            totals.append(reach - 1)
+        else:
+            raise NotUnderstood(f"automatic padding of the symbolic dimension {dim} with stride {stride}")
+    small, large = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    return (*small, *large) if upper else (*large, *small)
+
+
+def _write_window(attrs: AttrMap, kernel: Integers) -> dict[str, Any]:
+    """ONNX attributes; those at their defaults are left out, for opsets that do not know them yet."""
+    n = len(kernel)
+    form: dict[str, Any] = {"kernel_shape": kernel, "strides": attrs["strides"], "pads": attrs["pads"]}
+    if attrs["dilations"] != (1,) * n:
+        form["dilations"] = attrs["dilations"]
+    return form
+
+
+def _windows(domain: Domain, attrs: AttrMap, x: Array, kernel_of: Callable[[], Integers]) -> Array:
+    """Zero-padded windows: [..., *places, *kernel]."""
+    n = len(attrs["strides"])
+    begins, strides, dilations = attrs["pads"][:n], attrs["strides"], attrs["dilations"]
+
+    def view(a: np.ndarray, *zero: np.ndarray) -> np.ndarray:
+        kernel, spatial = kernel_of(), a.shape[-n:]
+        reach = tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True))
+        if zero:
+            places = _places(attrs, spatial, kernel)
+            sizes = tuple((p - 1) * s + r for p, s, r in zip(places, strides, reach, strict=True))
+            sizes = tuple(max(s, b + d) for s, b, d in zip(sizes, begins, spatial, strict=True))
+            padded = np.empty(a.shape[:-n] + sizes, a.dtype)
+            padded[...] = zero[0]
+            inner: tuple[Any, ...] = (..., *(slice(b, b + d) for b, d in zip(begins, spatial, strict=True)))
+            padded[inner] = a
+            a = padded
+        windows = np.lib.stride_tricks.sliding_window_view(a, reach, axis=tuple(range(-n, 0)))
+        every: tuple[Any, ...] = (..., *(slice(None, None, step) for step in (*strides, *dilations)))
+        return windows[every]
+
+    padded = any(attrs["pads"]) or attrs.get("ceil", False)  # a zero that is not needed must not enter a range
+    return domain.move(view, x, domain.const(0)) if padded else domain.move(view, x)
+
+
+# Convolution
+
+
+def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    floating(inputs)
+    x, w, group = inputs[0], inputs[1], attrs["group"]
+    if x.rank != w.rank or x.rank < 3:
+        raise ShapeError(f"Conv of {x} with {w}")
+    kernel = concrete(w.shape[2:])
+    if kernel is None or not isinstance(w.shape[0], int):
+        raise Undecided(f"Conv with weights {w}")
+    channels = same_dim(x.shape[1], w.shape[1] * group)
+    if channels is None:
+        raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}")
+    if not channels or group < 1 or w.shape[0] % group:
+        raise ShapeError(f"Conv of {x} with {w} in {group} groups")
+    if len(inputs) == 3 and inputs[2].shape != w.shape[:1]:
+        raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], kernel))),)
+
+
+def _conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Each group is the product of its weights [M/g, C/g * kernel] with the windows as columns [C/g * kernel, places]."""
+    x, w, n, group = inputs[0], inputs[1], len(attrs["strides"]), attrs["group"]
+
+    def kernel() -> Integers:
+        return domain.shape(w)[-n:]
+
+    def columns(windows: np.ndarray) -> np.ndarray:
+        lead, channels, places = windows.shape[: -2 * n - 1], windows.shape[-2 * n - 1], windows.shape[-2 * n : -n]
+        inner_first = np.moveaxis(windows, range(-n, 0), range(-2 * n, -n))
+        return inner_first.reshape(*lead, group, channels // group * math.prod(kernel()), math.prod(places))
+
+    def rows(a: np.ndarray) -> np.ndarray:
+        lead, outputs = a.shape[: -n - 2], a.shape[-n - 2]
+        return a.reshape(*lead, 1, group, outputs // group, -1)
+
+    def unfold(product: np.ndarray) -> np.ndarray:
+        places = _places(attrs, domain.shape(x)[-n:], kernel())
+        return product.reshape(*product.shape[:-3], product.shape[-3] * product.shape[-2], *places)
+
+    product = domain.matmul(domain.move(rows, w), domain.move(columns, _windows(domain, attrs, x, kernel)))
+    result = domain.move(unfold, product)
+    if len(inputs) == 3:
+        result = domain.add(result, per_channel(domain, inputs[2], n))
+    return (result,)
+
+
+def _read_conv(node: ForeignNode) -> Reading:
+    kernel = concrete(type_of(node, 1).shape[2:])
+    if kernel is None:
+        raise NotUnderstood("Conv with weights of unknown dimensions")
+    attrs = _window_attributes(node, kernel, group=1)
+    return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
+
+
+def _write_conv(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    kernel = tuple(integers(types[1].shape[2:], "the kernel of Conv").tolist())
+    return OnnxForm("Conv", tuple(range(len(types))), {**_write_window(attrs, kernel), "group": attrs["group"]})
+
+
+register(
+    Operator(
+        "Conv",
+        (2, 3),
+        _infer_conv,
+        _conv,
+        read=_read_conv,
+        write=_write_conv,
+        flops=lambda attrs, inputs, outputs: product_flops(
+            outputs[0], math.prod(integers(inputs[1].shape[1:], "the weights of Conv").tolist())
+        ),
+        defaults={"group": 1},
+    )
+)
+
+
+# Pooling
+
+
+def _infer_pool(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    floating(inputs)
+    (x,) = inputs
+    if x.rank != len(attrs["kernel"]) + 2:
+        raise ShapeError(f"a window of {attrs['kernel']} over {x}")
+    return (TensorType(x.dtype, (*x.shape[:2], *_output_spatial(attrs, x.shape[2:], attrs["kernel"]))),)
+
+
+def _window_index(attrs: AttrMap, axis: int, spatial: Integers) -> tuple[np.ndarray, np.ndarray]:
+    """Where each window reads along one axis, and which of these positions are inside: [places, kernel]."""
+    kernel = attrs["kernel"]
+    starts = np.arange(_places(attrs, spatial, kernel)[axis]) * attrs["strides"][axis] - attrs["pads"][axis]
+    index = starts[:, None] + attrs["dilations"][axis] * np.arange(kernel[axis])
+    inside = (index >= 0) & (index < spatial[axis])
+    if not inside.any(axis=1).all():
+        raise Unsupported("a window of padding only")
+    return index, inside
+
+
+def _max_pool(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A place outside the tensor stands for another of its window: the maximum needs no least number."""
+    (x,), n = inputs, len(attrs["kernel"])
+
+    def gather(a: np.ndarray) -> np.ndarray:
+        spatial = a.shape[-n:]
+        for axis in range(n - 1, -1, -1):
+            index, inside = _window_index(attrs, axis, spatial)
+            other = np.take_along_axis(index, inside.argmax(axis=1)[:, None], axis=1)
+            a = np.take(a, np.where(inside, index, other), axis=2 * (axis - n) + 1)  # later axes are doubled already
+        return a
+
+    return (domain.max(domain.move(gather, x), tuple(range(1 - 2 * n, 0, 2)), False),)
+
+
+def _average_pool(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """The sum over a window divided by its size, or by the number of its places inside the tensor."""
+    (x,), kernel, n = inputs, attrs["kernel"], len(attrs["kernel"])
+    total = domain.sum(_windows(domain, attrs, x, lambda: kernel), tuple(range(-n, 0)), False)
+    if attrs["count_include_pad"] or not (any(attrs["pads"]) or attrs["ceil"]):
+        return (domain.mul(total, domain.const(Fraction(1, math.prod(kernel)))),)
+    for axis in range(n):
+        total = domain.mul(total, _inverse_counts(domain, attrs, x, axis))
+    return (total,)
+
+
+def _inverse_counts(domain: Domain, attrs: AttrMap, x: Array, axis: int) -> Array:
+    """1 / number of places inside the tensor along one axis, for every window."""
+    n = len(attrs["kernel"])
+
+    def choose(*inverses: np.ndarray) -> np.ndarray:
+        _, inside = _window_index(attrs, axis, domain.shape(x)[-n:])
+        chosen: np.ndarray = np.stack(inverses)[inside.sum(axis=1) - 1]
+        return chosen.reshape(-1, *(1,) * (n - 1 - axis))
+
+    return domain.move(choose, *(domain.const(Fraction(1, count)) for count in range(1, attrs["kernel"][axis] + 1)))
+
+
+def _read_pool(node: ForeignNode) -> Reading:
+    single_output(node)
+    kernel = tuple(node.attributes["kernel_shape"])
+    own = {"storage_order": 0} if node.op_type == "MaxPool" else {"count_include_pad": 0}
+    given = _window_attributes(node, kernel, ceil_mode=0, **own)
+    attrs = {name: given[name] for name in ("strides", "dilations", "pads")} | {"kernel": kernel}
+    if any(p >= k for p, k in zip(attrs["pads"], kernel * 2, strict=True)):
+        raise NotUnderstood(f"{node.op_type} with pads {attrs['pads']} for a window of {kernel}")
+    spatial = type_of(node).shape[2:]
+    ceil = bool(given["ceil_mode"])
+    if ceil and concrete(spatial) is not None:  # only a window that hangs over makes a difference
+        ceil = _output_spatial({**attrs, "ceil": True}, spatial, kernel) != _output_spatial(attrs, spatial, kernel)
+    attrs["ceil"] = ceil
+    if node.op_type == "AveragePool":
+        attrs["count_include_pad"] = bool(given["count_include_pad"]) and any(attrs["pads"])
+        if attrs["count_include_pad"] and ceil:
+            raise NotUnderstood("AveragePool that counts padding, with windows over the end")
+    return Reading(attrs, (0,))
+
+
+def _write_pool(name: str) -> Write:
+    def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+        form = _write_window(attrs, attrs["kernel"])
+        if attrs["ceil"]:
+            form["ceil_mode"] = 1
+        if attrs.get("count_include_pad"):
+            form["count_include_pad"] = 1
+        return OnnxForm(name, (0,), form)
+
+    return write
+
+
+def _pool_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+    return math.prod(attrs["kernel"]) * outputs[0].size()
+
+
+register(
+    Operator(
+        "MaxPool",
+        (1, 1),
+        _infer_pool,
+        _max_pool,
+        read=_read_pool,
+        write=_write_pool("MaxPool"),
+        flops=_pool_flops,
+        defaults={"ceil": False},
+    )
+)
+register(
+    Operator(
+        "AveragePool",
+        (1, 1),
+        _infer_pool,
+        _average_pool,
+        read=_read_pool,
+        write=_write_pool("AveragePool"),
+        flops=_pool_flops,
+        defaults={"ceil": False, "count_include_pad": False},
+    )
+)
+
+
+def _infer_global(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    floating(inputs)
+    (x,), spatial = inputs, attrs["spatial"]
+    if spatial < 1 or x.rank != spatial + 2:
+        raise ShapeError(f"pooling of {x} over {spatial} axes")
+    return (TensorType(x.dtype, x.shape[:2] + (1,) * spatial),)
+
+
+def _read_global(node: ForeignNode) -> Reading:
+    known_attributes(node)
+    if type_of(node).rank < 3:
+        raise NotUnderstood(f"{node.op_type} of {type_of(node)}")
+    return Reading({"spatial": type_of(node).rank - 2}, (0,))
+
+
+def _register_global(name: str, reduce: Callable[[Domain, Array, Integers], Array]) -> None:
+    register(
+        Operator(
+            name,
+            (1, 1),
+            _infer_global,
+            lambda domain, attrs, inputs: (reduce(domain, inputs[0], tuple(range(-attrs["spatial"], 0))),),
+            read=_read_global,
+            write=lambda attrs, types, opset: OnnxForm(name, (0,)),
+            flops=lambda attrs, inputs, outputs: inputs[0].size(),
+        )
+    )
+
+
+_register_global("GlobalAveragePool", lambda domain, x, axes: domain.mean(x, axes, True))
+_register_global("GlobalMaxPool", lambda domain, x, axes: domain.max(x, axes, True))

@@ -1,0 +1,230 @@
+"""Tensor types: symbolic dimensions, shapes and element types.
+
+A dimension is a non-negative ``int`` or a :class:`SymDim`, a polynomial with integer coefficients over named symbols in
+canonical form. Equal polynomials are equal objects by value, so ``n*h`` met on two paths of a model compares equal.
+What cannot be decided is :data:`None` ("unknown"), never guessed: see :func:`same_dim`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx_ir import DataType
+
+__all__ = [
+    "DataType",
+    "Dim",
+    "Shape",
+    "ShapeError",
+    "SymDim",
+    "TensorType",
+    "Undecided",
+    "broadcast",
+    "concrete",
+    "evaluate_dim",
+    "format_shape",
+    "normalize_axis",
+    "same_dim",
+    "same_shape",
+    "symbol",
+]
+
+
+class ShapeError(ValueError):
+    """The operands' shapes contradict the operator: the program is ill-typed."""
+
+
+class Undecided(Exception):
+    """A question about symbolic dimensions that the known constraints do not answer."""
+
+
+Monomial = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SymDim:
+    """A polynomial over dimension symbols: sorted ``(monomial, coefficient)`` pairs, at least one of them not constant."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @staticmethod
+    def make(terms: Mapping[Monomial, int]) -> Dim:
+        """Returns the canonical dimension: an ``int`` where no symbol is left."""
+        kept = {m: c for m, c in terms.items() if c != 0}
+        if not kept:
+            return 0
+        if set(kept) == {()}:
+            return kept[()]
+        return SymDim(tuple(sorted(kept.items())))
+
+    def symbols(self) -> frozenset[str]:
+        return frozenset(name for monomial, _ in self.terms for name, _ in monomial)
+
+    def __add__(self, other: Dim) -> Dim:
+        total = dict(self.terms)
+        for monomial, coefficient in _terms(other):
+            total[monomial] = total.get(monomial, 0) + coefficient
+        return SymDim.make(total)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return SymDim.make({m: -c for m, c in self.terms})
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return (-self) + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        product: dict[Monomial, int] = {}
+        for left, a in self.terms:
+            for right, b in _terms(other):
+                powers = dict(left)
+                for name, power in right:
+                    powers[name] = powers.get(name, 0) + power
+                key = tuple(sorted(powers.items()))
+                product[key] = product.get(key, 0) + a * b
+        return SymDim.make(product)
+
+    __rmul__ = __mul__
+
+    def exact_div(self, divisor: Dim) -> Dim:
+        """Divides by a monomial; raises :class:`Undecided` where the quotient is no polynomial."""
+        divisors = _terms(divisor)
+        if len(divisors) != 1:
+            raise Undecided(f"{self} / {divisor}")
+        (powers, scale), quotient = divisors[0], {}
+        for monomial, coefficient in self.terms:
+            left = dict(monomial)
+            for name, power in powers:
+                left[name] = left.get(name, 0) - power
+            if coefficient % scale or any(power < 0 for power in left.values()):
+                raise Undecided(f"{self} / {divisor}")
+            quotient[tuple(sorted((n, p) for n, p in left.items() if p))] = coefficient // scale
+        return SymDim.make(quotient)
+
+    def __str__(self) -> str:
+        parts = []
+        for monomial, coefficient in self.terms:
+            factors = [name if power == 1 else f"{name}^{power}" for name, power in monomial]
+            if coefficient != 1 or not factors:
+                factors.insert(0, str(coefficient))
+            parts.append("*".join(factors))
+        return "+".join(parts).replace("+-", "-")
+
+    __repr__ = __str__
+
+
+Dim = int | SymDim
+Shape = tuple[Dim, ...]
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, SymDim):
+        return dim.terms
+    return (((), dim),) if dim else ()
+
+
+def symbol(name: str) -> SymDim:
+    """The dimension that is the symbol ``name``."""
+    return SymDim(((((name, 1),), 1),))
+
+
+def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:
+    """Replaces the symbols of ``dim`` that ``binding`` knows."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, coefficient in dim.terms:
+        product: Dim = coefficient
+        for name, power in monomial:
+            for _ in range(power):
+                product = product * binding.get(name, symbol(name))
+        total = total + product
+    return total
+
+
+def same_dim(a: Dim, b: Dim) -> bool | None:
+    """Whether two dimensions are equal: yes, no, or ``None`` where it depends on the symbols."""
+    if a == b:
+        return True
+    difference = a - b
+    return False if isinstance(difference, int) else None
+
+
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool | None:
+    """Whether two shapes are equal; a different rank or one different dimension decides."""
+    if len(a) != len(b):
+        return False
+    verdicts = [same_dim(x, y) for x, y in zip(a, b, strict=True)]
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def broadcast(shapes: Iterable[Sequence[Dim]]) -> Shape:
+    """NumPy's and ONNX's multidirectional broadcasting.
+
+    Raises:
+        ShapeError: two known sizes contradict each other.
+        Undecided: a symbol meets another size, so that either could be the broadcast one.
+    """
+    shapes = [tuple(s) for s in shapes]
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = []
+    for position in range(-rank, 0):
+        dim: Dim = 1
+        for shape in shapes:
+            other = shape[position] if -position <= len(shape) else 1
+            if other == 1 or dim == other:
+                continue
+            if dim == 1:
+                dim = other
+            elif same_dim(dim, other) is False:
+                raise ShapeError(f"shapes {', '.join(map(format_shape, shapes))} do not broadcast")
+            else:
+                raise Undecided(f"whether {dim} equals {other}")
+        result.append(dim)
+    return tuple(result)
+
+
+def normalize_axis(axis: int, rank: int) -> int:
+    """The axis counted from the end: -1 is the last. Raises :class:`ShapeError` outside ``[-rank, rank)``."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"axis {axis} is outside a tensor of rank {rank}")
+    return axis - rank if axis >= 0 else axis
+
+
+def concrete(shape: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The shape as integers, or ``None`` where a symbol remains."""
+    return tuple(d for d in shape if isinstance(d, int)) if all(isinstance(d, int) for d in shape) else None
+
+
+def format_shape(shape: Sequence[Dim]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape of a value."""
+
+    dtype: DataType
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def size(self) -> int:
+        """Number of elements; raises :class:`Undecided` where a symbol remains."""
+        known = concrete(self.shape)
+        if known is None:
+            raise Undecided(f"the size of {self}")
+        return math.prod(known)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name.lower()}{format_shape(self.shape)}"

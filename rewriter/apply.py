@@ -1,0 +1,85 @@
+"""Applying a matched rule: the replacement built in the model's tables, and the candidate it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mugraph.graph import CycleError, Definition, Graph
+from mugraph.node import Term, walk
+from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, same_shape
+from rewriter.match import FLOATS, Match, NoMatch, check_guards, instantiate_attrs
+from rewriter.ranges import RangeOracle
+
+__all__ = ["apply_match"]
+
+
+def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMatch:
+    """The candidate in which the match's values are computed by the replacement, or why there is none."""
+    dims = check_guards(match, graph, oracle)
+    if isinstance(dims, NoMatch):
+        return dims
+    try:
+        changes = _instantiate(match, graph, dims)
+    except (ShapeError, Undecided) as problem:
+        return NoMatch(f"the replacement is ill-typed: {problem}", match.values[0])
+    for value, (node, out) in changes.items():
+        before, after = graph.type(value), graph.type(node.values[out])
+        assert before is not None and after is not None
+        if before.dtype != after.dtype or same_shape(before.shape, after.shape) is not True:
+            return NoMatch(f"the replacement has type {after}, not {before}", value)
+    if all(graph.definition(value) == definition for value, definition in changes.items()):
+        return NoMatch("nothing would change", match.values[0])
+    try:
+        return graph.substitute(changes)
+    except CycleError as problem:
+        return NoMatch(str(problem), match.values[0])
+
+
+def _instantiate(match: Match, graph: Graph, dims: Mapping[str, Dim]) -> dict[int, Definition]:
+    tables = graph.tables
+    values: dict[Term, int] = {}
+    for term in walk(match.direction.replacement):
+        bound = match.binding.get(term)
+        if bound is not None:
+            values[term] = bound
+        elif term.op == "Const":
+            continue
+        else:
+            dtype = _context(graph, [values[i] for i in term.inputs if i in values])
+            for operand in term.inputs:
+                if operand not in values:
+                    values[operand] = _literal(graph, operand, dtype)
+            attrs = instantiate_attrs(term, dims)
+            if term.op == "Split" and concrete(dict(attrs)["sizes"]) is None:
+                raise Undecided(f"the sizes {dict(attrs)['sizes']} of a Split are not numbers")
+            node = tables.apply(term.op, attrs, [values[i] for i in term.inputs])
+            values[term] = node.values[term.out]
+    changes: dict[int, Definition] = {}
+    for root, value in zip(match.direction.replacement, match.values, strict=True):
+        if root in match.binding or root.op == "Const":
+            if root not in values:
+                type_ = graph.type(value)
+                assert type_ is not None
+                values[root] = _literal(graph, root, type_.dtype)
+            changes[value] = (tables.apply("Identity", (), [values[root]]), 0)
+        else:
+            maker = tables.makers[values[root]]
+            changes[value] = maker
+    return changes
+
+
+def _context(graph: Graph, operands: list[int]) -> DataType:
+    """The element type that a numeric literal beside these operands takes."""
+    for value in operands:
+        type_ = graph.type(value)
+        if type_ is not None and type_.dtype in FLOATS:
+            return type_.dtype
+    return DataType.FLOAT
+
+
+def _literal(graph: Graph, term: Term, dtype: DataType) -> int:
+    wanted = term.attr("value")
+    type_ = TensorType(DataType.BOOL if isinstance(wanted, bool) else dtype, ())
+    return graph.tables.literal(np.asarray(wanted, type_.dtype.numpy()), type_)

@@ -1,0 +1,107 @@
+"""``onnx-superopt``: the command line around :func:`rewriter.optimize.optimize`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.console import Console
+
+from mugraph.onnx_io import ModelError
+from rewriter.cost import ProfileError
+from rewriter.optimize import optimize
+from rewriter.reference import InputError
+from rewriter.report import print_explanations, print_summary
+from rewriter.runtime_env import ProviderError
+from rules_db.store import StoreError
+
+__all__ = ["main"]
+
+
+def _shapes(items: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for item in items:
+        name, _, text = item.rpartition("=")
+        sizes = [part for part in text.split("x") if part]
+        if not name or not all(part.isdigit() for part in sizes):
+            raise InputError(f"--input {item}: write NAME=2x128, sizes joined by 'x' (NAME= for a scalar)")
+        shapes[name] = tuple(map(int, sizes))
+    return shapes
+
+
+def _data(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as problem:
+        raise InputError(f"--data {path}: not a readable .npz file of the model's inputs ({problem})") from None
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default MODEL.superopt.onnx.")
+@click.option("--provider", type=click.Choice(["cpu", "cuda", "auto"]), default="auto", show_default=True)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=2x128", help="Size of an input for measuring; repeatable.")
+@click.option("--data", "data", multiple=True, type=click.Path(path_type=Path), help="An .npz file of real inputs to test with.")
+@click.option("--rules", metavar="URL", help="Rule database or .rules file; default: the rules that the package ships.")
+@click.option("--budget", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="SECONDS",
+              help="For search and measurement; 0 writes the plain round trip.")
+@click.option("--alpha", type=click.FloatRange(min=1.0), default=1.05, show_default=True,
+              help="Explore candidates up to this factor of the best cost.")
+@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Candidates measured end to end.")
+@click.option("--inputs-may-be-infinite", is_flag=True, help="Do not assume that model inputs are finite numbers.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
+@click.option("--explain", is_flag=False, flag_value="all", metavar="[RULE|NODE]", help="Say why rules did not fire.")
+@click.option("--no-verdict-cache", is_flag=True, help="Search and measure again, whatever was remembered.")
+@click.version_option(package_name="onnx-superopt")
+def main(
+    model: Path,
+    output: Path | None,
+    provider: str,
+    inputs: tuple[str, ...],
+    data: tuple[Path, ...],
+    rules: str | None,
+    budget: float,
+    alpha: float,
+    top: int,
+    inputs_may_be_infinite: bool,
+    json_file: Path | None,
+    explain: str | None,
+    no_verdict_cache: bool,
+) -> None:
+    """Writes an equivalent, faster MODEL, or the original where nothing is better."""
+    console = Console(stderr=False)
+    try:
+        with Console(stderr=True).status("starting") as status:
+            outcome = optimize(
+                model,
+                output,
+                provider=provider,
+                shapes=_shapes(inputs),
+                data=[_data(path) for path in data],
+                rules=rules,
+                budget=budget,
+                alpha=alpha,
+                top=top,
+                assume_finite=not inputs_may_be_infinite,
+                explain=explain,
+                use_verdicts=not no_verdict_cache,
+                progress=status.update,
+            )
+        if json_file is not None:
+            try:
+                json_file.write_text(outcome.to_json() + "\n")
+            except OSError as problem:
+                raise InputError(f"--json {json_file}: cannot be written ({problem.strerror})") from None
+    except (ModelError, InputError, ProviderError, ProfileError, StoreError) as problem:
+        click.echo(f"onnx-superopt: {problem}", err=True)
+        sys.exit(2)
+    if outcome.explanations:
+        print_explanations(outcome.explanations, console)
+    print_summary(outcome, console)
+
+
+if __name__ == "__main__":
+    main()

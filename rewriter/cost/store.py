@@ -1,0 +1,109 @@
+"""The profile store: measured costs and end-to-end verdicts on disk, by environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, delete, insert, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+__all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
+
+_METADATA = MetaData()
+_COSTS = Table(
+    "costs",
+    _METADATA,
+    Column("environment", String, primary_key=True),
+    Column("signature", String, primary_key=True),
+    Column("microseconds", Float, nullable=False),
+)
+_VERDICTS = Table("verdicts", _METADATA, Column("key", String, primary_key=True), Column("value", String, nullable=False))
+
+
+class ProfileError(ValueError):
+    """The profile cache cannot be used; the message names the file and the way out."""
+
+
+def default_profile_path() -> Path:
+    """``$ONNX_SUPEROPT_CACHE`` or the user's cache directory."""
+    base = os.environ.get("ONNX_SUPEROPT_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "onnx-superopt")
+    return Path(base).expanduser() / "profile.sqlite"
+
+
+class ProfileStore:
+    """Costs of one environment are read once; new ones are written in batches by :meth:`flush`."""
+
+    def __init__(self, path: Path | None, environment: str) -> None:
+        self.environment = environment
+        self.path = path
+        self._engine: Engine | None = None
+        self._known: dict[str, float] = {}
+        self._fresh: dict[str, float] = {}
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30})
+            _METADATA.create_all(self._engine)
+            with self._engine.connect() as connection:
+                rows = connection.execute(
+                    select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == environment)
+                )
+                self._known = {row.signature: row.microseconds for row in rows}
+        except (DatabaseError, OSError) as problem:
+            raise ProfileError(f"{path}: the cost cache cannot be opened ({_first_line(problem)}); delete it or set "
+                               "ONNX_SUPEROPT_CACHE to another directory") from problem
+
+    def __contains__(self, signature: str) -> bool:
+        return signature in self._known
+
+    def get(self, signature: str) -> float | None:
+        return self._known.get(signature)
+
+    def put(self, signature: str, microseconds: float) -> None:
+        self._known[signature] = self._fresh[signature] = microseconds
+
+    def flush(self) -> None:
+        """Writes what was measured since the last flush; other processes' rows stay."""
+        if self._engine is None or not self._fresh:
+            return
+        rows = [{"environment": self.environment, "signature": s, "microseconds": t} for s, t in self._fresh.items()]
+        self._write(insert(_COSTS).prefix_with("OR REPLACE"), rows)
+        self._fresh = {}
+
+    def verdict(self, key: str) -> str | None:
+        """A remembered end-to-end verdict."""
+        if self._engine is None:
+            return None
+        with self._engine.connect() as connection:
+            found = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
+        return None if found is None else str(found[0])
+
+    def remember(self, key: str, value: str) -> None:
+        if self._engine is not None:
+            self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": key, "value": value}])
+
+    def forget(self, key: str) -> None:
+        if self._engine is not None:
+            with self._engine.begin() as connection:
+                connection.execute(delete(_VERDICTS).where(_VERDICTS.c.key == key))
+
+    def _write(self, statement: object, rows: list[dict[str, object]]) -> None:
+        assert self._engine is not None
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(statement, rows)  # type: ignore[call-overload]
+        except OperationalError as problem:
+            raise ProfileError(f"{self.path}: the cost cache cannot be written ({_first_line(problem)}); free space, or set "
+                               "ONNX_SUPEROPT_CACHE to a writable directory") from problem
+
+    def close(self) -> None:
+        self.flush()
+        if self._engine is not None:
+            self._engine.dispose()
+
+
+def _first_line(problem: Exception) -> str:
+    return str(getattr(problem, "orig", None) or problem).splitlines()[0]

@@ -1,0 +1,437 @@
+"""The whole run: import, search, acceptance, emission. The command line only wraps :func:`optimize`."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from mugraph.fold import Folder
+from mugraph.graph import Graph
+from mugraph.onnx_io import Model, load, open_in, save
+from mugraph.shape import DataType
+from rewriter import accept
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.store import default_profile_path
+from rewriter.explain import Explanation, explain_node, explain_rule
+from rewriter.ranges import RangeOracle
+from rewriter.reference import Error, InputError, bind_sizes, random_inputs
+from rewriter.runtime_env import digest, environment, new_session, pick_provider
+from rewriter.search import Candidate, Limits, Move, Search, Searched, replay
+from rules_db.rule import Rule
+from rules_db.store import open_rules
+
+__all__ = ["Fired", "Outcome", "optimize"]
+
+VERDICT_VERSION = 1
+"""Part of the key of cached verdicts; raise it when import, matching or search change what a recorded move means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A rule that the written model uses."""
+
+    rule: str
+    text: str
+    sites: int
+    gain_microseconds: float
+    where: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done and measured; ``--json`` writes it.
+
+    Attributes:
+        improved: the written model is the rewritten one, faster beyond noise.
+        latency: confirmed under default settings, one session at a time.
+        paired: side by side with spinning off, the decision's basis.
+        error_before, error_after: against the float64 reference.
+        message: why the original was kept, where it was.
+    """
+
+    model: str
+    output: str
+    improved: bool = False
+    message: str = ""
+    provider: str = "cpu"
+    environment: str = ""
+    nodes_before: int = 0
+    nodes_after: int = 0
+    fired: list[Fired] = field(default_factory=list)
+    latency: accept.Timing | None = None
+    paired: accept.Timing | None = None
+    error_before: Error | None = None
+    error_after: Error | None = None
+    tolerance_floor: float = 0.0
+    predicted_before: float = 0.0
+    predicted_after: float = 0.0
+    expanded: int = 0
+    generated: int = 0
+    rules: int = 0
+    measured_costs: int = 0
+    estimated_costs: int = 0
+    dropped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    cached_verdict: bool = False
+    explanations: list[Explanation] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+Progress = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def optimize(
+    model: str | Path | onnx.ModelProto,
+    output: str | Path | None = None,
+    *,
+    provider: str = "auto",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    data: Sequence[Mapping[str, np.ndarray]] = (),
+    rules: str | Sequence[Rule] | None = None,
+    budget: float = 120.0,
+    alpha: float = 1.05,
+    top: int = 5,
+    assume_finite: bool = True,
+    explain: str | None = None,
+    cache: Path | None = None,
+    use_verdicts: bool = True,
+    progress: Progress = _silent,
+) -> Outcome:
+    """Writes an equivalent, faster model, or the original where nothing is better.
+
+    Args:
+        model: a path, or a model in memory (then ``output`` is required).
+        output: where to write; default is the model's name with ``.superopt.onnx``.
+        provider: ``cpu``, ``cuda`` or ``auto``.
+        shapes: sizes of inputs for measuring; the written model keeps its dynamic dimensions.
+        data: user-given inputs, tested beside the random ones.
+        rules: URL or path of a rule database, rules, or ``None`` for those that the package ships.
+        budget: seconds for search and measurement; 0 writes the plain round trip.
+        alpha: how much worse than the best a candidate may be to be explored further.
+        top: how many candidates are measured end to end.
+        assume_finite: model inputs hold no NaN and no infinity.
+        explain: ``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``.
+        cache: file of measured costs and verdicts; default is in the user's cache directory.
+        use_verdicts: whether a remembered verdict on the same model, rules, options and environment may be reused.
+        progress: called with a line of text now and then.
+
+    Raises:
+        ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each.
+    """
+    run = _Run(model, output, provider, shapes or {}, data, rules, budget, alpha, top, assume_finite, explain, cache, progress)
+    return run.execute(use_verdicts)
+
+
+class _Run:
+    def __init__(
+        self,
+        source: str | Path | onnx.ModelProto,
+        output: str | Path | None,
+        provider: str,
+        shapes: Mapping[str, Sequence[int]],
+        data: Sequence[Mapping[str, np.ndarray]],
+        rules: str | Sequence[Rule] | None,
+        budget: float,
+        alpha: float,
+        top: int,
+        assume_finite: bool,
+        explain: str | None,
+        cache: Path | None,
+        progress: Progress,
+    ) -> None:
+        self.began = time.monotonic()
+        self.progress = progress
+        self.provider = pick_provider(provider)
+        self.data, self.budget, self.top, self.explain = list(data), budget, top, explain
+        self.limits = Limits(alpha=alpha, seconds=budget / 2)
+        progress("reading the model")
+        self.model: Model = load(source)
+        name = "model" if isinstance(source, onnx.ModelProto) else str(source)
+        if output is None:
+            if isinstance(source, onnx.ModelProto):
+                raise InputError("a model in memory needs an output path")
+            output = Path(source).with_suffix("").with_suffix(".superopt.onnx")
+        self.output = Path(output)
+        self.sizes, assumed = bind_sizes(self.model, shapes)
+        self.outcome = Outcome(name, str(self.output), provider=self.provider, environment=environment(self.provider))
+        self.outcome.notes = list(self.model.notes)
+        if assumed:
+            self.outcome.notes.append(f"measured with {', '.join(assumed)}; set sizes with --input NAME=...")
+        self.outcome.nodes_before = self.outcome.nodes_after = len(self.model.proto.graph.node)
+        self.options = digest(str(sorted((k, tuple(v)) for k, v in shapes.items())), str((alpha, assume_finite)))
+        self.assume_finite = assume_finite
+        if budget > 0:
+            self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
+            self.outcome.rules = len(self.rules)
+            self.store = ProfileStore(cache or default_profile_path(), environment(self.provider))
+
+    def lap(self, name: str, since: float) -> float:
+        now = time.monotonic()
+        self.outcome.seconds[name] = round(self.outcome.seconds.get(name, 0.0) + now - since, 3)
+        return now
+
+    def execute(self, use_verdicts: bool) -> Outcome:
+        outcome = self.outcome
+        now = self.lap("import", self.began)
+        if self.budget <= 0:
+            outcome.message = "budget 0: the plain round trip was written"
+            self.write(self.model.graph, now)
+            return self.outcome
+        try:
+            key = self.verdict_key()
+            remembered = self.store.verdict(key) if use_verdicts and not self.explain else None
+            if remembered is None or not self.reuse(json.loads(remembered)):
+                self.decide(key)
+        finally:
+            self.store.close()
+        return self.outcome
+
+    def verdict_key(self) -> str:
+        ids = ",".join(sorted(rule.id for rule in self.rules))
+        return digest(self.model.digest(), ids, self.options, environment(self.provider), str(VERDICT_VERSION))
+
+    def new_search(self) -> Search:
+        op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
+        costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
+        oracle = RangeOracle(op_types, self.assume_finite, Folder(self.model, self.model.graph).fold)
+
+        def report(expanded: int, start: float, best: float) -> None:
+            self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, best {best / start:.3f}")
+
+        return Search(self.rules, costs, oracle, self.limits, report)
+
+    def decide(self, key: str) -> None:
+        """Searches, checks and measures; writes the winner or the original."""
+        outcome, now = self.outcome, time.monotonic()
+        search = self.new_search()
+        banned = frozenset(r.id for r in self.rules if self.store.verdict(self.quarantine_key(r.id)))
+        outcome.dropped += [f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)]
+        searched = search.run(self.model.graph, banned)
+        outcome.expanded, outcome.generated = searched.expanded, searched.generated
+        outcome.measured_costs, outcome.estimated_costs = search.costs.measured, len(search.costs.estimated)
+        outcome.predicted_before = outcome.predicted_after = searched.start.cost
+        self.store.flush()
+        now = self.lap("search", now)
+        if self.explain:
+            outcome.explanations = list(self.explanations(search, searched.start))
+        winner: Candidate | None = None
+        if not searched.better:
+            outcome.message = f"no candidate is cheaper by the cost model ({searched.stopped}): the original was written"
+        elif any(t is not None and t.dtype == DataType.BFLOAT16 for t in self.model.inputs.values()) and self.provider == "cpu":
+            outcome.message = "bfloat16 inputs are not measured on the CPU provider: the original was written"
+        else:
+            winner = self.choose(search, searched)
+        self.lap("accept", now)
+        self.finish(winner, key)
+
+    def choose(self, search: Search, searched: Searched) -> Candidate | None:
+        """Numeric acceptance and paired timing of the best candidates; the fastest that is right, confirmed."""
+        outcome = self.outcome
+        feeds = [*self.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+        with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
+            try:
+                original = open_in(self.model, self.model.graph, Path(folder))
+                new_session(original, self.provider)
+            except Exception as problem:  # onnxruntime raises many types
+                outcome.message = f"onnxruntime cannot run the original ({_first_line(problem)}): it was written unchanged"
+                return None
+            self.progress("computing the reference in float64")
+            try:
+                numerics = accept.Numerics(self.model, original, feeds, self.provider)
+            except accept.NondeterministicModel as problem:
+                outcome.message = f"{problem}: nothing can be compared, the original was written"
+                return None
+            except Exception as problem:
+                outcome.message = f"the original does not run on random inputs ({_first_line(problem)}); give inputs with --data"
+                return None
+            outcome.error_before, outcome.tolerance_floor = numerics.own, numerics.floor
+            best: tuple[Candidate, accept.Timing, Error, Path] | None = None
+            tried = self.portfolio(search, searched)
+            for number, proposal in enumerate(tried):
+                if best is not None and time.monotonic() - self.began > self.budget / 2:
+                    outcome.notes.append(f"the budget ended after {number} of {len(tried)} candidates were measured")
+                    break
+                self.progress(f"measuring candidate {number + 1} of {len(tried)} end to end")
+                checked = self.verified(search, proposal, numerics, Path(folder))
+                if checked is None:
+                    continue
+                candidate, error, path = checked
+                timing = accept.measure_pair(original, path, feeds, self.provider, min(self.budget / 4 / len(tried), 4.0))
+                # The first is the best by the cost model: another one takes its place only where it is clearly faster.
+                if timing.faster and (best is None or timing.ratio < best[1].ratio * 0.99):
+                    best = (candidate, timing, error, path)
+            if best is None:
+                if not outcome.message:
+                    outcome.message = "no candidate was faster end to end beyond noise: the original was written"
+                return None
+            candidate, outcome.paired, outcome.error_after, path = best
+            self.progress("confirming the winner under default settings")
+            outcome.latency = accept.confirm(original, path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
+            if outcome.latency.ratio >= 1.0:
+                outcome.message = (
+                    f"the winner ({outcome.paired.ratio:.3f} paired) was not faster under default settings "
+                    f"({outcome.latency.ratio:.3f}): the original was written"
+                )
+                return None
+            return candidate
+
+    def portfolio(self, search: Search, searched: Searched) -> list[Candidate]:
+        """The best candidate, the best without one of its rules, and the next best that use other rules.
+
+        The cost model does not know what onnxruntime fuses by itself: a rule that breaks a fusion shows only end to end.
+        """
+        best = searched.better[0]
+        picked, digests = [best], {best.graph.digest}
+
+        def add(candidate: Candidate) -> None:
+            if candidate.graph.digest not in digests and candidate.cost < searched.start.cost and len(picked) < self.top:
+                digests.add(candidate.graph.digest)
+                picked.append(candidate)
+
+        gains: dict[str, float] = {}
+        for move in best.moves:
+            gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
+        for rule in sorted(gains, key=lambda r: gains[r]) if len(gains) > 1 else ():
+            add(replay(search, self.model.graph, [m for m in best.moves if m.direction.rule.id != rule]))
+        kinds = {frozenset(m.direction.rule.id for m in c.moves) for c in picked}
+        for candidate in searched.better[1:]:
+            kind = frozenset(m.direction.rule.id for m in candidate.moves)
+            if kind not in kinds:
+                kinds.add(kind)
+                add(candidate)
+        return picked
+
+    def verified(
+        self, search: Search, candidate: Candidate, numerics: accept.Numerics, folder: Path
+    ) -> tuple[Candidate, Error, Path] | None:
+        """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
+        while candidate.moves:
+            path, error, problem = self.evaluate(candidate, numerics, folder)
+            if path is not None and error is not None and numerics.accepts(error):
+                return candidate, error, path
+            moves = candidate.moves
+
+            def passes(count: int, moves: tuple[Move, ...] = moves) -> bool:
+                prefix = replay(search, self.model.graph, moves[:count])
+                _, found, _ = self.evaluate(prefix, numerics, folder)
+                return found is not None and numerics.accepts(found)
+
+            guilty = moves[accept.first_failing(len(moves), passes) - 1]
+            reason = problem or f"error {error.relative_l2:.1e} against {numerics.own.relative_l2:.1e} of the original" if error else problem
+            text = f"{guilty.direction.id}: {reason}; the rule is quarantined for this model"
+            if text not in self.outcome.dropped:
+                self.outcome.dropped.append(text)
+            self.store.remember(self.quarantine_key(guilty.direction.rule.id), text)
+            rest = [m for m in moves if m.direction.rule.id != guilty.direction.rule.id]
+            candidate = replay(search, self.model.graph, rest)
+        return None
+
+    def evaluate(self, candidate: Candidate, numerics: accept.Numerics, folder: Path) -> tuple[Path | None, Error | None, str]:
+        try:
+            path = open_in(self.model, candidate.graph, folder)
+            return path, numerics.error(path), ""
+        except Exception as problem:  # onnxruntime raises many types; the guilty rule is found and named
+            return None, None, f"the rewritten model does not run ({_first_line(problem)})"
+
+    def quarantine_key(self, rule: str) -> str:
+        return digest("quarantine", self.model.digest(), rule, environment(self.provider))
+
+    def explanations(self, search: Search, start: Candidate) -> Sequence[Explanation]:
+        assert self.explain is not None
+        graph = start.graph
+        if self.explain in self.model.values:
+            return list(explain_node(search, start, self.model.values[self.explain]))
+        for index, origin in enumerate(self.model.origins):
+            if origin.name == self.explain:
+                node = next(n for n in graph.tables.nodes if n.origin == index)
+                if node.is_opaque:
+                    return [Explanation("", "", self.explain, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
+                return [e for v in node.values for e in explain_node(search, start, v)]
+        if self.explain == "all":
+            return [e for d in search.directions for e in explain_rule(search, start, d.id, limit=1) if e.rule == d.id]
+        if any(rule.id.startswith(self.explain.rstrip("<>")) for rule in self.rules):
+            return list(explain_rule(search, start, self.explain))
+        raise InputError(f"--explain {self.explain}: neither a rule, a node nor a value of the model")
+
+    def finish(self, winner: Candidate | None, key: str) -> None:
+        """Records the verdict and writes the winner or the original."""
+        outcome = self.outcome
+        if winner is None:
+            self.write(self.model.graph, time.monotonic())
+        else:
+            outcome.improved = True
+            outcome.predicted_after = winner.cost
+            outcome.fired = [
+                Fired(
+                    move.direction.id,
+                    str(move.direction),
+                    len(move.sites),
+                    round(move.gain, 2),
+                    tuple(self.model.tables.names[site[0]] or f"value {site[0]}" for site in move.sites),
+                )
+                for move in winner.moves
+            ]
+            self.write(winner.graph, time.monotonic())
+        moves = [] if winner is None else [[m.direction.id, list(m.sites), list(m.bindings)] for m in winner.moves]
+        record = asdict(outcome)
+        for volatile in ("model", "output", "seconds", "explanations", "cached_verdict"):
+            del record[volatile]
+        digest_ = None if winner is None else winner.graph.digest
+        self.store.remember(key, json.dumps({"outcome": record, "moves": moves, "graph": digest_}))
+
+    def reuse(self, record: dict[str, Any]) -> bool:
+        """Replays a remembered verdict; false where it does not lead to the same graph any more."""
+        now = time.monotonic()
+        graph = self.model.graph
+        if record["moves"]:
+            search = self.new_search()
+            directions = {d.id: d for d in search.directions}
+            moves = []
+            for rule, sites, bindings in record["moves"]:
+                if rule not in directions:
+                    return False
+                named = tuple(tuple((name, value) for name, value in binding) for binding in bindings)
+                moves.append(Move(directions[rule], tuple(tuple(s) for s in sites), named, 0.0))
+            candidate = replay(search, graph, moves)
+            if candidate.graph.digest != record["graph"]:
+                return False
+            graph = candidate.graph
+        known = record["outcome"]
+        fresh = Outcome(self.outcome.model, self.outcome.output, **{k: v for k, v in known.items() if k in Outcome.__dataclass_fields__})
+        fresh.fired = [Fired(**{**f, "where": tuple(f["where"])}) for f in known["fired"]]
+        for name in ("latency", "paired"):
+            setattr(fresh, name, accept.Timing(**known[name]) if known[name] else None)
+        for name in ("error_before", "error_after"):
+            setattr(fresh, name, Error(**known[name]) if known[name] else None)
+        fresh.seconds = self.outcome.seconds
+        fresh.cached_verdict = True
+        self.outcome = fresh
+        now = self.lap("replay", now)
+        self.write(graph, now)
+        return True
+
+    def write(self, graph: Graph, now: float) -> None:
+        self.progress("writing")
+        self.outcome.nodes_after = save(self.model, graph, self.output)
+        self.lap("write", now)
+        self.lap("total", self.began)
+
+
+def _first_line(problem: BaseException) -> str:
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__

@@ -1,0 +1,198 @@
+"""Inputs to test with, and the high-precision reference to compare with (facts: measuring)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from mugraph.domains import Real, Unsupported
+from mugraph.graph import Graph, Node
+from mugraph.onnx_io import Model
+from mugraph.ops import get_operator
+from mugraph.shape import DataType, Dim, TensorType, concrete, evaluate_dim
+from rewriter.runtime_env import new_session
+
+__all__ = ["Error", "InputError", "bind_sizes", "compare", "random_inputs", "reference_outputs"]
+
+FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
+
+
+class InputError(ValueError):
+    """An input named or shaped by the user contradicts the model."""
+
+
+def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, Dim], list[str]]:
+    """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
+
+    A symbol that no given shape binds is 1 on the first axis of an input and 128 elsewhere; the second result says so.
+
+    Raises:
+        InputError: an unknown input, another rank, or a size that contradicts the model or another input.
+    """
+    sizes: dict[str, Dim] = {}
+    for name, shape in shapes.items():
+        if name not in model.inputs:
+            raise InputError(f"--input {name}: the model has no such input; its inputs are {', '.join(model.inputs)}")
+        declared = model.inputs[name].shape
+        if len(declared) != len(shape):
+            raise InputError(f"--input {name}: the model declares {len(declared)} dimensions, {model.inputs[name]}, not {len(shape)}")
+        for dim, size in zip(declared, shape, strict=True):
+            known = evaluate_dim(dim, sizes)
+            if isinstance(known, int):
+                if known != size:
+                    raise InputError(f"--input {name}: size {size} contradicts {dim} = {known} of the model")
+            elif len(known.symbols()) == 1:
+                sizes[next(iter(known.symbols()))] = size
+    assumed = []
+    for type_ in model.inputs.values():
+        for axis, dim in enumerate(type_.shape):
+            rest = evaluate_dim(dim, sizes)
+            if not isinstance(rest, int):
+                for symbol in sorted(rest.symbols()):
+                    sizes[symbol] = 1 if axis == 0 else 128
+                    assumed.append(f"{symbol} = {sizes[symbol]}")
+    return sizes, assumed
+
+
+def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str, np.ndarray]:
+    """Fresh random inputs of the measured sizes: normal floats; integers within the tables that they index, else 0 and 1."""
+    generator = np.random.default_rng([seed, 0x5EED])
+    feeds: dict[str, np.ndarray] = {}
+    for name, type_ in model.inputs.items():
+        shape = concrete([evaluate_dim(d, sizes) for d in type_.shape])
+        if shape is None:
+            raise InputError(f"input {name} has the undetermined shape {type_}; give it with --input {name}=...")
+        if type_.dtype in FLOATS:
+            feeds[name] = generator.standard_normal(shape, np.float32).astype(type_.dtype.numpy())
+        elif type_.dtype == DataType.BOOL:
+            feeds[name] = generator.random(shape) < 0.8
+        else:
+            bound = _index_bound(model, model.values[name])
+            values = generator.integers(0, bound, shape) if bound else (generator.random(shape) < 0.8).astype(np.int64)
+            if not bound and values.ndim and values.size:
+                values[..., 0] = 1  # a mask that hides everything is no test
+            feeds[name] = values.astype(type_.dtype.numpy())
+    return feeds
+
+
+def _index_bound(model: Model, value: int) -> int:
+    """Size of the smallest table axis that an integer input indexes, 0 if it indexes none."""
+    graph, bounds, stack, seen = model.graph, [], [value], set()
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node in graph.users.get(current, ()):
+            op_type = model.origins[node.origin].op_type if node.origin is not None else node.op
+            if op_type == "Gather" and len(node.inputs) > 1 and node.inputs[1] == current:
+                table = graph.type(node.inputs[0])
+                axis = next((v for k, v in node.attrs if k == "axis"), 0)
+                if table is not None and isinstance(table.shape[axis], int):
+                    bounds.append(int(table.shape[axis]))
+            elif op_type in ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"):
+                stack.extend(node.values)
+    return min(bounds, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """How far outputs are from the reference: the worst over outputs; integers and booleans count as exact or infinite."""
+
+    relative_l2: float
+    max_over_rms: float
+
+    def within(self, own: Error, floor: float) -> bool:
+        """Whether this error is acceptable beside the original's own (design: twice, with a floor by element type)."""
+        return self.relative_l2 <= 2 * own.relative_l2 + floor and self.max_over_rms <= 2 * own.max_over_rms + 8 * floor
+
+
+def compare(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> Error:
+    """Error of ``outputs`` against ``reference``, output by output."""
+    l2 = worst = 0.0
+    for actual, wanted in zip(outputs, reference, strict=True):
+        if actual.shape != wanted.shape:
+            return Error(float("inf"), float("inf"))
+        if not np.issubdtype(wanted.dtype, np.floating):
+            if not np.array_equal(actual.astype(wanted.dtype), wanted):
+                return Error(float("inf"), float("inf"))
+            continue
+        a, w = actual.astype(np.float64), wanted.astype(np.float64)
+        special = ~np.isfinite(w)
+        if not np.array_equal(a[special], w[special], equal_nan=True):
+            return Error(float("inf"), float("inf"))
+        difference, known = np.abs(a[~special] - w[~special]), w[~special]
+        if not known.size:
+            continue
+        if not np.isfinite(difference).all():
+            return Error(float("inf"), float("inf"))
+        norm = float(np.sqrt(np.sum(known * known)))
+        l2 = max(l2, float(np.sqrt(np.sum(difference * difference))) / norm if norm else float(np.any(difference > 0)))
+        rms = norm / np.sqrt(known.size)
+        worst = max(worst, float(difference.max()) / rms if rms else float(np.any(difference > 0)))
+    return Error(l2, worst)
+
+
+def reference_outputs(model: Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The model's outputs in float64 through the registry's definitions; opaque nodes run in onnxruntime in their own type.
+
+    A value is dropped after its last use and weights are widened one node at a time.
+    """
+    graph, domain = model.graph, Real(np.float64)
+    values: dict[int, Any] = {model.values[name]: _widen(array) for name, array in feeds.items()}
+    for name, default in model.defaults.items():
+        values.setdefault(model.values[name], _widen(default.load()))
+    nodes = list(graph.nodes())
+    last = {value: node for node in nodes for value in node.inputs}
+    kept = set(graph.outputs)
+
+    def value_of(value: int) -> Any:
+        if value in values:
+            return values[value]
+        return _widen(graph.tables.constants[value].load())
+
+    for node in nodes:
+        inputs = [value_of(v) for v in node.inputs]
+        if node.is_opaque:
+            results: Sequence[Any] = _run_opaque(model, graph, node, inputs)
+        else:
+            try:
+                results = get_operator(node.op).run(domain, node.attrs, inputs)
+            except Unsupported:
+                results = _run_opaque(model, graph, node, inputs)
+        values.update(zip(node.values, results, strict=True))
+        for operand in node.inputs:
+            if last[operand] is node and operand not in kept:
+                values.pop(operand, None)
+    return [np.asarray(value_of(v)) for v in graph.outputs]
+
+
+def _widen(array: np.ndarray) -> np.ndarray:
+    kind = np.asarray(array)
+    narrow = kind.dtype.kind in "iub" or kind.dtype == object or kind.dtype.kind in "US"
+    return kind if narrow else kind.astype(np.float64)
+
+
+def _run_opaque(model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Runs one original ONNX node alone in onnxruntime, operands in their own types."""
+    assert node.origin is not None
+    origin = model.origins[node.origin]
+    names = {value: graph.tables.names[value] or f"value_{value}" for value in node.inputs}
+    infos, feeds = [], {}
+    for value, array in zip(node.inputs, inputs, strict=True):
+        type_ = graph.type(value)
+        dtype = type_.dtype if type_ is not None else DataType.from_numpy(array.dtype)
+        infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
+        feeds[names[value]] = array.astype(dtype.numpy())
+    unique = {info.name: info for info in infos}
+    results = [onnx.ValueInfoProto(name=name) for name in origin.output if name]
+    body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)
+    proto = onnx.helper.make_model(body, opset_imports=list(model.proto.opset_import), functions=list(model.proto.functions))
+    proto.ir_version = model.proto.ir_version
+    outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
+    types: list[TensorType | None] = [graph.type(v) for v in node.values]
+    return [_widen(o) if t is None or t.dtype in FLOATS else o for o, t in zip(outputs, types, strict=True)]

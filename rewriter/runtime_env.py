@@ -1,0 +1,84 @@
+"""onnxruntime sessions, made the same way everywhere, and the environment that measurements hold for."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+__all__ = ["PROVIDERS", "ProviderError", "digest", "environment", "new_session", "pick_provider"]
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+ort.set_default_logger_severity(4)
+
+
+class ProviderError(ValueError):
+    """The asked execution provider is not to be had here."""
+
+
+def pick_provider(name: str) -> str:
+    """Resolves ``cpu``, ``cuda`` or ``auto`` to one that works here."""
+    if name not in (*PROVIDERS, "auto"):
+        raise ProviderError(f"unknown provider '{name}': use cpu, cuda or auto")
+    cuda = PROVIDERS["cuda"] in ort.get_available_providers() and _cuda_device_present()
+    if name == "cuda" and not cuda:
+        raise ProviderError("provider cuda: onnxruntime finds no CUDA device on this machine; use --provider cpu")
+    return ("cuda" if cuda else "cpu") if name == "auto" else name
+
+
+@functools.cache
+def _cuda_device_present() -> bool:
+    return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
+
+
+def new_session(
+    model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int = 0
+) -> Any:
+    """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise)."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
+    return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@functools.cache
+def environment(provider: str) -> str:
+    """What a measured cost holds for: device, cores, onnxruntime version and provider, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    device = f"{_processor()} x{cores}"
+    if provider == "cuda":
+        device += f" + {_gpu_name()}"
+    return f"{device} | onnxruntime {ort.__version__} | {provider}"
+
+
+def _gpu_name() -> str:
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except OSError:
+        return "CUDA device"
+
+
+def digest(*parts: str) -> str:
+    """A short stable digest of texts."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,5 @@
+"""``python -m rulegen`` is the command ``rulegen``."""
+
+from rulegen.cli import main
+
+main()

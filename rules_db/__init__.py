@@ -1,0 +1,1 @@
+"""What a rule is, what makes it true, and where rules live."""

@@ -1,0 +1,262 @@
+"""The trusted checker: what a proof is.
+
+A certificate is a list of instances of operator properties. An instance ``left = right`` may be used once one of its sides
+is *present*, and then both are. Present are the rule's own terms, the terms that its conditions call typed, and
+whatever is built by an operator from operands equal to those of a present term. A property's contract
+(:mod:`rules_db.axioms`) is that where its conditions hold and one side is well-typed, the other has the same type and value;
+so by induction every present term is well-typed, and terms joined by instances and congruence are equal, at every
+application where the rule is well-typed and its conditions hold. The rule is proved when all instances were used and each
+target is joined to its source.
+
+Instances' conditions must follow from the rule's: be among them, or be *implied* by the few syntactic laws below.
+Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's sample types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.domains.range import Range
+from mugraph.interp import infer_types
+from mugraph.node import Term, substitute, walk
+from mugraph.ops import get_operator
+from mugraph.shape import DataType, Dim, TensorType, Undecided
+from rules_db.axioms import Axiom, open_names
+from rules_db.certificate import Instance
+from rules_db.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.rule import Rule, Side
+
+__all__ = ["Step", "check", "implied", "instantiate", "presence"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instance written out: the equation and what it asks."""
+
+    left: Term
+    right: Term
+    conditions: tuple[Condition, ...]
+
+    @property
+    def typed(self) -> tuple[Term, ...]:
+        """Terms that the property wants well-typed beyond its two sides."""
+        return tuple(c.arguments[0] for c in self.conditions if c.predicate == "typed")
+
+
+def instantiate(instance: Instance, axioms: Mapping[str, Axiom]) -> Step:
+    """Writes an instance out. Raises ValueError for an unknown property or a variable too few or too many."""
+    axiom = axioms.get(instance.axiom)
+    if axiom is None:
+        raise ValueError(f"there is no operator property '{instance.axiom}'")
+    terms, attrs = dict(instance.terms), dict(instance.attrs)
+    for kind, wanted, given in (("", axiom.variables, terms), ("$", axiom.attr_variables, attrs)):
+        if set(wanted) != set(given):
+            names = ", ".join(f"{kind}{name}" for name in sorted(set(wanted) ^ set(given)))
+            raise ValueError(f"'{instance.axiom}' with unbound or unknown {names}")
+    values = [*attrs.values(), *(value for term in walk(terms.values()) for _, value in term.attrs)]
+    if any(name for value in values for name in open_names(value)):
+        raise ValueError(f"'{instance.axiom}' is not ground")
+    return Step(
+        substitute(axiom.left, terms, attrs),
+        substitute(axiom.right, terms, attrs),
+        tuple(c.substitute(terms, attrs) for c in axiom.conditions),
+    )
+
+
+class Presence:
+    """The present terms and which of them are known to be equal: a congruence closure."""
+
+    def __init__(self, terms: Collection[Term]) -> None:
+        self._class: dict[Term, Term] = {}
+        self._built: dict[tuple[object, ...], Term] = {}
+        self.add(terms)
+
+    def find(self, term: Term) -> Term | None:
+        """The representative of the class of a present term, or of the present term it is congruent to."""
+        found: dict[Term, Term | None] = {}
+        for sub in walk([term]):
+            key = self._key(sub, [found[operand] for operand in sub.inputs])
+            found[sub] = self._root(sub) if sub in self._class else self._built.get(key)
+        return found[term]
+
+    def add(self, terms: Collection[Term]) -> None:
+        for sub in walk(terms):
+            if sub not in self._class:
+                self._class[sub] = self._built.setdefault(self._key(sub, [self._root(i) for i in sub.inputs]), sub)
+
+    def join(self, a: Term, b: Term) -> None:
+        """Makes two present terms equal, and with them all that is built alike from equals."""
+        pending = [(a, b)]
+        while pending:
+            left, right = (self._root(x) for x in pending.pop())
+            if left is right:
+                continue
+            self._class[right] = left
+            self._built = {}
+            for term in self._class:
+                same = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), self._root(term))
+                if self._root(same) is not self._root(term):
+                    pending.append((same, term))
+
+    def _root(self, term: Term) -> Term:
+        while self._class[term] is not term:
+            term = self._class[term]
+        return term
+
+    @staticmethod
+    def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
+        return (term.op, term.attrs, term.out, *operands) if operands else (term,)
+
+
+def presence(source: Side, target: Side, steps: Sequence[Step], typed: Collection[Term]) -> tuple[Presence, list[int]]:
+    """Uses every step that becomes usable; returns what is present then and the indices of the steps that never were."""
+    present = Presence([*source, *target, *typed])
+    pending = list(range(len(steps)))
+    while True:
+        waiting = []
+        for index in pending:
+            step = steps[index]
+            usable = present.find(step.left) is not None or present.find(step.right) is not None
+            if usable and all(present.find(term) is not None for term in step.typed):
+                present.add([step.left, step.right])
+                present.join(step.left, step.right)
+            else:
+                waiting.append(index)
+        if len(waiting) == len(pending):
+            return present, waiting
+        pending = waiting
+
+
+# What conditions imply without being asked.
+
+
+def _least_rank(term: Term, given: Collection[Condition]) -> int:
+    """A lower bound of the rank."""
+    least: dict[Term, int] = {}
+    for sub in walk([term]):
+        bound = 0
+        for condition in given:
+            match condition.predicate, condition.arguments:
+                case "matrix", (x,) if x is sub:
+                    bound = max(bound, 2)
+                case ("rank", (x, int(count))) if x is sub:
+                    bound = max(bound, count)
+                case ("dim", (x, int(axis), _)) if x is sub:
+                    bound = max(bound, -axis)
+                case ("agree", (x, y, int(axis))) if sub is x or sub is y:
+                    bound = max(bound, -axis)
+        operands = [least[i] for i in sub.inputs]
+        if sub.op == "Transpose":
+            bound = max(bound, operands[0], len(sub.attr("perm")))
+        elif sub.op in ("Concat", "Split"):
+            bound = max(bound, -sub.attr("axis"), *operands)
+        elif sub.op == "MatMul":
+            bound = max(bound, max(operands) if min(operands) >= 2 else max(operands) - 1)
+        elif sub.inputs and get_operator(sub.op).elementwise:
+            bound = max(bound, *operands)
+        least[sub] = bound
+    return least[term]
+
+
+def _dimension(term: Term, axis: int, given: Collection[Condition]) -> Dim | None:
+    """The size at a negative axis, where the conditions on variables tell."""
+    for condition in given:
+        match condition.predicate, condition.arguments:
+            case ("dim", (x, at, size)) if x is term and at == axis:
+                return size
+    if term.op == "MatMul" and axis >= -2 and all(_least_rank(i, given) >= 2 for i in term.inputs[axis + 2 :]):
+        return _dimension(term.inputs[axis + 2], axis, given)
+    if term.op == "Transpose":
+        perm = term.attr("perm")
+        return _dimension(term.inputs[0], perm[axis + len(perm)] - len(perm) if -axis <= len(perm) else axis, given)
+    if term.op == "Concat" and axis == term.attr("axis"):
+        sizes = [_dimension(i, axis, given) for i in term.inputs]
+        return None if None in sizes else sum(sizes[1:], sizes[0])  # type: ignore[arg-type]
+    if term.op in ("Concat", "Split"):
+        return term.attr("sizes")[term.out] if axis == term.attr("axis") else _dimension(term.inputs[0], axis, given)
+    if len(term.inputs) == 1 and get_operator(term.op).elementwise:
+        return _dimension(term.inputs[0], axis, given)
+    return None
+
+
+_CONSTANTS = Facts(
+    lambda term: TensorType(DataType.FLOAT, ()),
+    lambda term: Range.of(np.asarray(term.attr("value"))),
+)
+"""What is known of constants, which is everything but their element type."""
+
+_SAME_DTYPE = frozenset("MatMul Transpose Concat Split Reshape Unsqueeze Squeeze Add Sub Mul Div Neg".split())
+
+
+def implied(condition: Condition, given: Collection[Condition]) -> bool:
+    """Whether a condition on well-typed terms follows from the given ones by the laws written here."""
+    if condition in given:
+        return True
+    name, arguments = condition.predicate, condition.arguments
+    terms = condition.terms()
+    if all(term.op == "Const" for term in terms) and name != "floating":
+        return condition.holds(_CONSTANTS) is True
+    first = terms[0]
+    match name:
+        case "matrix":
+            return _least_rank(first, given) >= 2
+        case "rank":
+            return _least_rank(first, given) >= arguments[1]
+        case "dim":
+            return _dimension(first, arguments[1], given) == arguments[2]
+        case "same_shape" | "same_rank":
+            return first is terms[1]
+        case "fits":
+            return first is terms[1] or first.op == "Const"
+        case "agree":
+            if first is terms[1]:
+                return _least_rank(first, given) >= -arguments[2]
+            sizes = [_dimension(x, arguments[2], given) for x in terms]
+            return sizes[0] is not None and sizes[0] == sizes[1]
+        case "constant_along" | "ones":
+            if first.op == "Const" or (name == "constant_along" and Condition("ones", (first,)) in given):
+                return True
+            if not first.inputs or not get_operator(first.op).elementwise:
+                return False
+            return all(implied(Condition(name, (i, *arguments[1:])), given) for i in first.inputs)
+        case "floating":
+            return first.op in _SAME_DTYPE and any(implied(Condition(name, (i,)), given) for i in first.inputs)
+    return False
+
+
+def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
+    """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
+    if len(rule.source) != len(rule.target):
+        return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
+    try:
+        steps = [instantiate(instance, axioms) for instance in rule.certificate.instances]
+        cited = [term for c in rule.conditions for term in c.terms()]
+        sides = [side for step in steps for side in (step.left, step.right)]
+        types = infer_types([*rule.source, *rule.target, *cited, *sides], rule.types)
+    except (ValueError, Undecided, KeyError) as problem:
+        return [str(problem.args[0])]
+
+    failures = []
+    facts = Facts(types.__getitem__, lambda term: Range.top())
+    for condition in rule.conditions:
+        if condition.predicate not in RANGE_PREDICATES and condition.holds(facts) is not True:
+            failures.append(f"the rule's own sample types contradict its condition {condition}")
+    for number, step in enumerate(steps, 1):
+        if types[step.left] != types[step.right]:
+            failures.append(f"step {number} equates {types[step.left]} and {types[step.right]}")
+        for condition in step.conditions:
+            if condition.predicate != "typed" and not implied(condition, rule.conditions):
+                failures.append(f"step {number} needs {condition}, which the rule's conditions do not give")
+    typed = [c.arguments[0] for c in rule.conditions if c.predicate == "typed"]
+    present, unused = presence(rule.source, rule.target, steps, typed)
+    for index in unused:
+        failures.append(f"step {index + 1} starts from a term that is not present: {steps[index].left!r}")
+    for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
+        if types[source] != types[target]:
+            failures.append(f"output {number} has type {types[source]} on the left and {types[target]} on the right")
+        if present.find(source) is not present.find(target):
+            failures.append(f"output {number}: the steps do not lead from {source!r} to {target!r}")
+    return failures

@@ -1,0 +1,184 @@
+"""The text form of rules: files of readable blocks that round-trip byte for byte.
+
+The grammar of a block stands in :mod:`rules_db.rule`. Blocks are separated by empty lines; ``#`` starts a comment line. The
+identity in the header is verified against the content, so that a hand-edited rule cannot pass for the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mugraph.ops import get_operator
+from mugraph.node import Term, walk
+from mugraph.shape import TensorType
+from mugraph.text import Parser, TextError, format_term
+from rules_db.certificate import Certificate, Instance
+from rules_db.condition import Condition, parse_condition
+from rules_db.rule import FloatClass, Rule, Side
+
+__all__ = ["RuleTextError", "format_rule", "format_rules", "parse_rules", "read_rules"]
+
+
+class RuleTextError(ValueError):
+    """A rule file cannot be read; the message names file, line and the way out."""
+
+
+def format_rule(rule: Rule) -> str:
+    """The block of a rule, ending with a newline."""
+    lines = [
+        f"rule {rule.id}",
+        "  let    " + " ".join(f"{name}:{type_}" for name, type_ in rule.types.items()),
+        "  source " + "; ".join(map(format_term, rule.source)),
+        "  target " + "; ".join(map(format_term, rule.target)),
+    ]
+    if rule.conditions:
+        lines.append("  when   " + ", ".join(map(str, rule.conditions)))
+    lines += [f"  class  {rule.float_class}", f"  proof  {rule.certificate}".rstrip()]
+    if rule.provenance:
+        lines.append("  from   " + " ".join(f"{key}={value}" for key, value in rule.provenance.items()))
+    return "\n".join(lines) + "\n"
+
+
+def format_rules(rules: Iterable[Rule]) -> str:
+    """The text of a file of rules."""
+    return "\n".join(map(format_rule, rules))
+
+
+def _side(text: str) -> Side:
+    parser = Parser(text)
+    roots = [parser.term()]
+    while parser.accept(";"):
+        roots.append(parser.term())
+    parser.end()
+    return tuple(roots)
+
+
+def _types(text: str) -> dict[str, TensorType]:
+    parser = Parser(text)
+    types: dict[str, TensorType] = {}
+    while parser.kind != "end":
+        name = parser.name("a variable")
+        if name in types:
+            raise TextError(f"variable '{name}' is declared twice")
+        parser.expect(":")
+        types[name] = parser.type()
+    return types
+
+
+def _conditions(text: str) -> tuple[Condition, ...]:
+    parser = Parser(text)
+    conditions = [parse_condition(parser)]
+    while parser.accept(","):
+        conditions.append(parse_condition(parser))
+    parser.end()
+    return tuple(conditions)
+
+
+def _certificate(text: str) -> Certificate:
+    parser = Parser(text)
+    instances = []
+    while parser.kind != "end":
+        instances.append(Instance.parse(parser))
+        if not parser.accept(";"):
+            parser.end()
+    return Certificate(tuple(instances))
+
+
+def _provenance(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split()]
+    if any(not mark for _, mark, _ in pairs):
+        raise TextError("expected key=value pairs")
+    return {key: value for key, _, value in pairs}
+
+
+_FIELDS = {
+    "let": _types,
+    "source": _side,
+    "target": _side,
+    "when": _conditions,
+    "class": FloatClass,
+    "proof": _certificate,
+    "from": _provenance,
+}
+_REQUIRED = ("let", "source", "target", "class", "proof")
+
+
+def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
+    block: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            block.append((number, line))
+        elif block and not line.strip():
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _check_names(roots: Iterable[Term], types: dict[str, TensorType]) -> None:
+    for term in walk(roots):
+        if term.is_var:
+            if term.name not in types:
+                raise TextError(f"variable '{term.name}' is not declared by 'let'")
+        elif term.op != "Const":
+            get_operator(term.op)
+
+
+def _parse_block(block: list[tuple[int, str]], file: str) -> Rule:
+    number, header = block[0]
+    word, _, identity = header.partition(" ")
+    if word != "rule" or not identity.strip():
+        raise RuleTextError(f"{file}:{number}: expected 'rule ID', not {header[:40]!r}")
+    fields: dict[str, object] = {}
+    for line_number, line in block[1:]:
+        name, _, value = line.strip().partition(" ")
+        if name not in _FIELDS or name in fields:
+            problem = "a second" if name in fields else "unknown"
+            raise RuleTextError(f"{file}:{line_number}: {problem} field '{name}'; a rule has {', '.join(_FIELDS)}")
+        try:
+            fields[name] = _FIELDS[name](value.strip())
+            if name in ("source", "target") and "let" in fields:
+                _check_names(fields[name], fields["let"])  # type: ignore[arg-type]
+        except (TextError, KeyError, ValueError) as reason:
+            raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
+    missing = [name for name in _REQUIRED if name not in fields]
+    if missing:
+        raise RuleTextError(f"{file}:{number}: rule {identity} lacks {', '.join(missing)}; is the file truncated?")
+    rule = Rule(
+        fields["source"],  # type: ignore[arg-type]
+        fields["target"],  # type: ignore[arg-type]
+        fields["let"],  # type: ignore[arg-type]
+        fields.get("when", ()),  # type: ignore[arg-type]
+        fields["class"],  # type: ignore[arg-type]
+        fields["proof"],  # type: ignore[arg-type]
+        fields.get("from", {}),  # type: ignore[arg-type]
+    )
+    if rule.id != identity.strip():
+        raise RuleTextError(
+            f"{file}:{number}: the content of rule {identity.strip()} has the identity {rule.id}; "
+            "if the change is meant, write that identity and run 'rulegen audit'"
+        )
+    return rule
+
+
+def parse_rules(text: str, file: str = "<text>") -> list[Rule]:
+    """Reads the text of a file. Nothing is certified here: :func:`rules_db.check.check` does that.
+
+    Raises:
+        RuleTextError: with file and line of the first block that cannot be read.
+    """
+    rules = []
+    for block in _blocks(text):
+        rules.append(_parse_block(block, file))
+    return rules
+
+
+def read_rules(path: str | Path) -> list[Rule]:
+    """Reads a file of rules. Raises :class:`RuleTextError`, also where the file cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
+        raise RuleTextError(f"{path}: cannot read the rules ({reason}); give a .rules file that 'rulegen export' wrote") from None
+    return parse_rules(text, str(path))

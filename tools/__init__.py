@@ -1,0 +1,1 @@
+"""Command-line tools of the project: the model zoo and the benchmarks."""

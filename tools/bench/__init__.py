@@ -1,0 +1,1 @@
+"""Benchmarks: each module prints one table; none is a test."""
