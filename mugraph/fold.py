@@ -120,7 +120,10 @@ class Folder:
         graph = onnx.helper.make_graph(
             [proto],
             "constant",
-            [onnx.helper.make_tensor_value_info(name, int(t.dtype), list(concrete(t.shape) or ())) for name, t in declared.items()],
+            [
+                onnx.helper.make_tensor_value_info(name, int(t.dtype), list(concrete(t.shape) or ()))
+                for name, t in declared.items()
+            ],
             [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output if name],
         )
         alone = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.model.opset)])

@@ -20,8 +20,9 @@ def infer_output(op: str, attrs: Attrs, out: int, operands: Sequence[TensorType]
     Raises:
         ShapeError, Undecided, KeyError: as :func:`infer_types`.
     """
-    wide = next((t.dtype for t, is_const in zip(operands, literal, strict=True) if not is_const and t.dtype != DataType.BOOL), None)
-    if wide is not None:
+    beside = [t.dtype for t, is_const in zip(operands, literal, strict=True) if not is_const and t.dtype != DataType.BOOL]
+    if beside:
+        wide = beside[0]
         operands = [
             TensorType(wide, ()) if is_const and t.dtype != DataType.BOOL else t
             for t, is_const in zip(operands, literal, strict=True)

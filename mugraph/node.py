@@ -114,7 +114,7 @@ def var(name: str) -> Term:
 
 def const(value: float | bool) -> Term:
     """A scalar constant, of the element type that its use needs."""
-    return Term("Const", (("value", value),), (), 0)
+    return Term("Const", (("value", value if isinstance(value, bool) else float(value)),), (), 0)
 
 
 def walk(roots: Iterable[Term]) -> Iterator[Term]:

@@ -18,7 +18,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 
 from mugraph.fold import Folder
 from mugraph.graph import Graph, Node
-from mugraph.onnx_read import DEFAULT_DOMAINS, Model, captured
+from mugraph.onnx_parse import DEFAULT_DOMAINS
+from mugraph.onnx_read import Model, captured
 from mugraph.ops import OnnxForm, get_operator
 from mugraph.shape import TensorType
 from mugraph.weights import graphs_of
@@ -88,6 +89,7 @@ class _Emitter:
         self.groups: dict[_Source, list[int]] = {}
         self.names: dict[_Source, str] = {}
         self.taken = set(_names_in_use(model.proto.graph))
+        self.node_names = {node.name for node in model.proto.graph.node}
         self.literals: dict[Any, str] = {}
         self.literal_tensors: list[TensorProto] = []
         self.origin_of: dict[int, int] = {}  # by identity of the written message
@@ -167,12 +169,7 @@ class _Emitter:
     # Names
 
     def fresh(self, hint: str) -> str:
-        name, number = f"{_PREFIX}/{hint}", 1
-        while name in self.taken:
-            number += 1
-            name = f"{_PREFIX}/{hint}_{number}"
-        self.taken.add(name)
-        return name
+        return _unique(hint, self.taken)
 
     def assign_names(self, nodes: Mapping[Node, None]) -> list[tuple[_Source, int]]:
         """Gives each source its name.
@@ -241,7 +238,12 @@ class _Emitter:
         made = []
         for source, value in copies:
             name = self.tables.names[value]
-            made.append(onnx.helper.make_node("Identity", [self.names[source]], [name], name=self.fresh(f"Identity_{value}")))
+            assert name is not None, "outputs and captured values have names"
+            made.append(
+                onnx.helper.make_node(
+                    "Identity", [self.names[source]], [name], name=_unique(f"Identity_{value}", self.node_names)
+                )
+            )
         return made
 
     def write_original(self, node: Node) -> NodeProto:
@@ -285,7 +287,7 @@ class _Emitter:
             inputs.pop()
         outputs = [self.output_name(node, index, None) for index in range(len(node.values))]
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
-        proto.name = self.fresh(f"{node.op}_{node.index}")
+        proto.name = _unique(f"{node.op}_{node.index}", self.node_names)
         proto.attribute.extend(_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
 
@@ -374,17 +376,26 @@ class _Emitter:
             shell.opset_import.add(domain=domain, version=1 if domain else self.model.opset)
 
 
+def _unique(hint: str, taken: set[str]) -> str:
+    name, number = f"{_PREFIX}/{hint}", 1
+    while name in taken:
+        number += 1
+        name = f"{_PREFIX}/{hint}_{number}"
+    taken.add(name)
+    return name
+
+
 def _attribute(form: OnnxForm, name: str, value: Any, opset: int) -> AttributeProto:
     if isinstance(value, np.ndarray):
         return onnx.helper.make_attribute(name, numpy_helper.from_array(value))
     if isinstance(value, tuple) and not value:
         schema = onnx.defs.get_schema(form.op_type, opset, form.domain)
-        return onnx.helper.make_attribute(name, value, attr_type=schema.attributes[name].type.value)
+        return onnx.helper.make_attribute(name, value, attr_type=schema.attributes[name].type.value)  # type: ignore[attr-defined]
     return onnx.helper.make_attribute(name, value)
 
 
 def _names_in_use(graph: GraphProto) -> Iterator[str]:
-    """Every value and node name, also within subgraphs."""
+    """Every value name, also within subgraphs."""
     graphs = [graph]
     while graphs:
         current = graphs.pop()
@@ -395,7 +406,6 @@ def _names_in_use(graph: GraphProto) -> Iterator[str]:
         for sparse in current.sparse_initializer:
             yield sparse.values.name
         for node in current.node:
-            yield node.name
             yield from node.input
             yield from node.output
             graphs.extend(graphs_of(node))

@@ -4,7 +4,8 @@
 Weights stay in their files until they are needed: :mod:`mugraph.weights`.
 """
 
-from mugraph.onnx_read import NEWEST_OPSET, OLDEST_OPSET, Model, load
+from mugraph.onnx_parse import NEWEST_OPSET, OLDEST_OPSET
+from mugraph.onnx_read import Model, load
 from mugraph.onnx_save import open_in, save, to_bytes, to_proto
 from mugraph.weights import ModelError
 

@@ -6,7 +6,6 @@ the file is lost: :attr:`Model.proto` holds it all, and a node that no substitut
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,40 +13,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
 from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
 from mugraph.foreign import ProtoNode
 from mugraph.graph import OPAQUE, Constant, Graph, Tables
 from mugraph.node import make_attrs
+from mugraph.onnx_parse import DEFAULT_DOMAINS, opset_of, parse, without_weights
 from mugraph.ops import ONNX_OPERATORS, NotUnderstood, Operator
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape, symbol
-from mugraph.weights import (
-    ModelError,
-    Weights,
-    graphs_of,
-    is_stored,
-    nested_nodes,
-    nested_tensors,
-    store_at,
-    tensor_bytes,
-    tensor_type,
-)
-from mugraph.wire import Buffer, Damaged, Field, delimited, fields
+from mugraph.weights import ModelError, Weights, graphs_of, nested_tensors, tensor_type
 
-__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "Model", "captured", "load"]
+__all__ = ["Model", "captured", "load"]
 
-OLDEST_OPSET, NEWEST_OPSET = 9, 26
-"""Accepted versions of the default domain; the newest one is what onnxruntime 1.31 accepts."""
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-
-_STORED_FROM = 1 << 12  # bytes; smaller tensors (shapes, axes, scalars) are read at once
-_STATIC_LIMIT = 4096  # elements of an integer tensor that is computed while reading
-_PROTOBUF_LIMIT = (1 << 31) - 1
-_MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
+_STATIC_LIMIT = 4096
+"""Elements of an integer tensor that is computed while reading."""
 
 
 @dataclass
@@ -106,12 +87,12 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
     Raises:
         ModelError: no model can be read; see the message.
     """
-    weights, proto = _parse(source)
+    weights, proto = parse(source)
     label = weights.label
-    opset = _opset(proto, label)
+    opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)
     weights.check(nested_tensors(proto))
-    skeleton, faithful = _skeleton(proto)
+    skeleton, faithful = without_weights(proto)
     if check:
         try:
             onnx.checker.check_model(skeleton)
@@ -129,125 +110,6 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
     return _Reader(proto, weights, opset, inferred.graph, notes).read()
-
-
-# Parsing
-
-
-def _parse(source: str | Path | ModelProto) -> tuple[Weights, ModelProto]:
-    if isinstance(source, ModelProto):
-        try:
-            weights = Weights(None, source.SerializeToString())
-        except (EncodeError, ValueError):
-            raise ModelError("the model is too large to be held in memory as a whole; give the path of its file") from None
-        return weights, _decode(weights, weights.memory)
-    path = Path(source)
-    weights = Weights(path)
-    try:
-        status = path.stat()
-        weights.files[path.parent / path.name] = (status.st_size, status.st_mtime_ns)
-        if status.st_size > _PROTOBUF_LIMIT:
-            raise ModelError(f"{path} is larger than 2 GiB, which onnxruntime cannot read; save it with external data")
-        if not status.st_size:
-            raise ModelError(f"{path} is empty; export or copy the model again")
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return weights, _decode(weights, view)
-    except OSError as problem:
-        raise ModelError(f"{path}: {problem.strerror}; check the path of the model") from None
-
-
-def _decode(weights: Weights, view: Buffer) -> ModelProto:
-    """Parses all but the bytes of large initializers."""
-    parts: list[bytes] = []
-    graph: list[bytes] = []
-    try:
-        for item in fields(view, 0, len(view)):
-            if item.number != _MODEL_GRAPH:
-                parts.append(view[item.start : item.end])
-                continue
-            for inner in fields(view, item.payload, item.end):
-                large = inner.number == _GRAPH_INITIALIZER and inner.end - inner.payload >= _STORED_FROM
-                graph.append(_stored(weights, view, inner) if large else view[inner.start : inner.end])
-        if not graph:
-            raise Damaged("there is no graph in it")
-        return ModelProto.FromString(b"".join([*parts, delimited(_MODEL_GRAPH, graph)]))
-    except (Damaged, DecodeError) as problem:
-        raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None
-
-
-def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
-    """The initializer with its raw bytes left where they are."""
-    head: list[bytes] = []
-    raw: Field | None = None
-    for item in fields(view, initializer.payload, initializer.end):
-        if item.number == _TENSOR_RAW_DATA:
-            raw = item
-        else:
-            head.append(view[item.start : item.end])
-    tensor = TensorProto.FromString(b"".join(head))
-    if raw is None or is_stored(tensor):
-        return view[initializer.start : initializer.end]
-    length = raw.end - raw.payload
-    if length != tensor_bytes(tensor):
-        raise ModelError(
-            f"{weights.label}: tensor '{tensor.name}' has {length} bytes, its type says {tensor_bytes(tensor)}; export it again"
-        )
-    store_at(tensor, weights.inline, raw.payload, length)
-    return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
-
-
-def _opset(proto: ModelProto, label: str) -> int:
-    """The default domain's version; of a model without that domain the newest, which is imported when first needed."""
-    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
-    if not versions:
-        return NEWEST_OPSET
-    if not OLDEST_OPSET <= versions[0] <= NEWEST_OPSET:
-        raise ModelError(
-            f"{label}: opset {versions[0]} is not supported, {OLDEST_OPSET} to {NEWEST_OPSET} are; "
-            "convert the model with onnx.version_converter"
-        )
-    return int(versions[0])
-
-
-def _skeleton(proto: ModelProto) -> tuple[ModelProto, bool]:
-    """The model without weights for onnx's checker and shape inference: stored tensors become graph inputs.
-
-    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does.
-
-    Returns:
-        the model, and whether its types are the original's (a stored tensor within a subgraph cannot become an input).
-    """
-    skeleton = ModelProto()
-    skeleton.CopyFrom(proto)
-    graph = skeleton.graph
-    stored = [(t.name, t) for t in graph.initializer if is_stored(t)]
-    kept = [tensor for tensor in proto.graph.initializer if not is_stored(tensor)]
-    nodes: list[NodeProto] = []
-    for node in proto.graph.node:
-        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
-        if node.op_type == "Constant" and value is not None and is_stored(value):
-            stored.append((node.output[0], value))
-        else:
-            nodes.append(node)
-    inputs = {value.name for value in graph.input}
-    for name, tensor in stored:
-        if name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
-    del graph.initializer[:], graph.node[:]
-    graph.initializer.extend(kept)
-    graph.node.extend(nodes)
-    for entry in (*skeleton.opset_import, *nested_nodes(skeleton)):
-        if entry.domain in DEFAULT_DOMAINS:
-            entry.domain = ""
-    faithful = True
-    for tensor in nested_tensors(skeleton):
-        if is_stored(tensor):
-            faithful = False
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
-            tensor.dims[:] = [0]
-            tensor.raw_data = b""
-    return skeleton, faithful
 
 
 # Reading the graph
@@ -350,8 +212,7 @@ class _Reader:
                 raise self.fail(f"initializer '{tensor.name}' is defined twice")
             constants[tensor.name] = self.constant(tensor)
         for sparse in self.graph.sparse_initializer:
-            type_ = TensorType(DataType(sparse.values.data_type), tuple(sparse.dims))
-            constants[sparse.values.name] = Constant(type_, lambda s=sparse: self.weights.sparse(s))  # type: ignore[misc]
+            constants[sparse.values.name] = self.sparse_constant(sparse)
         defaults: dict[str, Constant] = {}
         for value in self.graph.input:
             default = constants.pop(value.name, None)
@@ -366,6 +227,10 @@ class _Reader:
         if tensor.data_type not in {int(t) for t in DataType}:
             raise self.fail(f"tensor '{tensor.name}' has the unknown element type {tensor.data_type}")
         return Constant(tensor_type(tensor), lambda: self.weights.array(tensor))
+
+    def sparse_constant(self, sparse: SparseTensorProto) -> Constant:
+        dtype = self.constant(sparse.values).type.dtype
+        return Constant(TensorType(dtype, tuple(sparse.dims)), lambda: self.weights.sparse(sparse))
 
     def declared_type(self, name: str) -> TensorType | None:
         """What the file and onnx's inference say; a dimension of which they say nothing is a symbol of its own."""
@@ -395,20 +260,21 @@ class _Reader:
             return
         try:
             self.read_understood(origin, node)
-        except (NotUnderstood, ShapeError, Undecided) as problem:
+        except (NotUnderstood, ShapeError, Undecided, UnicodeDecodeError) as problem:  # the last: an attribute of bytes
             self.read_opaque(origin, node, names, str(problem))
 
     def read_constant(self, node: NodeProto) -> Constant:
-        (attribute,) = [a for a in node.attribute if a.name.startswith(("value", "sparse_value"))]
+        if len(node.attribute) != 1 or len(node.output) != 1:
+            raise self.fail(f"the Constant node '{node.name}' must have one attribute and one output")
+        attribute = node.attribute[0]
         if attribute.name == "value":
             return self.constant(attribute.t)
         if attribute.name == "sparse_value":
-            sparse = attribute.sparse_tensor
-            return Constant(
-                TensorType(DataType(sparse.values.data_type), tuple(sparse.dims)), lambda: self.weights.sparse(sparse)
-            )
+            return self.sparse_constant(attribute.sparse_tensor)
         kind = attribute.name.removeprefix("value_").removesuffix("s")
-        dtype = {"float": DataType.FLOAT, "int": DataType.INT64, "string": DataType.STRING}[kind]
+        dtype = {"float": DataType.FLOAT, "int": DataType.INT64, "string": DataType.STRING}.get(kind)
+        if dtype is None:
+            raise self.fail(f"the Constant node '{node.name}' has the unknown attribute '{attribute.name}'")
         array = np.asarray(onnx.helper.get_attribute_value(attribute), dtype.numpy())
         return Constant.of(array, TensorType(dtype, array.shape))
 
@@ -514,8 +380,8 @@ class _Reader:
         """Whether a node of the default domain depends on its inputs alone, as its schema says."""
         if node.domain not in DEFAULT_DOMAINS or ("", node.op_type) in self.functions or not onnx.defs.has(node.op_type):
             return False
-        schema = onnx.defs.get_schema(node.op_type, self.opset)
-        return bool(schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.Deterministic)
+        determinism = getattr(onnx.defs.get_schema(node.op_type, self.opset), "node_determinism", None)  # new in onnx 1.20
+        return determinism is not None and determinism.name == "Deterministic"
 
 
 def _is_integer(type_: TensorType) -> bool:
@@ -524,5 +390,3 @@ def _is_integer(type_: TensorType) -> bool:
 
 def _countable(type_: TensorType) -> bool:
     return concrete(type_.shape) is not None and type_.size() <= _STATIC_LIMIT
-
-

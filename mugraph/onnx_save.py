@@ -21,7 +21,7 @@ from onnx import ModelProto, TensorProto
 from mugraph.graph import Graph
 from mugraph.onnx_emit import Emission, emit
 from mugraph.onnx_read import Model
-from mugraph.weights import CHUNK, ModelError, Weights, external_entries, is_stored, nested_tensors, store_at, tensor_bytes
+from mugraph.weights import CHUNK, ModelError, Weights, external_entries, is_stored, nested_tensors, store_at
 from mugraph.wire import key
 
 __all__ = ["open_in", "save", "to_bytes", "to_proto"]
@@ -155,7 +155,7 @@ class _Layout:
                 self.places[id(tensor)] = self.append(tensor)
 
     def size(self, tensor: TensorProto) -> int:
-        return tensor_bytes(tensor) if is_stored(tensor) else len(tensor.raw_data)
+        return self.weights.size_of(tensor) if is_stored(tensor) else len(tensor.raw_data)
 
     def append(self, tensor: TensorProto) -> _Piece:
         """Large tensors start at a page, so that a runtime can map them; small ones at a cache line."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any, NoReturn
 
-from mugraph.node import AttrValue, AttrVar, Term, const, make, var, walk
+from mugraph.node import AttrValue, AttrVar, Term, const, make, var
 from mugraph.shape import DataType, Dim, SymDim, TensorType, symbol
 
 __all__ = ["Parser", "TextError", "format_attrs", "format_term", "format_value", "parse_term", "parse_type"]
@@ -50,16 +50,25 @@ def format_attrs(term: Term) -> str:
 
 def format_term(root: Term) -> str:
     """The text of a term; shared subterms are written each time."""
-    text: dict[Term, str] = {}
-    for term in walk([root]):
-        if term.is_var:
-            text[term] = term.name
-        elif term.op == "Const":
-            text[term] = format_value(term.attr("value"))
+    pieces: list[str] = []
+    stack: list[Term | str] = [root]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+        elif item.is_var:
+            pieces.append(item.name)
+        elif item.op == "Const":
+            pieces.append(format_value(item.attr("value")))
         else:
-            out = f".{term.out}" if term.out or term.op == "Split" else ""
-            text[term] = f"{term.op}{format_attrs(term)}{out}({', '.join(text[i] for i in term.inputs)})"
-    return text[root]
+            out = f".{item.out}" if item.out or item.op == "Split" else ""
+            pieces.append(f"{item.op}{format_attrs(item)}{out}(")
+            stack.append(")")
+            for position in range(len(item.inputs) - 1, -1, -1):
+                stack.append(item.inputs[position])
+                if position:
+                    stack.append(", ")
+    return "".join(pieces)
 
 
 class Parser:

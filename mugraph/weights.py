@@ -19,7 +19,19 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.shape import DataType, TensorType
 
-__all__ = ["CHUNK", "ModelError", "Weights", "external_entries", "graphs_of", "is_stored", "nested_nodes", "nested_tensors", "store_at", "tensor_bytes", "tensor_type"]
+__all__ = [
+    "CHUNK",
+    "ModelError",
+    "Weights",
+    "external_entries",
+    "graphs_of",
+    "is_stored",
+    "nested_graphs",
+    "nested_nodes",
+    "nested_tensors",
+    "store_at",
+    "tensor_type",
+]
 
 CHUNK = 1 << 22
 """Bytes held at a time while weights are copied or hashed."""
@@ -135,6 +147,18 @@ class Weights:
         """The location of tensors that stood in the model file."""
         return self.path.name if self.path else "<memory>"
 
+    def size_of(self, tensor: TensorProto) -> int:
+        """Bytes of a tensor's raw form; elements narrower than a byte are packed.
+
+        Raises:
+            ModelError: the element type is unknown or has no fixed width.
+        """
+        known = tensor.data_type in {int(t) for t in DataType} - {DataType.UNDEFINED, DataType.STRING}
+        if not known or any(dim < 0 for dim in tensor.dims):
+            raise ModelError(f"{self.label}: tensor '{tensor.name}' has no type that raw bytes can have; export the model again")
+        bits: int = math.prod(tensor.dims) * DataType(tensor.data_type).bitwidth
+        return -(-bits // 8)
+
     def is_inline(self, tensor: TensorProto) -> bool:
         return is_stored(tensor) and external_entries(tensor).get("location") == self.inline
 
@@ -145,7 +169,7 @@ class Weights:
             ModelError: the entry is malformed, leaves the model's directory, or the file is missing, too short or changed.
         """
         entries, who = external_entries(tensor), f"{self.label}: external data of tensor '{tensor.name}'"
-        length = tensor_bytes(tensor)
+        length = self.size_of(tensor)
         location = entries.get("location", "")
         try:
             offset = int(entries.get("offset", 0))
@@ -237,15 +261,3 @@ class Weights:
             if path != self.path:
                 content.update(repr((path.name, identity)).encode())
         return content.hexdigest()
-
-
-def tensor_bytes(tensor: TensorProto) -> int:
-    """Bytes of a tensor's stored form; elements narrower than a byte are packed.
-
-    Raises:
-        ModelError: the element type is unknown or has no fixed width.
-    """
-    known = tensor.data_type in {int(t) for t in DataType} - {DataType.UNDEFINED, DataType.STRING}
-    if not known or any(dim < 0 for dim in tensor.dims):
-        raise ModelError(f"tensor '{tensor.name}' cannot be stored as raw bytes; export the model again")
-    return math.ceil(math.prod(tensor.dims) * DataType(tensor.data_type).bitwidth / 8)

@@ -16,7 +16,7 @@ from mugraph.shape import DataType
 from rewriter.reference import Error, compare, reference_outputs
 from rewriter.runtime_env import new_session
 
-__all__ = ["Numerics", "Timing", "confirm", "measure_pair"]
+__all__ = ["Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing"]
 
 _FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
 """Error below which two results are equally good: a few units in the last place, by element type."""
@@ -56,26 +56,6 @@ def _timing(first: Sequence[float], second: Sequence[float]) -> Timing:
     return Timing(float(np.median(a)), float(np.median(b)), *spread, float(np.median(b / a)), low, high)
 
 
-def measure_pair(
-    original: Path, candidate: Path, feeds: Sequence[Mapping[str, np.ndarray]], provider: str, seconds: float
-) -> Timing:
-    """Times two models alternating in one process, spinning threads off (facts: measuring)."""
-    sessions = [new_session(path, provider, spinning=False) for path in (original, candidate)]
-    for session in sessions:
-        for feed in feeds[:2]:
-            session.run(None, dict(feed))
-    times: tuple[list[float], list[float]] = ([], [])
-    end = time.perf_counter() + seconds
-    while len(times[0]) < 6 or time.perf_counter() < end:
-        count = len(times[0])
-        feed = dict(feeds[count % len(feeds)])
-        for which in (0, 1) if count % 2 == 0 else (1, 0):
-            times[which].append(_run(sessions[which], feed))
-        if count >= 20 and count % 10 == 0 and _timing(*times).high - _timing(*times).low < 0.01:
-            break
-    return _timing(*times)
-
-
 def confirm(original: Path, candidate: Path, feeds: Sequence[Mapping[str, np.ndarray]], provider: str, seconds: float) -> Timing:
     """Times two models under default settings, one session alive at a time, in alternating rounds."""
     times: tuple[list[float], list[float]] = ([], [])
@@ -100,33 +80,69 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-class Numerics:
-    """Compares candidates with the float64 reference on fixed inputs; the original's own error is the yardstick.
+class Acceptance:
+    """Compares candidates with the original: numerically against the float64 reference, and in time.
+
+    Sessions here do not spin, since two spinning sessions disturb each other (facts: measuring); the original's stays open.
+
+    Args:
+        feeds: inputs to compare and time on.
 
     Raises:
         NondeterministicModel: the original gives different outputs on the same inputs.
     """
 
     def __init__(self, model: Model, original: Path, feeds: Sequence[Mapping[str, np.ndarray]], provider: str) -> None:
-        self.feeds, self.provider = feeds, provider
-        self.references = [reference_outputs(model, feed) for feed in feeds]
-        session = new_session(original, provider)
-        outputs = [session.run(None, dict(feed)) for feed in feeds]
-        again = session.run(None, dict(feeds[0]))
-        if any(not np.array_equal(np.asarray(a), np.asarray(b), equal_nan=a.dtype.kind == "f") for a, b in zip(outputs[0], again, strict=True)):
+        self.feeds, self.provider = [dict(feed) for feed in feeds], provider
+        self.original = self.open(original)
+        outputs = [self.original.run(None, feed) for feed in self.feeds]
+        again = self.original.run(None, self.feeds[0])
+        if not all(_same(a, b) for a, b in zip(outputs[0], again, strict=True)):
             raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
+        self.references = reference_outputs(model, self.feeds)
         self.own = _worst([compare(o, r) for o, r in zip(outputs, self.references, strict=True)])
         dtypes = {t.dtype for t in model.tables.types if t is not None and t.dtype in _FLOORS}
         self.floor = max((_FLOORS[d] for d in dtypes), default=0.0)
 
-    def error(self, candidate: Path) -> Error:
-        """The candidate's error against the reference."""
-        session = new_session(candidate, self.provider)
-        errors = [compare(session.run(None, dict(f)), r) for f, r in zip(self.feeds, self.references, strict=True)]
-        return _worst(errors)
+    def open(self, path: Path) -> Any:
+        """A session of a candidate."""
+        return new_session(path, self.provider, spinning=False)
+
+    def error(self, session: Any) -> Error:
+        """A candidate's error against the reference, the worst over all inputs."""
+        return _worst([compare(session.run(None, f), r) for f, r in zip(self.feeds, self.references, strict=True)])
 
     def accepts(self, error: Error) -> bool:
+        """Within twice the original's own error, with a floor by element type."""
         return error.within(self.own, self.floor)
+
+    def pair(self, session: Any, seconds: float) -> Timing:
+        """Times a candidate against the original, alternating in one process."""
+        times: tuple[list[float], list[float]] = ([], [])
+        sessions = (self.original, session)
+        for which in (0, 1):
+            _run(sessions[which], self.feeds[0])
+        end = time.perf_counter() + seconds
+        while len(times[0]) < 6 or time.perf_counter() < end:
+            count = len(times[0])
+            feed = self.feeds[count % len(self.feeds)]
+            for which in (0, 1) if count % 2 == 0 else (1, 0):
+                times[which].append(_run(sessions[which], feed))
+            if count >= 20 and count % 10 == 0:
+                timing = _timing(*times)
+                if timing.high - timing.low < 0.01:
+                    break
+        return _timing(*times)
+
+    def close(self) -> None:
+        """Frees the original's session, so that :func:`confirm` has the machine to itself."""
+        del self.original
+        gc.collect()
+
+
+def _same(a: Any, b: Any) -> bool:
+    left, right = np.asarray(a), np.asarray(b)
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
 
 
 class NondeterministicModel(ValueError):
@@ -148,5 +164,3 @@ def first_failing(count: int, passes: Callable[[int], bool]) -> int:
             high = middle
     return high
 
-
-__all__ += ["NondeterministicModel", "first_failing"]

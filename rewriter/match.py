@@ -151,15 +151,20 @@ def _match_attr(pattern: AttrValue, actual: AttrValue, dims: dict[str, Dim]) -> 
             and all(_match_attr(p, a, dims) for p, a in zip(pattern, actual, strict=True))
         )
     if isinstance(pattern, SymDim):
-        known = evaluate_dim(pattern, dims)
-        if known == actual:
-            return True
-        names = pattern.symbols()
-        if len(names) == 1 and pattern.terms == ((((next(iter(names)), 1),), 1),) and isinstance(known, SymDim):
-            dims[next(iter(names))] = actual
-            return True
-        return False
+        name = _plain_symbol(pattern)
+        if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
+            dims[name] = actual
+        # A sum or product of sizes may wait for symbols that the variables bind: check_guards compares all attributes.
+        return name is None or dims.get(name) == actual
     return type(pattern) is type(actual) and bool(pattern == actual)
+
+
+def _plain_symbol(dim: Dim) -> str | None:
+    """The name where a dimension is one symbol alone."""
+    if isinstance(dim, SymDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
+        name, power = dim.terms[0][0][0]
+        return name if power == 1 else None
+    return None
 
 
 def _is_constant(graph: Graph, value: int, wanted: AttrValue) -> bool:
@@ -296,9 +301,9 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, Dim]:
         assert actual is not None
         sample = match.direction.rule.types[term.name].shape
         for position in range(1, min(len(sample), actual.rank) + 1):
-            dim = sample[-position]
-            if isinstance(dim, SymDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.symbols()) == 1:
-                dims.setdefault(next(iter(dim.symbols())), actual.shape[-position])
+            name = _plain_symbol(sample[-position])
+            if name is not None:
+                dims.setdefault(name, actual.shape[-position])
     return dims
 
 
@@ -383,6 +388,10 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
                 dtypes.add(actual.dtype)
     if len(dtypes) > 1:
         return NoMatch("element types differ", match.values[0])
+    for term in match.direction.interior:
+        definition = graph.definition(match.binding[term])
+        if definition is not None and term.attrs and instantiate_attrs(term, dims) != definition[0].attrs:
+            return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
     facts = ModelFacts(match, graph, oracle, dims)
     for condition in match.direction.rule.conditions:
         verdict = condition.holds(facts)

@@ -23,7 +23,7 @@ from rewriter.cost.store import default_profile_path
 from rewriter.explain import Explanation, explain_node, explain_rule
 from rewriter.ranges import RangeOracle
 from rewriter.reference import Error, InputError, bind_sizes, random_inputs
-from rewriter.runtime_env import digest, environment, new_session, pick_provider
+from rewriter.runtime_env import digest, environment, pick_provider
 from rewriter.search import Candidate, Limits, Move, Search, Searched, replay
 from rules_db.rule import Rule
 from rules_db.store import open_rules
@@ -137,6 +137,16 @@ def optimize(
     return run.execute(use_verdicts)
 
 
+@dataclass(slots=True)
+class _Trial:
+    """A candidate that runs: its file, an open session and its error."""
+
+    candidate: Candidate
+    path: Path
+    session: Any
+    error: Error
+
+
 class _Run:
     def __init__(
         self,
@@ -244,22 +254,17 @@ class _Run:
         outcome = self.outcome
         feeds = [*self.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
         with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
+            original = open_in(self.model, self.model.graph, Path(folder))
+            self.progress("running the original and its reference in float64")
             try:
-                original = open_in(self.model, self.model.graph, Path(folder))
-                new_session(original, self.provider)
-            except Exception as problem:  # onnxruntime raises many types
-                outcome.message = f"onnxruntime cannot run the original ({_first_line(problem)}): it was written unchanged"
-                return None
-            self.progress("computing the reference in float64")
-            try:
-                numerics = accept.Numerics(self.model, original, feeds, self.provider)
+                acceptance = accept.Acceptance(self.model, original, feeds, self.provider)
             except accept.NondeterministicModel as problem:
                 outcome.message = f"{problem}: nothing can be compared, the original was written"
                 return None
-            except Exception as problem:
-                outcome.message = f"the original does not run on random inputs ({_first_line(problem)}); give inputs with --data"
+            except Exception as problem:  # onnxruntime raises many types
+                outcome.message = f"onnxruntime cannot run the original on test inputs ({_first_line(problem)}): it was written unchanged"
                 return None
-            outcome.error_before, outcome.tolerance_floor = numerics.own, numerics.floor
+            outcome.error_before, outcome.tolerance_floor = acceptance.own, acceptance.floor
             best: tuple[Candidate, accept.Timing, Error, Path] | None = None
             tried = self.portfolio(search, searched)
             for number, proposal in enumerate(tried):
@@ -267,20 +272,20 @@ class _Run:
                     outcome.notes.append(f"the budget ended after {number} of {len(tried)} candidates were measured")
                     break
                 self.progress(f"measuring candidate {number + 1} of {len(tried)} end to end")
-                checked = self.verified(search, proposal, numerics, Path(folder))
-                if checked is None:
+                trial = self.verified(search, proposal, acceptance, Path(folder))
+                if trial is None:
                     continue
-                candidate, error, path = checked
-                timing = accept.measure_pair(original, path, feeds, self.provider, min(self.budget / 4 / len(tried), 4.0))
+                timing = acceptance.pair(trial.session, min(self.budget / 4 / len(tried), 4.0))
                 # The first is the best by the cost model: another one takes its place only where it is clearly faster.
                 if timing.faster and (best is None or timing.ratio < best[1].ratio * 0.99):
-                    best = (candidate, timing, error, path)
+                    best = (trial.candidate, timing, trial.error, trial.path)
+                del trial
             if best is None:
-                if not outcome.message:
-                    outcome.message = "no candidate was faster end to end beyond noise: the original was written"
+                outcome.message = "no candidate was faster end to end beyond noise: the original was written"
                 return None
             candidate, outcome.paired, outcome.error_after, path = best
             self.progress("confirming the winner under default settings")
+            acceptance.close()
             outcome.latency = accept.confirm(original, path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
             if outcome.latency.ratio >= 1.0:
                 outcome.message = (
@@ -317,36 +322,35 @@ class _Run:
         return picked
 
     def verified(
-        self, search: Search, candidate: Candidate, numerics: accept.Numerics, folder: Path
-    ) -> tuple[Candidate, Error, Path] | None:
+        self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path
+    ) -> _Trial | None:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
         while candidate.moves:
-            path, error, problem = self.evaluate(candidate, numerics, folder)
-            if path is not None and error is not None and numerics.accepts(error):
-                return candidate, error, path
+            trial = self.evaluate(candidate, acceptance, folder)
+            if isinstance(trial, _Trial) and acceptance.accepts(trial.error):
+                return trial
             moves = candidate.moves
 
             def passes(count: int, moves: tuple[Move, ...] = moves) -> bool:
-                prefix = replay(search, self.model.graph, moves[:count])
-                _, found, _ = self.evaluate(prefix, numerics, folder)
-                return found is not None and numerics.accepts(found)
+                tried = self.evaluate(replay(search, self.model.graph, moves[:count]), acceptance, folder)
+                return isinstance(tried, _Trial) and acceptance.accepts(tried.error)
 
-            guilty = moves[accept.first_failing(len(moves), passes) - 1]
-            reason = problem or f"error {error.relative_l2:.1e} against {numerics.own.relative_l2:.1e} of the original" if error else problem
-            text = f"{guilty.direction.id}: {reason}; the rule is quarantined for this model"
-            if text not in self.outcome.dropped:
-                self.outcome.dropped.append(text)
-            self.store.remember(self.quarantine_key(guilty.direction.rule.id), text)
-            rest = [m for m in moves if m.direction.rule.id != guilty.direction.rule.id]
-            candidate = replay(search, self.model.graph, rest)
+            guilty = moves[accept.first_failing(len(moves), passes) - 1].direction
+            reason = trial if isinstance(trial, str) else f"relative error {trial.error.relative_l2:.1e}"
+            text = f"{guilty.id}: {reason}, the original has {acceptance.own.relative_l2:.1e}; quarantined for this model"
+            self.outcome.dropped.append(text)
+            self.store.remember(self.quarantine_key(guilty.rule.id), text)
+            candidate = replay(search, self.model.graph, [m for m in moves if m.direction.rule.id != guilty.rule.id])
         return None
 
-    def evaluate(self, candidate: Candidate, numerics: accept.Numerics, folder: Path) -> tuple[Path | None, Error | None, str]:
+    def evaluate(self, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | str:
+        """Builds and runs a candidate; the reason where it does not run."""
         try:
             path = open_in(self.model, candidate.graph, folder)
-            return path, numerics.error(path), ""
-        except Exception as problem:  # onnxruntime raises many types; the guilty rule is found and named
-            return None, None, f"the rewritten model does not run ({_first_line(problem)})"
+            session = acceptance.open(path)
+            return _Trial(candidate, path, session, acceptance.error(session))
+        except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
+            return f"the rewritten model does not run ({_first_line(problem)})"
 
     def quarantine_key(self, rule: str) -> str:
         return digest("quarantine", self.model.digest(), rule, environment(self.provider))

@@ -39,7 +39,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
             raise InputError(f"--input {name}: the model has no such input; its inputs are {', '.join(model.inputs)}")
         declared = model.inputs[name].shape
         if len(declared) != len(shape):
-            raise InputError(f"--input {name}: the model declares {len(declared)} dimensions, {model.inputs[name]}, not {len(shape)}")
+            raise InputError(f"--input {name}: {len(shape)} dimensions, the model declares {model.inputs[name]}")
         for dim, size in zip(declared, shape, strict=True):
             known = evaluate_dim(dim, sizes)
             if isinstance(known, int):
@@ -137,38 +137,38 @@ def compare(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> E
     return Error(l2, worst)
 
 
-def reference_outputs(model: Model, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The model's outputs in float64 through the registry's definitions; opaque nodes run in onnxruntime in their own type.
+def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
-    A value is dropped after its last use and weights are widened one node at a time.
+    Opaque nodes run in onnxruntime in their own type. A value is dropped after its last use, and each weight is loaded
+    and widened once, for the one node that reads it.
     """
     graph, domain = model.graph, Real(np.float64)
-    values: dict[int, Any] = {model.values[name]: _widen(array) for name, array in feeds.items()}
+    runs: list[dict[int, Any]] = [{model.values[name]: _widen(array) for name, array in feed.items()} for feed in feeds]
     for name, default in model.defaults.items():
-        values.setdefault(model.values[name], _widen(default.load()))
+        for values in runs:
+            values.setdefault(model.values[name], _widen(default.load()))
     nodes = list(graph.nodes())
     last = {value: node for node in nodes for value in node.inputs}
     kept = set(graph.outputs)
-
-    def value_of(value: int) -> Any:
-        if value in values:
-            return values[value]
-        return _widen(graph.tables.constants[value].load())
-
     for node in nodes:
-        inputs = [value_of(v) for v in node.inputs]
-        if node.is_opaque:
-            results: Sequence[Any] = _run_opaque(model, graph, node, inputs)
-        else:
-            try:
-                results = get_operator(node.op).run(domain, node.attrs, inputs)
-            except Unsupported:
+        constants = {v: _widen(graph.tables.constants[v].load()) for v in node.inputs if v in graph.tables.constants}
+        for values in runs:
+            inputs = [constants[v] if v in constants else values[v] for v in node.inputs]
+            results: Sequence[Any]
+            if node.is_opaque:
                 results = _run_opaque(model, graph, node, inputs)
-        values.update(zip(node.values, results, strict=True))
-        for operand in node.inputs:
-            if last[operand] is node and operand not in kept:
-                values.pop(operand, None)
-    return [np.asarray(value_of(v)) for v in graph.outputs]
+            else:
+                try:
+                    results = get_operator(node.op).run(domain, node.attrs, inputs)
+                except Unsupported:
+                    results = _run_opaque(model, graph, node, inputs)
+            values.update(zip(node.values, results, strict=True))
+            for operand in node.inputs:
+                if last[operand] is node and operand not in kept:
+                    values.pop(operand, None)
+    constants = {v: _widen(graph.tables.constants[v].load()) for v in graph.outputs if v in graph.tables.constants}
+    return [[np.asarray(constants[v] if v in constants else values[v]) for v in graph.outputs] for values in runs]
 
 
 def _widen(array: np.ndarray) -> np.ndarray:

@@ -169,7 +169,11 @@ class Search:
             yield current
 
     def group(self, candidate: Candidate, banned: frozenset[str] = frozenset()) -> Mapping[object, list[Match]]:
-        """The candidate's matches by what they look like: rule, operand types, constants and output types."""
+        """The candidate's matches by what they look like: rule, operand types and constants.
+
+        A rule that matches places of several looks is also one group for all of them: some savings (a factor absorbed by
+        every product that reads it) come only with the last place.
+        """
         partial: dict[Direction, list[list[RootMatch]]] = {}
         for value in sorted(v for v in candidate.hits if candidate.graph.is_live(v)):
             for hit in candidate.hits[value]:
@@ -179,9 +183,14 @@ class Search:
         groups: dict[object, list[Match]] = {}
         tables = candidate.graph.tables
         for direction in self.directions:
-            for match in join(direction, partial[direction]) if direction in partial else ():
+            matches = list(join(direction, partial[direction])) if direction in partial else []
+            looks: dict[object, list[Match]] = {}
+            for match in matches:
                 look = tuple((tables.types[v], tables.constant[v]) for v in match.binding.values())
-                groups.setdefault((direction.id, look), []).append(match)
+                looks.setdefault((direction.id, look), []).append(match)
+            groups.update(looks)
+            if len(looks) > 1:
+                groups[direction.id] = matches
         return groups
 
     def take(self, candidate: Candidate, matches: Sequence[Match], slack: float) -> Candidate | None:
@@ -195,8 +204,6 @@ class Search:
                 continue
             applied = apply_match(match, graph, self.oracle)
             if isinstance(applied, NoMatch):
-                if not done:
-                    return None  # sites of one group look the same: what fails at the first fails at all but by chance
                 continue
             if not done and self.costs.estimated_change(applied) * len(matches) > 4 * slack + 50:
                 return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
@@ -139,13 +139,10 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0) -> tuple[int
 def _floats(
     pairs: Sequence[tuple[Term, Term]], types: Mapping[str, TensorType], generator: np.random.Generator, positive: bool
 ) -> str | None:
-    inputs = {}
+    inputs: dict[str, Array] = {}
     for name, type_ in types.items():
-        values = generator.standard_normal(concrete(type_.shape))
-        if type_.dtype == DataType.BOOL:
-            inputs[name] = values > 0
-        else:
-            inputs[name] = np.abs(values) + 0.1 if positive else values
+        drawn = generator.standard_normal(concrete(type_.shape))
+        inputs[name] = drawn > 0 if type_.dtype == DataType.BOOL else np.abs(drawn) + 0.1 if positive else drawn
     try:
         values = evaluate([term for pair in pairs for term in pair], Real(), inputs)
     except Unsupported:

@@ -17,11 +17,23 @@ from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
-from rules_db.rule import FloatClass, Side
 from rulegen.certify import refute
 from rulegen.enumerate import Enumeration, dim_sizes, mix
+from rules_db.rule import FloatClass, Side
 
-__all__ = ["Candidate", "FloatVerdict", "Gate", "candidate_types", "float_test", "multi_output_pairs", "retest", "single_pairs", "unique_up_to_renaming", "worthwhile"]
+__all__ = [
+    "Candidate",
+    "FloatVerdict",
+    "Gate",
+    "candidate_types",
+    "float_test",
+    "multi_output_pairs",
+    "retest",
+    "single_pairs",
+    "symbols_of",
+    "unique_up_to_renaming",
+    "worthwhile",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +102,16 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
     """Drops single-output pairs that no program needs, except where one side is a leaf.
 
     These are pairs in which a side has a variable that does not matter to it (x + y - x), which the pair with a leaf and
-    congruence cover, and the countless spellings of a tensor of zeros or ones.
+    congruence cover; the countless spellings of a tensor of zeros or ones; and f(.., a) = f(.., b) where a = b is a pair.
     """
-    mask, level = enumeration.mask[pairs], enumeration.level[pairs]
+    mask, level, cls, blocks = enumeration.mask[pairs], enumeration.level[pairs], enumeration.cls, enumeration.blocks
     plain = (mask[:, 0] == mask[:, 1]) & ~enumeration.trivial[pairs].any(axis=1)
-    kept: np.ndarray = pairs[plain | (level.min(axis=1) == 0)]
+    template = np.array([block.template for block in blocks] + [-1])[enumeration.block[pairs]]
+    operands = enumeration.operands[pairs]
+    operand_classes = np.where(operands >= 0, cls[operands], -1)
+    congruent = (template[:, 0] == template[:, 1]) & (enumeration.out[pairs[:, 0]] == enumeration.out[pairs[:, 1]])
+    congruent &= (operand_classes[:, 0] == operand_classes[:, 1]).all(axis=1)
+    kept: np.ndarray = pairs[(plain & ~congruent) | (level.min(axis=1) == 0)]
     return kept
 
 
@@ -131,9 +148,7 @@ class Gate(StrEnum):
 
 def _batched(types: Mapping[str, TensorType]) -> dict[str, TensorType]:
     """The types with a leading batch dimension on all but scalars and vectors."""
-    return {
-        name: TensorType(t.dtype, (symbol("batch"), *t.shape)) if t.rank > 1 else t for name, t in types.items()
-    }
+    return {name: TensorType(t.dtype, (symbol("batch"), *t.shape)) if t.rank > 1 else t for name, t in types.items()}
 
 
 def retest(candidate: Candidate, seeds: Sequence[int]) -> Gate | None:
@@ -221,9 +236,7 @@ def float_test(candidate: Candidate, symbols: Sequence[str], seed: int, draws: i
     errors: dict[tuple[str, np.dtype], float] = {}
     for kind in kinds:
         for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
-            errors[kind, dtype] = max(
-                _worst(candidate, kind, dtype, seed + d, _float_sizes(symbols, d)) for d in range(draws)
-            )
+            errors[kind, dtype] = max(_worst(candidate, kind, dtype, seed + d, _float_sizes(symbols, d)) for d in range(draws))
     single, half = np.dtype(np.float32), np.dtype(np.float16)
     guarded = any(errors[kind, single] > _LOST[single] for kind in kinds if kind != "positive")
     kept = ["positive"] if guarded else kinds
@@ -248,4 +261,3 @@ def _float_sizes(symbols: Sequence[str], draw: int) -> dict[str, int]:
 def symbols_of(types: Mapping[str, TensorType]) -> tuple[str, ...]:
     """Dimension symbols of sample types, sorted."""
     return tuple(sorted({s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}))
-

@@ -46,13 +46,14 @@ _CHUNK = 1 << 21
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-def mix(state: np.ndarray, value: np.ndarray | int) -> np.ndarray:
+def mix(state: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
     """A pseudo-random function of two 64-bit words (splitmix64), elementwise."""
     with np.errstate(over="ignore"):
         x = (np.asarray(state, np.uint64) * _MIX[2]) ^ (np.asarray(value, np.uint64) + _MIX[0])
         x = (x ^ (x >> np.uint64(30))) * _MIX[1]
         x = (x ^ (x >> np.uint64(27))) * _MIX[2]
-        return x ^ (x >> np.uint64(31))
+        mixed: np.ndarray = x ^ (x >> np.uint64(31))
+        return mixed
 
 
 def dim_sizes(symbols: tuple[str, ...], evaluation: int) -> dict[str, int]:
@@ -209,9 +210,7 @@ class Enumeration:
         self.sorts: list[tuple[int, Kind]] = []
         self.blocks: list[Block] = []
         self._block_ids: dict[tuple[int, tuple[int, ...]], int | None] = {}
-        self.templates = [
-            Template(get_operator(t.op), t.attrs, t.inputs) for t in workload.operator_terms
-        ]
+        self.templates = [Template(get_operator(t.op), t.attrs, t.inputs) for t in workload.operator_terms]
         self.counts: list[int] = []
         self.classes: list[int] = []
         self._terms: dict[int, Term] = {}
@@ -362,6 +361,8 @@ class Enumeration:
         """The rows that may stand in a slot of a template."""
         if not slot.is_var:
             return rows[rows == self.leaves.index(slot)] if level == 0 else rows[:0]
+        if level == 0:  # the constants of templates stand nowhere else
+            rows = rows[rows < len(self.workload.variables) + len(self.workload.constants)]
         rank = self.types[self.sorts[sort][0]].rank
         if (slot.name == "scalar" and rank) or (slot.name == "tensor" and not rank) or (slot.name == "leaf" and level):
             return rows[:0]
@@ -581,7 +582,7 @@ class Enumeration:
         count = len(self.workload.variables)
         for i in range(len(self.leaves)):
             for p, image in enumerate(self.permutations):
-                hashes[i, p] = mix(np.uint64(7), image[i] if i < count else i)
+                hashes[i, p] = mix(7, image[i] if i < count else i)
         for level in range(1, self.max_ops + 1):
             rows = np.flatnonzero(self.level == level)
             for number in np.unique(self.block[rows]):
@@ -591,7 +592,9 @@ class Enumeration:
                 parts = hashes[self.operands[members][:, : len(block.sorts)]]
                 if template.commutative:
                     parts = np.sort(parts, axis=1)
-                state = mix(np.full(parts.shape[::2], block.template, np.uint64), self.out[members].astype(np.uint64)[:, None] + 11)
+                state = mix(
+                    np.full(parts.shape[::2], block.template, np.uint64), self.out[members].astype(np.uint64)[:, None] + 11
+                )
                 for position in range(parts.shape[1]):
                     state = mix(state, parts[:, position])
                 hashes[members] = state

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from rulegen.audit import try_out
 from rulegen.candidates import (
     Candidate,
     candidate_types,
@@ -22,10 +24,11 @@ from rulegen.certify import Prover, refute
 from rulegen.enumerate import Enumeration, enumerate_terms
 from rulegen.prune import Deriver, Typing, commuted, drop_instances, generalise, more_general_first
 from rulegen.workloads import Workload
+from rules_db.axioms import load_axioms
 from rules_db.condition import RANGE_PREDICATES
 from rules_db.rule import Rule
 
-__all__ = ["GENERATOR_VERSION", "Growth", "Stage", "grow"]
+__all__ = ["GENERATOR_VERSION", "Growth", "Stage", "grow", "readable"]
 
 GENERATOR_VERSION = 1
 """Raised when the generator's output changes for equal parameters; part of every rule's provenance."""
@@ -49,7 +52,7 @@ class Growth:
     Attributes:
         rules: proved rules, in order of size.
         unproved: numerically true candidates without a certificate, in order of size: proposals for new properties.
-        suspicious: candidates with a proof that the float test contradicts; any is a bug in a property.
+        suspicious: candidates with a proof that random inputs contradict; any is a bug in a property.
         stages: counts and times.
         terms: terms evaluated per level; classes: classes first met per level.
     """
@@ -86,6 +89,21 @@ def grow(
     return _Grower(workload, workload.max_ops if max_ops is None else max_ops, seed, progress).run()
 
 
+def readable(rule: Rule) -> Rule:
+    """The rule with names as people write them: x, y, z for variables and m, n, k for dimensions, in order of occurrence."""
+    canonical = rule.canonical()
+    dims = symbols_of(canonical.types)
+    return canonical.rename(
+        dict(zip(canonical.types, _names("xyzwuvabcdefgh"), strict=False)),
+        dict(zip(sorted(dims, key=lambda d: int(d[1:])), _names("mnkpqrst"), strict=False)),
+    )
+
+
+def _names(letters: str) -> Iterator[str]:
+    for round_ in itertools.count():
+        yield from (f"{letter}{round_ or ''}" for letter in letters)
+
+
 class _Grower:
     def __init__(self, workload: Workload, max_ops: int, seed: int, progress: Callable[[Stage], None]) -> None:
         self.growth = Growth(workload, max_ops, seed)
@@ -113,7 +131,7 @@ class _Grower:
         self.stage("instances", len(candidates))
         candidates = self.gate(candidates)
         self.certify(candidates)
-        growth.rules = self.minimal(growth.rules)
+        growth.rules = [readable(rule) for rule in self.minimal(growth.rules)]
         self.stage("subsumed", len(growth.rules))
         return growth
 
@@ -154,9 +172,10 @@ class _Grower:
 
     def certify(self, candidates: list[Candidate]) -> None:
         """Floats and proofs, for the candidates that the rules proved so far do not derive."""
-        growth, prover, deriver, underived, kept = self.growth, Prover(), Deriver(self.typing), 0, 0
+        growth, prover, deriver, axioms = self.growth, Prover(), Deriver(self.typing), load_axioms()
+        macros, underived, kept = self.workload.macros, 0, 0
         for candidate in sorted(candidates, key=more_general_first):
-            if not self.workload.macros and deriver.derives(candidate):
+            if not macros and deriver.derives(candidate):
                 continue
             underived += 1
             verdict = float_test(candidate, symbols_of(candidate.types), self.seed)
@@ -167,22 +186,28 @@ class _Grower:
             if proof is None:
                 growth.unproved.append(candidate)
                 continue
-            if verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in proof.conditions):
+            if not macros and deriver.derives(candidate, proof.conditions):
+                continue
+            rule = Rule(
+                candidate.source,
+                candidate.target,
+                candidate.types,
+                proof.conditions,
+                verdict.float_class,
+                proof.certificate,
+                {
+                    "group": self.workload.name,
+                    "ops": str(growth.max_ops),
+                    "seed": str(self.seed),
+                    "generator": str(GENERATOR_VERSION),
+                },
+            )
+            unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+            if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
                 growth.suspicious.append(candidate)
                 continue
-            provenance = {"group": self.workload.name, "ops": growth.max_ops, "seed": self.seed, "generator": GENERATOR_VERSION}
-            growth.rules.append(
-                Rule(
-                    candidate.source,
-                    candidate.target,
-                    candidate.types,
-                    proof.conditions,
-                    verdict.float_class,
-                    proof.certificate,
-                    {key: str(value) for key, value in provenance.items()},
-                )
-            )
-            deriver.add(growth.rules[-1])
+            growth.rules.append(rule)
+            deriver.add(rule)
         self.stage("derivability", underived)
         self.stage("floats", kept)
         self.stage("proved", len(growth.rules))

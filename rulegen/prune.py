@@ -16,7 +16,7 @@ from mugraph.node import AttrValue, Term, substitute, var, walk
 from mugraph.ops import get_operator
 from mugraph.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rulegen.candidates import Candidate, candidate_types
-from rules_db.condition import Facts
+from rules_db.condition import RANGE_PREDICATES, Condition, Facts
 from rules_db.rule import Rule, Side
 
 __all__ = ["Deriver", "Typing", "commuted", "generalise", "is_instance", "matches", "more_general_first"]
@@ -104,7 +104,9 @@ def _bind_type(pattern: TensorType, actual: TensorType | None, start: Binding) -
     return Binding(start.terms, dims, tuple(pending))
 
 
-def matches(pattern: Term, term: Term, types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding) -> Iterator[Binding]:
+def matches(
+    pattern: Term, term: Term, types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding
+) -> Iterator[Binding]:
     """All ways to see ``term`` as an instance of ``pattern``, extending ``start``.
 
     Operands of commutative operators match in both orders. With ``types`` a variable matches terms of its rank, and its
@@ -208,20 +210,46 @@ def more_general_first(candidate: Candidate) -> tuple[int, int, int, int, str]:
 def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Candidate]:
     """Keeps the most general candidates, in order of size."""
     kept: list[Candidate] = []
-    index: dict[tuple[str, ...], list[Candidate]] = {}
+    index: dict[tuple[str, ...], list[tuple[int, Candidate]]] = {}
+    places: dict[str, int] = {}
 
     def roots(side: Side) -> tuple[str, ...]:
         return tuple("" if root.is_var else root.op for root in side)
+
+    def operators(candidate: Candidate) -> int:
+        """How often each operator occurs, 8 bits an operator: what is more general has none more often."""
+        total = 0
+        for side in (candidate.source, candidate.target):
+            for root in side:
+                for part in _occurrences(root):
+                    total += 1 << 8 * places.setdefault(part.op, len(places))
+        return total
 
     for candidate in sorted(candidates, key=more_general_first):
         a, b = roots(candidate.source), roots(candidate.target)
         wild = ("",) * len(a)
         keys = {key for x, y in ((a, b), (b, a)) for key in (x + y, x + wild, wild + y)}
-        if any(is_instance(general, candidate, type_of) for key in sorted(keys) for general in index.get(key, ())):
+        own = operators(candidate)
+        spare = sum(0x80 << 8 * place for place in places.values())
+        if any(
+            (own | spare) - count & spare == spare and is_instance(general, candidate, type_of)
+            for key in sorted(keys)
+            for count, general in index.get(key, ())
+        ):
             continue
         kept.append(candidate)
-        index.setdefault(a + b, []).append(candidate)
+        index.setdefault(a + b, []).append((own, candidate))
     return kept
+
+
+def _occurrences(root: Term) -> Iterator[Term]:
+    """Every operator application of a tree, shared ones as often as they occur."""
+    stack = [root]
+    while stack:
+        part = stack.pop()
+        if part.inputs:
+            yield part
+            stack.extend(part.inputs)
 
 
 # Common subgraph
@@ -270,15 +298,16 @@ class Deriver:
     """Decides whether a few applications of proved rules turn one side of a candidate into the other.
 
     A rule applies as in the rewriter: its variables match anything, its conditions are asked of the types; a condition
-    on values is never taken to hold.
+    on values holds only where it is assumed.
     """
 
-    def __init__(self, typing: Typing, forward: int = 2, backward: int = 1, limit: int = 200) -> None:
-        """``forward`` and ``backward`` are steps from the source and from the target; ``limit`` bounds the states."""
-        self.typing, self.forward, self.backward, self.limit = typing, forward, backward, limit
+    def __init__(self, typing: Typing, limit: int = 300) -> None:
+        """``limit`` bounds the states reached from one side."""
+        self.typing, self.limit = typing, limit
         self._single: dict[str, list[tuple[Term, Term, Rule]]] = {}
         self._joint: list[tuple[Side, Side, Rule]] = []
         self._steps: dict[Term, tuple[int, list[Term]]] = {}
+        self._assumed: frozenset[str] = frozenset()
 
     def add(self, rule: Rule) -> None:
         """Makes a rule available, in both directions as far as one side binds the other's variables."""
@@ -304,7 +333,7 @@ class Deriver:
                 continue
             facts = Facts(self._type, lambda term: Range.top(), settled.dims)
             conditions = (c.substitute(settled.terms, dims=settled.dims) for c in rule.conditions)
-            if all(c.holds(facts) for c in conditions):
+            if all(str(c) in self._assumed if c.predicate in RANGE_PREDICATES else c.holds(facts) for c in conditions):
                 yield tuple(commuted(substitute(root, settled.terms, dims=settled.dims)) for root in right)
 
     def _at_root(self, term: Term) -> list[Term]:
@@ -351,6 +380,7 @@ class Deriver:
         """Whether one application of ``general`` at the roots turns one side of ``special`` into the other."""
         if len(general.source) != len(special.source):
             return False
+        self._assume(special.conditions)
         sides = (special.source, special.target)
         for start, goal in (sides, sides[::-1]):
             wanted = tuple(map(commuted, goal))
@@ -358,15 +388,26 @@ class Deriver:
                 return True
         return False
 
-    def derives(self, candidate: Candidate) -> bool:
-        """Whether the known rules derive the candidate within the steps."""
+    def _assume(self, conditions: Sequence[Condition]) -> None:
+        assumed = frozenset(str(c) for c in conditions if c.predicate in RANGE_PREDICATES)
+        if assumed != self._assumed:
+            self._assumed, self._steps = assumed, {}
+
+    def derives(self, candidate: Candidate, conditions: Sequence[Condition] = ()) -> bool:
+        """Whether the known rules derive the candidate, assuming its conditions on values.
+
+        Two steps from either side are tried, one where no side has more than two operators: the small rules are the
+        basis from which the others follow in few steps, and the ones that a search wants as single steps.
+        """
+        self._assume(conditions)
         source = tuple(map(commuted, candidate.source))
         target = tuple(map(commuted, candidate.target))
-        largest = max(root.size for root in (*source, *target)) + 1
+        largest = max(root.size for root in (*source, *target))
+        steps = 1 if largest <= 2 else 2
         if source == target:
             return True
-        back, hit = self._reach(target, self.backward, largest, {source})
-        return hit or self._reach(source, self.forward, largest, back)[1]
+        back, hit = self._reach(target, steps, largest + 1, {source})
+        return hit or self._reach(source, steps, largest + 1, back)[1]
 
 
 def _with_dims(binding: Binding, types: Mapping[str, TensorType], type_of: TypeOf) -> Binding:

@@ -4,7 +4,7 @@ A workload is a frozen value: variables with their types, operators with their a
 group means adding an entry to :data:`WORKLOADS`.
 
 An operator is written as a term. Its operands say what may stand there: ``any``, ``scalar`` (rank 0), ``tensor`` (any
-other rank), ``leaf`` (a variable or a constant) or a constant, which is then fixed.
+other rank), ``leaf`` (a variable or a constant of the workload) or a number, which then stands there and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Workload:
         variables: name to type, with symbolic dimensions, in the order in which their symbols get sizes.
         operators: templates, in order of preference: where two terms of one size are equal, the operator that stands
             first becomes the representative.
-        constants: numbers and truth values that are leaves.
+        constants: numbers and truth values that are leaves wherever they are typed.
         max_ops: greatest number of operator applications of a term.
         extend: which terms become operands of larger ones: one representative per class, or all, for small groups of
             which every spelling is wanted.
@@ -64,7 +64,7 @@ class Workload:
 
     @cached_property
     def constant_terms(self) -> tuple[Term, ...]:
-        """The constants, those in templates included."""
+        """The constants, then those that stand in templates only."""
         found = [const(value if isinstance(value, bool) else float(value)) for value in self.constants]
         for template in self.operator_terms:
             found.extend(slot for slot in template.inputs if slot.op == "Const" and slot not in found)
@@ -97,8 +97,17 @@ _ALL = (
     Workload(
         name="linear",
         variables={
-            "X": "[m,k]", "Y": "[m,k]", "W": "[k,n]", "V": "[k,n]", "U": "[k,p]",
-            "A": "[k,r]", "B": "[r,n]", "Z": "[k,n+p]", "s": "[]", "f": "[m,1]", "b": "[n]",
+            "X": "[m,k]",
+            "Y": "[m,k]",
+            "W": "[k,n]",
+            "V": "[k,n]",
+            "U": "[k,p]",
+            "A": "[k,r]",
+            "B": "[r,n]",
+            "Z": "[k,n+p]",
+            "s": "[]",
+            "f": "[m,1]",
+            "b": "[n]",
         },
         operators=(
             "MatMul(any, any)",
@@ -132,12 +141,15 @@ _ALL = (
             "IsNaN(any)",
             "Softmax[axis=-1](tensor)",
             "Where(any, any, any)",
-            "Not(any)",
-            "Mul(any, any)",
-            "Add(any, any)",
+            "Reciprocal(any)",
+            "Mul(any, 1)",
+            "Add(any, 0)",
+            "Sub(any, 0)",
+            "Div(any, 1)",
+            "Div(1, any)",
         ),
-        constants=(0.0, 1.0, False, True),
-        max_ops=3,
+        constants=(0.0,),
+        uses={"x": 3, "y": 1, "c": 1, "w": 1},
         exponentials=True,
     ),
     Workload(
@@ -152,15 +164,13 @@ _ALL = (
             "Pow(any, 2)",
             "MatMul(any, any)",
             "Neg(any)",
-            "Sub(any, any)",
             "ReduceMean[axes=(-1),keepdims=true](tensor)",
         ),
-        constants=(1.0,),
-        uses={"x": 2, "y": 2, "W": 1, "f": 1, "g": 1, "s": 1},
+        uses={"x": 2, "y": 1, "W": 1, "f": 1, "g": 1, "s": 1},
     ),
     Workload(
         name="activation",
-        variables={"x": "[m,n]", "y": "[m,p]", "s": "[]"},
+        variables={"x": "[m,n]", "y": "[m,p]", "z": "[m,n+p]", "s": "[]"},
         operators=(
             "Mul(any, any)",
             "Relu(any)",
@@ -168,11 +178,11 @@ _ALL = (
             "Tanh(any)",
             "Erf(any)",
             "Neg(any)",
-            "Add(any, any)",
             "Concat[axis=-1](tensor, tensor)",
             "Transpose[perm=(1,0)](any)",
             "Split[axis=-1,sizes=(n,p)](any)",
         ),
+        uses={"x": 2, "y": 1, "z": 2, "s": 1},
     ),
     Workload(
         name="layout",

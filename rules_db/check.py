@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -164,9 +165,8 @@ def _least_rank(term: Term, given: Collection[Condition]) -> int:
 def _dimension(term: Term, axis: int, given: Collection[Condition]) -> Dim | None:
     """The size at a negative axis, where the conditions on variables tell."""
     for condition in given:
-        match condition.predicate, condition.arguments:
-            case ("dim", (x, at, size)) if x is term and at == axis:
-                return size
+        if condition.predicate == "dim" and condition.arguments[:2] == (term, axis):
+            return cast(Dim, condition.arguments[2])
     if term.op == "MatMul" and axis >= -2 and all(_least_rank(i, given) >= 2 for i in term.inputs[axis + 2 :]):
         return _dimension(term.inputs[axis + 2], axis, given)
     if term.op == "Transpose":
@@ -188,14 +188,17 @@ _CONSTANTS = Facts(
 )
 """What is known of constants, which is everything but their element type."""
 
-_SAME_DTYPE = frozenset("MatMul Transpose Concat Split Reshape Unsqueeze Squeeze Add Sub Mul Div Neg".split())
+_SAME_DTYPE = frozenset(
+    ["MatMul", "Transpose", "Concat", "Split", "Reshape", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Div", "Neg"]
+)
 
 
 def implied(condition: Condition, given: Collection[Condition]) -> bool:
     """Whether a condition on well-typed terms follows from the given ones by the laws written here."""
     if condition in given:
         return True
-    name, arguments = condition.predicate, condition.arguments
+    name: str = condition.predicate
+    arguments: tuple[Any, ...] = condition.arguments
     terms = condition.terms()
     if all(term.op == "Const" for term in terms) and name != "floating":
         return condition.holds(_CONSTANTS) is True
@@ -204,18 +207,18 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
         case "matrix":
             return _least_rank(first, given) >= 2
         case "rank":
-            return _least_rank(first, given) >= arguments[1]
+            return _least_rank(first, given) >= int(arguments[1])
         case "dim":
-            return _dimension(first, arguments[1], given) == arguments[2]
+            return bool(_dimension(first, arguments[1], given) == arguments[2])
         case "same_shape" | "same_rank":
             return first is terms[1]
         case "fits":
             return first is terms[1] or first.op == "Const"
         case "agree":
             if first is terms[1]:
-                return _least_rank(first, given) >= -arguments[2]
+                return _least_rank(first, given) >= -int(arguments[2])
             sizes = [_dimension(x, arguments[2], given) for x in terms]
-            return sizes[0] is not None and sizes[0] == sizes[1]
+            return bool(sizes[0] is not None and sizes[0] == sizes[1])
         case "constant_along" | "ones":
             if first.op == "Const" or (name == "constant_along" and Condition("ones", (first,)) in given):
                 return True

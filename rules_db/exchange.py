@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mugraph.ops import get_operator
 from mugraph.node import Term, walk
+from mugraph.ops import get_operator
 from mugraph.shape import TensorType
 from mugraph.text import Parser, TextError, format_term
 from rules_db.certificate import Certificate, Instance

@@ -64,7 +64,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"This is a text about onnx, not a model.\n" * 50, b'{"irVersion": "10", "graph": {}}', b"\x89PNG\r\n\x1a\n" * 9, b"\x00" * 99],
+    [
+        b"",
+        b"This is a text about onnx, not a model.\n" * 50,
+        b'{"irVersion": "10", "graph": {}}',
+        b"\x89PNG\r\n\x1a\n" * 9,
+        b"\x00" * 99,
+    ],
     ids=["empty", "text", "json", "png", "zeros"],
 )
 def test_other_formats(tmp_path: Path, content: bytes) -> None:
@@ -82,7 +88,8 @@ def test_truncated_files(tmp_path: Path) -> None:
             load(path)
 
 
-def test_damaged_files_never_end_in_another_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", [True, False])
+def test_damaged_files_never_end_in_another_error(tmp_path: Path, check: bool) -> None:
     whole = bytearray(small_model(size=4).SerializeToString())
     generator = np.random.default_rng(0)
     path, read = tmp_path / "damaged.onnx", 0
@@ -92,7 +99,8 @@ def test_damaged_files_never_end_in_another_error(tmp_path: Path) -> None:
             damaged[position] = generator.integers(0, 256)
         path.write_bytes(damaged)
         try:
-            load(path)
+            model = load(path, check=check)
+            to_bytes(model, model.graph)
             read += 1
         except ModelError as problem:
             assert str(path) in str(problem) and "\n" not in str(problem)
@@ -149,6 +157,12 @@ def mutate(change: Callable[[onnx.GraphProto], object]) -> ModelProto:
 )
 def test_graphs_that_make_no_sense(change: Callable[[onnx.GraphProto], object], part: str, check: bool) -> None:
     refused(mutate(change), part, check=check)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small_model().SerializeToString().replace(b"last", b"la\xfft"))
+    refused(path, "a name in it is no text")
 
 
 def test_tensors_of_the_wrong_size(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ OPSETS = (9, 10, 11, 12, 13, 15, 17, 18, 20, 21, 23, 26)
 """Versions in which some operator here changed; 26 is the newest that onnxruntime 1.31 loads."""
 FLOAT32 = {"rtol": 2e-5, "atol": 2e-6}
 
-F, I64, BOOL = np.float32, np.int64, np.bool_
+F, I64 = np.float32, np.int64
 
 
 def _ints(*values: int) -> np.ndarray:
@@ -69,7 +69,10 @@ def _elementwise() -> list[Case]:
     cases += [Case(op, [(3, 4)]) for op in ("Neg", "Relu", "Reciprocal", "Exp", "Abs", "Sign", "Floor", "Ceil", "Sin", "Cos")]
     cases += [Case(op, [(3, 500)], low=-8, high=8) for op in ("Sigmoid", "Erf", "Tanh", "Softplus", "Softsign")]
     cases += [Case("Sqrt", [(3, 4)], low=0), Case("Log", [(3, 4)], low=0.1), Case("Abs", [_ints(-3, 4)])]
-    cases += [Case("Round", [np.asarray([-2.5, -1.5, -0.5, 0.5, 1.5, 2.3], F)], since=11), Case("Relu", [_ints(-1, 2)], since=15)]
+    cases += [
+        Case("Round", [np.asarray([-2.5, -1.5, -0.5, 0.5, 1.5, 2.3], F)], since=11),
+        Case("Relu", [_ints(-1, 2).astype(np.int32)], since=15),
+    ]
     for exponent in (-2.0, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0):
         cases.append(Case("Pow", [(3, 4), np.asarray(exponent, F)], constants=(1,), low=0.1))
     cases += [
@@ -82,7 +85,6 @@ def _elementwise() -> list[Case]:
     cases += [Case("Elu", [(3, 4)], {"alpha": 0.7}), Case("Selu", [(3, 4)]), Case("Selu", [(3, 4)], {"alpha": 1.5, "gamma": 2.0})]
     cases += [Case("HardSigmoid", [(3, 4)]), Case("HardSigmoid", [(3, 4)], {"alpha": 0.3, "beta": 0.4})]
     cases += [Case("HardSwish", [(3, 4)], since=14, low=-5, high=5), Case("Mish", [(3, 4)], since=18)]
-    cases += [Case("Swish", [(3, 4)], {"alpha": 1.3}, since=24)]
     cases += [Case("Gelu", [(3, 40)], {"approximate": a}, since=20) for a in ("none", "tanh")] + [Case("Gelu", [(3,)], since=20)]
     cases += [Case("PRelu", [(2, 3, 4), (3, 1)]), Case("PRelu", [(2, 3), (1,)])]
     cases += [
@@ -91,7 +93,6 @@ def _elementwise() -> list[Case]:
         Case("Clip", [(3, 4)], until=10),
         Case("Clip", [(3, 4), np.asarray(-1, F), np.asarray(0.5, F)], constants=(1, 2), since=11),
         Case("Clip", [(3, 4), None, np.asarray(0.5, F)], constants=(2,), since=11),
-        Case("Clip", [(3, 4), np.asarray(0.5, F), np.asarray(-0.5, F)], constants=(1, 2), since=11),
         Case("Clip", [(3, 4)], since=11),
         Case("Clip", [_ints(-5, 0, 5), np.asarray(-1, I64), np.asarray(3, I64)], constants=(1, 2), since=12),
     ]
@@ -276,7 +277,7 @@ def _indexing() -> list[Case]:
     cases += [Case("Tile", [(2, 3), _ints(*r)], constants=(1,)) for r in ((2, 1), (1, 3), (1, 1))]
     cases += [
         Case("ConstantOfShape", [_ints(2, 3)], {"value": np.asarray([v], d)}, constants=(0,))
-        for v, d in ((1.5, F), (7, I64), (True, BOOL))
+        for v, d in ((1.5, F), (7, I64), (True, bool))
     ]
     cases += [Case("ConstantOfShape", [_ints(2, 3)], constants=(0,)), Case("ConstantOfShape", [_ints()], constants=(0,))]
     cases += [Case("Shape", [(2, 3, 4)]), Case("Shape", [()])]
@@ -371,7 +372,7 @@ def _unread(
         ("MaxPool", [(1, 1, 4, 4)], {"kernel_shape": (2, 2), "pads": (2, 0, 0, 0)}, 13, (), 1, "pads"),
         (
             "AveragePool",
-            [(1, 1, 4, 4)],
+            [(1, 1, 5, 5)],
             {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 0, 0), "ceil_mode": 1, "count_include_pad": 1},
             13,
             (),
@@ -535,38 +536,36 @@ def test_undecided(term: str, types: str) -> None:
 
 
 def _symbolic_reading(
-    op: str, shape: tuple[Any, ...], opset: int, attrs: Mapping[str, Any], constants: Mapping[int, np.ndarray], outputs: int = 1
+    op: str, shape: tuple[Any, ...], attrs: Mapping[str, Any], constants: Sequence[np.ndarray] = (), outputs: int = 1
 ) -> Mapping[str, Any]:
-    inputs: list[Any] = [np.zeros(1, F)]
-    for index, value in constants.items():
-        inputs[len(inputs) : index] = [None] * (index - len(inputs))
-        inputs.append(value)
+    """What is read at opset 13 of a node whose first operand has symbolic dimensions."""
+    inputs = [np.zeros(1, F), *constants]
+    types = [TensorType(DataType.FLOAT, shape), *map(type_of, constants)]
     node = make_node(op, inputs, attrs, outputs)
-    types = [TensorType(DataType.FLOAT, shape), *(None if v is None else type_of(v) for v in inputs[1:])]
-    return ONNX_OPERATORS[op].read(foreign(node, inputs, opset, tuple(constants), types)).attrs
+    return ONNX_OPERATORS[op].read(foreign(node, inputs, 13, range(1, len(inputs)), types)).attrs
 
 
 def test_reading_symbolic_dimensions() -> None:
     n, s = symbol("n"), symbol("s")
-    assert _symbolic_reading("Reshape", (n, s, 768), 13, {}, {1: _ints(0, 0, 12, 64)}) == {"drop": 1, "shape": (12, 64)}
-    assert _symbolic_reading("Reshape", (n, s, 768), 13, {}, {1: _ints(0, -1, 12, 64)}) == {"drop": 1, "shape": (12, 64)}
-    assert _symbolic_reading("Reshape", (n, s, 768), 13, {}, {1: _ints(-1, 768)}) == {"drop": 3, "shape": (n * s, 768)}
-    assert _symbolic_reading("Flatten", (n, 3, 4), 13, {}, {}) == {"drop": 2, "shape": (12,)}
-    assert _symbolic_reading("Split", (3, 2 * n), 13, {"axis": 1}, {}, 2) == {"axis": -1, "sizes": (n, n)}
-    whole = _symbolic_reading("Slice", (n, 4), 13, {}, {1: _ints(0), 2: _ints(2**63 - 1), 3: _ints(0)})
+    assert _symbolic_reading("Reshape", (n, s, 768), {}, [_ints(0, 0, 12, 64)]) == {"drop": 1, "shape": (12, 64)}
+    assert _symbolic_reading("Reshape", (n, s, 768), {}, [_ints(0, -1, 12, 64)]) == {"drop": 1, "shape": (12, 64)}
+    assert _symbolic_reading("Reshape", (n, s, 768), {}, [_ints(-1, 768)]) == {"drop": 3, "shape": (n * s, 768)}
+    assert _symbolic_reading("Flatten", (n, 3, 4), {}) == {"drop": 2, "shape": (12,)}
+    assert _symbolic_reading("Split", (3, 2 * n), {"axis": 1}, outputs=2) == {"axis": -1, "sizes": (n, n)}
+    whole = _symbolic_reading("Slice", (n, 4), {}, [_ints(0), _ints(2**63 - 1), _ints(0)])
     assert whole == {"axes": (-2,), "starts": (0,), "ends": (n,), "steps": (1,)}
-    same = _symbolic_reading("MaxPool", (1, 3, n), 13, {"kernel_shape": (3,), "auto_pad": "SAME_UPPER"}, {})
+    same = _symbolic_reading("MaxPool", (1, 3, n), {"kernel_shape": (3,), "auto_pad": "SAME_UPPER"})
     assert same["pads"] == (1, 1)
     with pytest.raises(NotUnderstood, match="symbolic"):
-        _symbolic_reading("Slice", (n, 4), 13, {}, {1: _ints(1), 2: _ints(3), 3: _ints(0)})
+        _symbolic_reading("Slice", (n, 4), {}, [_ints(1), _ints(3), _ints(0)])
     with pytest.raises(NotUnderstood, match="stride"):
-        _symbolic_reading("MaxPool", (1, 3, n), 13, {"kernel_shape": (3,), "auto_pad": "SAME_UPPER", "strides": (2,)}, {})
+        _symbolic_reading("MaxPool", (1, 3, n), {"kernel_shape": (3,), "auto_pad": "SAME_UPPER", "strides": (2,)})
     with pytest.raises(NotUnderstood, match="undecided"):
-        _symbolic_reading("Reshape", (n, 5), 13, {}, {1: _ints(3, -1)})
+        _symbolic_reading("Reshape", (n, 5), {}, [_ints(3, -1)])
     with pytest.raises(NotUnderstood, match="symbolic"):
-        _symbolic_reading("Squeeze", (n, 1), 13, {}, {})
+        _symbolic_reading("Squeeze", (n, 1), {})
     with pytest.raises(NotUnderstood, match="into 2 parts"):
-        _symbolic_reading("Split", (n,), 13, {}, {}, 2)
+        _symbolic_reading("Split", (n,), {}, outputs=2)
 
 
 def test_writing_symbolic_dimensions() -> None:
@@ -641,7 +640,7 @@ POLYNOMIAL = [
     ("Slice[axes=(-1,),ends=(-1,),starts=(2,),steps=(-2,)](x)", (2, 3), ()),
     ("Reshape[drop=2,shape=(3,2)](x)", (2, 3), ()),
     ("Squeeze[axes=(-1,)](Unsqueeze[axes=(-1,)](x))", (2,), ()),
-    ("Expand[shape=(2,1,3)](x)", (2, 1), ()),
+    ("Expand[shape=(2,3)](x)", (2, 1), ()),
     ("ReduceSum[axes=(-2,),keepdims=false](x)", (2, 3), ()),
     ("ReduceMean[axes=(-1,)](x)", (2, 3), ()),
     ("ReduceSumSquare[axes=(-1,)](x)", (2, 3), ()),
@@ -673,7 +672,8 @@ def test_field_and_symbolic_agree(text: str, x: tuple[int, ...], y: tuple[int, .
             assert _at(polynomials[index], values, modulus) == int(actual[index])
 
 
-BATCHED = [text for text, *_ in POLYNOMIAL] + [
+BATCHED = [
+    *dict.fromkeys(text for text, *_ in POLYNOMIAL),
     "Softmax[axis=-2](x)",
     "LogSoftmax(x)",
     "LayerNormalization(x, y)",
@@ -688,6 +688,7 @@ BATCHED = [text for text, *_ in POLYNOMIAL] + [
     "Gelu(x)",
 ]
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {text: (x, y) for text, x, y in POLYNOMIAL} | {
+    "MatMul(x, y)": ((2, 3), (3, 2)),
     "LayerNormalization(x, y)": ((2, 3, 4), (4,)),
     "BatchNormalization[spatial=1](x, y, y, y, y)": ((2, 3, 4), (3,)),
     "InstanceNormalization[spatial=1](x, y, y)": ((2, 3, 4), (3,)),
@@ -699,9 +700,6 @@ def test_further_leading_axes_pass_through(text: str) -> None:
     """A batch of programs in one call equals the programs one by one, in floats and residues."""
     term = parse_term(text)
     x, y = SHAPES.get(text, ((2, 3, 4), ()))
-    if any(op in text for op in ("MatMul(x, y)",)) and len(x) != len(y):
-        pytest.skip("operands of different rank are aligned by the caller")
-    generator = np.random.default_rng(3)
     for domain in (Real(), FiniteField(seed=1)):
         for attempt in range(20):
             try:
@@ -710,7 +708,6 @@ def test_further_leading_axes_pass_through(text: str) -> None:
             except ZeroDivision:
                 continue
         np.testing.assert_allclose(batch, single, rtol=1e-12, atol=1e-12)
-    del generator
 
 
 def _one_by_one(

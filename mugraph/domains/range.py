@@ -257,7 +257,7 @@ class RangeDomain:
     def exp(self, a: Range) -> Range:
         above, below = a.hi > _EXP_MOST, a.lo < _EXP_LEAST
         return _range(
-            0.0 if below else math.exp(a.lo),
+            0.0 if below or a.neg_inf else math.exp(a.lo),
             _INF if above else math.exp(a.hi),
             nan=a.nan,
             pos_inf=a.pos_inf or above,
@@ -399,7 +399,8 @@ class RangeDomain:
             return Range.top()
         ends = sorted(_powers(end, float(power)) for end in (max(base.lo, 0.0), base.hi))
         grows = power > 0
-        return _range(ends[0], ends[1], pos_inf=base.pos_inf and grows, zero=base.zero if grows else base.pos_inf)
+        vanishes = base.pos_inf and not grows
+        return _range(0.0 if vanishes else ends[0], ends[1], pos_inf=base.pos_inf and grows, zero=base.zero or vanishes)
 
     def cast(self, a: Range, to: DataType) -> Range:
         if to == DataType.BOOL:

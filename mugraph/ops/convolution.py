@@ -135,7 +135,8 @@ def _windows(domain: Domain, attrs: AttrMap, x: Array, kernel_of: Callable[[], I
             a = padded
         windows = np.lib.stride_tricks.sliding_window_view(a, reach, axis=tuple(range(-n, 0)))
         every: tuple[Any, ...] = (..., *(slice(None, None, step) for step in (*strides, *dilations)))
-        return windows[every]
+        strided: np.ndarray = windows[every]
+        return strided
 
     padded = any(attrs["pads"]) or attrs.get("ceil", False)  # a zero that is not needed must not enter a range
     return domain.move(view, x, domain.const(0)) if padded else domain.move(view, x)

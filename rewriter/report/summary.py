@@ -57,7 +57,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         f"[dim]{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured; {spent}{cached}[/]"
     )
     if outcome.improved and timing is not None:
-        console.print(f"[green]improved[/]: {timing.original / timing.candidate:.2f} times as fast as before")
+        console.print(f"[green]improved[/]: {1 / timing.ratio:.2f} times as fast as before")
     else:
         console.print(f"[bold]not improved[/]: {escape(outcome.message)}")
 

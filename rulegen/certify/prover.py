@@ -567,7 +567,7 @@ class Prover:
             if graph.built.get((graph.op[node], roots)) != node:
                 continue  # congruent to a node that is matched
             for direction in self._by_op.get(self._language.ops[graph.op[node]][0], ()):
-                if direction.assumes and not assuming or len(roots) != len(direction.pattern.operands):
+                if (direction.assumes and not assuming) or len(roots) != len(direction.pattern.operands):
                     continue
                 if any(name not in graph.members[roots[i]] for i, name in direction.needs):
                     continue

@@ -11,7 +11,7 @@ from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term, substitute
-from mugraph.shape import DataType, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from rulegen.certify.prover import Proof, certify
 from rules_db.rule import Side, Verdict
 

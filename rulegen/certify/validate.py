@@ -21,9 +21,9 @@ from mugraph.domains.symbolic import Symbolic
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import AttrValue, AttrVar, Term, substitute, var, walk
 from mugraph.shape import DataType, ShapeError, TensorType, Undecided
+from rulegen.certify.refute import random_input, same_residues
 from rules_db.axioms import Axiom
 from rules_db.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
-from rulegen.certify.refute import random_input, same_residues
 
 __all__ = ["Validation", "validate"]
 
@@ -191,7 +191,9 @@ def validate(axiom: Axiom, hits: int = 20, trials: int = 4000, seed: int = 0, wi
         facts = Facts(type_of, lambda term: Range.top())
         try:
             held = all(
-                c.predicate in RANGE_PREDICATES or c.substitute({}, attrs).holds(facts) for c in axiom.conditions if c is not without
+                c.predicate in RANGE_PREDICATES or c.substitute({}, attrs).holds(facts)
+                for c in axiom.conditions
+                if c is not without
             )
         except (IndexError, ValueError):
             held = False
@@ -211,7 +213,7 @@ def validate(axiom: Axiom, hits: int = 20, trials: int = 4000, seed: int = 0, wi
         if typed[0] != typed[1]:
             return Validation(found, f"{axiom.name}: types {typed[0]} and {typed[1]} at {where}")
         small = found <= 3 and sum(t.size() for t in types.values()) <= 40
-        problem = _differs(axiom, *sides, types, seed + trial, small)
+        problem = _differs(axiom, sides[0], sides[1], types, seed + trial, small)
         if problem:
             return Validation(found, f"{axiom.name}: values differ in {problem} at {where}")
         if found >= hits:

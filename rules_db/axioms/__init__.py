@@ -92,7 +92,8 @@ def open_names(value: object) -> Iterator[str]:
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their continuations, comments removed, each with the number of its first line."""
-    start, parts = 0, []
+    start = 0
+    parts: list[str] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].rstrip()
         if not line:
