@@ -8,7 +8,7 @@ alone, its name in the ONNX file. :class:`Graph` is one candidate: which node de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -212,14 +212,19 @@ class Graph:
                         if inner is not None and inner[0] not in seen:
                             stack.append((inner[0], False))
 
-    def substitute(self, changes: Mapping[int, Definition]) -> Graph:
+    def substitute(self, changes: Mapping[int, Definition], independent: Collection[int] = ()) -> Graph:
         """The candidate in which each value of ``changes`` is computed as said.
+
+        Args:
+            changes: value to its new definition.
+            independent: values known not to depend on any changed one; the search for cycles stops there. Operands of a
+                match with one output are such, since its output depends on them.
 
         Raises:
             CycleError: a value would depend on itself.
         """
         change = _Change(self)
-        change.redefine(changes)
+        change.redefine(changes, independent)
         return change.finish()
 
 
@@ -242,11 +247,11 @@ class _Change:
     def lookup(self, value: int) -> Definition | None:
         return self.definitions.get(value) or self.tables.makers.get(value)
 
-    def redefine(self, changes: Mapping[int, Definition]) -> None:
+    def redefine(self, changes: Mapping[int, Definition], independent: Collection[int]) -> None:
         """Sets all definitions, then counts the new ones before uncounting the old: what both need stays untouched."""
         replaced = [(value, self.lookup(value)) for value in changes if self.live(value)]
         self.definitions.update(changes)
-        self.check_cycles(changes)
+        self.check_cycles(changes, independent)
         for value, _ in replaced:
             self.enliven(value, changes[value])
         for value, old in replaced:
@@ -296,10 +301,10 @@ class _Change:
                 if not self.live(operand):
                     stack.append((operand, self.lookup(operand)))
 
-    def check_cycles(self, changed: Iterable[int]) -> None:
+    def check_cycles(self, changed: Iterable[int], independent: Collection[int]) -> None:
         """Looks for a path from a changed value back to itself, upwards from its new definition."""
         for value in changed:
-            seen: set[int] = set()
+            seen = set(independent)
             found = self.lookup(value)
             stack = list(found[0].inputs) if found is not None else []
             while stack:

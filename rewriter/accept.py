@@ -117,7 +117,7 @@ class Acceptance:
         return error.within(self.own, self.floor)
 
     def pair(self, session: Any, seconds: float) -> Timing:
-        """Times a candidate against the original, alternating in one process."""
+        """Times a candidate against the original, alternating in one process, until it is decided or ``seconds`` are over."""
         times: tuple[list[float], list[float]] = ([], [])
         sessions = (self.original, session)
         for which in (0, 1):
@@ -128,9 +128,9 @@ class Acceptance:
             feed = self.feeds[count % len(self.feeds)]
             for which in (0, 1) if count % 2 == 0 else (1, 0):
                 times[which].append(_run(sessions[which], feed))
-            if count >= 20 and count % 10 == 0:
+            if count >= 11 and count % 6 == 5:
                 timing = _timing(*times)
-                if timing.high - timing.low < 0.01:
+                if timing.high < 0.99 or timing.low > 1.0 or timing.high - timing.low < 0.005:
                     break
         return _timing(*times)
 

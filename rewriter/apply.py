@@ -31,8 +31,10 @@ def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMa
             return NoMatch(f"the replacement has type {after}, not {before}", value)
     if all(graph.definition(value) == definition for value, definition in changes.items()):
         return NoMatch("nothing would change", match.values[0])
+    # With one output, what the pattern bound lies upstream of it; with several, an operand may depend on another output.
+    independent = set(match.binding.values()) - set(match.values) if len(match.values) == 1 else ()
     try:
-        return graph.substitute(changes)
+        return graph.substitute(changes, independent)
     except CycleError as problem:
         return NoMatch(str(problem), match.values[0])
 

@@ -46,7 +46,7 @@ def _data(path: Path) -> dict[str, np.ndarray]:
 @click.option("--input", "inputs", multiple=True, metavar="NAME=2x128", help="Size of an input for measuring; repeatable.")
 @click.option("--data", "data", multiple=True, type=click.Path(path_type=Path), help="An .npz file of real inputs to test with.")
 @click.option("--rules", metavar="URL", help="Rule database or .rules file; default: the rules that the package ships.")
-@click.option("--budget", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="SECONDS",
+@click.option("--budget", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
               help="For search and measurement; 0 writes the plain round trip.")
 @click.option("--alpha", type=click.FloatRange(min=1.0), default=1.05, show_default=True,
               help="Explore candidates up to this factor of the best cost.")

@@ -22,7 +22,7 @@ from rewriter.ranges import RangeOracle
 from rules_db.condition import Condition, Facts
 from rules_db.rule import Rule, Side, dim_symbols
 
-__all__ = ["Binding", "Direction", "Match", "NoMatch", "RootMatch", "compile_rules", "find_root_matches", "join", "resolve"]
+__all__ = ["Binding", "Direction", "Match", "NoMatch", "RootIndex", "RootMatch", "compile_rules", "find_root_matches", "join", "resolve"]
 
 FLOATS = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE})
 
@@ -128,6 +128,11 @@ class Match:
     dims: Mapping[str, Dim]
     passed: tuple[tuple[int, Definition | None], ...]
 
+    @property
+    def variables(self) -> tuple[tuple[str, int], ...]:
+        """The rule's variables and their values."""
+        return tuple((term.name, value) for term, value in self.binding.items() if term.is_var)
+
     def still_holds(self, graph: Graph) -> bool:
         """Whether a derived candidate left everything alone that the match rests on."""
         return all(graph.definition(v) == d for v, d in self.passed) and all(graph.is_live(v) for v in self.values)
@@ -226,18 +231,37 @@ def _match_operands(graph: Graph, patterns: tuple[Term, ...], values: tuple[int,
         yield from _match_operands(graph, patterns[1:], values[1:], matched.copy())
 
 
-def find_root_matches(graph: Graph, index: Mapping[str, list[tuple[Direction, int]]], value: int) -> list[RootMatch]:
-    """Every (direction, output) of ``index`` (by root operator) that matches at a live value."""
+class RootIndex:
+    """Pattern outputs by root operator, then by the operators wanted directly below it."""
+
+    def __init__(self, directions: Iterable[Direction]) -> None:
+        self.by_operator: dict[str, dict[tuple[str, ...], list[tuple[Direction, int]]]] = {}
+        for direction in directions:
+            for root, pattern in enumerate(direction.pattern):
+                wanted = tuple(sorted(operand.op for operand in pattern.inputs if operand.inputs))
+                self.by_operator.setdefault(pattern.op, {}).setdefault(wanted, []).append((direction, root))
+
+    def candidates(self, graph: Graph, node: Node) -> Iterator[tuple[Direction, int]]:
+        """The pattern outputs whose two upper levels of operators occur at ``node``."""
+        kinds = self.by_operator.get(node.op)
+        if kinds is None:
+            return
+        definitions = (graph.definition(resolve(graph, value)) for value in node.inputs)
+        present = {found[0].op for found in definitions if found is not None}
+        for wanted, entries in kinds.items():
+            if present.issuperset(wanted):
+                yield from entries
+
+
+def find_root_matches(graph: Graph, index: RootIndex, value: int) -> list[RootMatch]:
+    """Every pattern output that matches at a live value."""
     found = graph.definition(value)
     if found is None or graph.tables.constant[value]:
         return []
     matches = []
-    for direction, root in index.get(found[0].op, ()):
-        pattern = direction.pattern[root]
-        if not _children_fit(graph, found[0], pattern):
-            continue
+    for direction, root in index.candidates(graph, found[0]):
         seen = set()
-        for state in _matches(graph, pattern, value, _State()):
+        for state in _matches(graph, direction.pattern[root], value, _State()):
             binding = tuple(state.binding.items())
             key = tuple((t, v) for t, v in binding if t.is_var)
             if key not in seen:
@@ -245,18 +269,6 @@ def find_root_matches(graph: Graph, index: Mapping[str, list[tuple[Direction, in
                 passed = tuple(state.passed.items())
                 matches.append(RootMatch(direction, root, value, binding, tuple(state.dims.items()), passed))
     return matches
-
-
-def _children_fit(graph: Graph, node: Node, pattern: Term) -> bool:
-    """A cheap rejection: the operators wanted below the root occur below the node."""
-    wanted = [i.op for i in pattern.inputs if i.inputs]
-    if not wanted:
-        return True
-    present = []
-    for value in node.inputs:
-        inner = graph.definition(resolve(graph, value))
-        present.append(inner[0].op if inner is not None else "")
-    return all(op in present for op in wanted)
 
 
 def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:

@@ -115,6 +115,8 @@ class RangeOracle:
         if node.is_opaque:
             moves = node.origin is not None and self.op_types.get(node.origin) in MOVING
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
+        if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
+            return [self.domain.power(inputs[0], 2)]
         try:
             return list(get_operator(node.op).run(self.domain, node.attrs, inputs))
         except Unsupported:

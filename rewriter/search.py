@@ -20,7 +20,7 @@ from immutables import Map
 from mugraph.graph import Graph
 from rewriter.apply import apply_match
 from rewriter.cost.model import CostModel
-from rewriter.match import Direction, Match, NoMatch, RootMatch, compile_rules, find_root_matches, join
+from rewriter.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.ranges import RangeOracle
 from rules_db.rule import Rule
 
@@ -60,14 +60,23 @@ class Move:
         return f"{self.direction.id} at {len(self.sites)} site{'s' if len(self.sites) != 1 else ''}"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+Hits = Map[int, tuple[RootMatch, ...]]
+"""Value to the pattern outputs that match there."""
+
+
+@dataclass(eq=False, slots=True)
 class Candidate:
-    """A graph of the search with its price and how it was reached."""
+    """A graph of the search with its price and how it was reached.
+
+    Its matches are found when it is expanded, from those of the nearest ancestor that was and the values changed since.
+    """
 
     graph: Graph
     cost: float
     moves: tuple[Move, ...]
-    hits: Map[int, tuple[RootMatch, ...]] = field(default_factory=Map)
+    inherited: Hits = field(default_factory=Map)
+    changed: frozenset[int] = frozenset()
+    found: Hits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +104,15 @@ class Search:
     ) -> None:
         self.costs, self.oracle, self.limits, self.progress = costs, oracle, limits, progress
         self.directions = compile_rules(rules)
-        self.index: dict[str, list[tuple[Direction, int]]] = {}
-        for direction in self.directions:
-            for root, term in enumerate(direction.pattern):
-                self.index.setdefault(term.op, []).append((direction, root))
+        self.index = RootIndex(self.directions)
+        self._starts: dict[int, Candidate] = {}
         self.depth = max((d.depth for d in self.directions), default=0)
 
     def start(self, graph: Graph) -> Candidate:
-        """The model as it came, priced and matched."""
-        return Candidate(graph, self.costs.total(graph), (), self._matched(graph, Map(), self._live_values(graph)))
+        """The model as it came, priced; the same object each time, so that its matches are found once."""
+        if graph.digest not in self._starts:
+            self._starts[graph.digest] = Candidate(graph, self.costs.total(graph), (), Map(), self._live_values(graph))
+        return self._starts[graph.digest]
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset()) -> Searched:
         """Searches from ``graph``; rules whose id is in ``banned`` are left out. Ctrl-C stops with the best so far."""
@@ -149,10 +158,11 @@ class Search:
     def expand(self, candidate: Candidate, best: float, began: float, banned: frozenset[str]) -> Iterable[Candidate]:
         """The children of a candidate: one a move, and one that takes every improving move in turn."""
         improving: list[tuple[float, list[Match]]] = []
-        for matches in self.group(candidate, banned).values():
+        slack = self.limits.alpha * best - candidate.cost
+        for look, matches in self.group(candidate, banned).items():
             if time.monotonic() - began > self.limits.seconds:
                 return
-            child = self.take(candidate, matches, (self.limits.alpha - 1) * best)
+            child = self.take(candidate, matches, slack, same_look=isinstance(look, tuple))
             if child is None:
                 continue
             if child.moves[-1].gain > 0:
@@ -168,22 +178,25 @@ class Search:
                     current = following
             yield current
 
-    def group(self, candidate: Candidate, banned: frozenset[str] = frozenset()) -> Mapping[object, list[Match]]:
+    def group(
+        self, candidate: Candidate, banned: frozenset[str] = frozenset(), only: Direction | None = None
+    ) -> Mapping[object, list[Match]]:
         """The candidate's matches by what they look like: rule, operand types and constants.
 
         A rule that matches places of several looks is also one group for all of them: some savings (a factor absorbed by
         every product that reads it) come only with the last place.
         """
         partial: dict[Direction, list[list[RootMatch]]] = {}
-        for value in sorted(v for v in candidate.hits if candidate.graph.is_live(v)):
-            for hit in candidate.hits[value]:
-                if hit.direction.rule.id not in banned:
+        hits = self.hits(candidate)
+        for value in sorted(v for v in hits if candidate.graph.is_live(v)):
+            for hit in hits[value]:
+                if hit.direction.rule.id not in banned and only in (None, hit.direction):
                     parts = partial.setdefault(hit.direction, [[] for _ in hit.direction.pattern])
                     parts[hit.root].append(hit)
         groups: dict[object, list[Match]] = {}
         tables = candidate.graph.tables
-        for direction in self.directions:
-            matches = list(join(direction, partial[direction])) if direction in partial else []
+        for direction, parts in sorted(partial.items(), key=lambda item: item[0].id):
+            matches = list(join(direction, parts))
             looks: dict[object, list[Match]] = {}
             for match in matches:
                 look = tuple((tables.types[v], tables.constant[v]) for v in match.binding.values())
@@ -193,11 +206,18 @@ class Search:
                 groups[direction.id] = matches
         return groups
 
-    def take(self, candidate: Candidate, matches: Sequence[Match], slack: float) -> Candidate | None:
-        """Applies a move; ``None`` where no site admits it or the roofline says it costs far more than ``slack`` allows."""
+    def take(self, candidate: Candidate, matches: Sequence[Match], slack: float, same_look: bool = False) -> Candidate | None:
+        """Applies a move; ``None`` where no site admits it, or where the first of equal sites shows that it costs too much.
+
+        Args:
+            candidate: where to apply it.
+            matches: the sites.
+            slack: microseconds by which the result may be dearer than the candidate.
+            same_look: all sites are of one look (:meth:`group`).
+        """
         graph = candidate.graph
         done: list[Match] = []
-        changed: set[int] = set()
+        changed = set(candidate.changed) if candidate.found is None else set()
         balance: Counter[tuple[str, float]] = Counter()
         for match in matches:
             if done and not match.still_holds(graph):
@@ -205,8 +225,12 @@ class Search:
             applied = apply_match(match, graph, self.oracle)
             if isinstance(applied, NoMatch):
                 continue
-            if not done and self.costs.estimated_change(applied) * len(matches) > 4 * slack + 50:
-                return None
+            if not done and same_look:
+                # Places that look the same cost the same: one of them tells whether the move is worth the others.
+                if self.costs.estimated_change(applied) * len(matches) > 4 * slack + 50:
+                    return None
+                if self.costs.change(0.0, applied) * len(matches) > slack + 1:
+                    return None
             balance.update((n.op, self.costs.cost(applied, n)) for n in applied.removed)
             balance.subtract((n.op, self.costs.cost(applied, n)) for n in applied.added)
             changed.update(match.values)
@@ -223,15 +247,28 @@ class Search:
         move = Move(
             done[0].direction,
             tuple(m.values for m in done),
-            tuple(tuple((t.name, v) for t, v in m.binding.items() if t.is_var) for m in done),
+            tuple(m.variables for m in done),
             gain,
         )
-        hits = self._matched(graph, candidate.hits, self._reach(graph, changed))
-        return Candidate(graph, candidate.cost - gain, (*candidate.moves, move), hits)
+        inherited = candidate.inherited if candidate.found is None else candidate.found
+        return Candidate(graph, candidate.cost - gain, (*candidate.moves, move), inherited, frozenset(changed))
 
-    def _live_values(self, graph: Graph) -> list[int]:
+    def hits(self, candidate: Candidate) -> Hits:
+        """The candidate's matches of single pattern outputs."""
+        if candidate.found is None:
+            graph, updated = candidate.graph, candidate.inherited.mutate()
+            for value in self._reach(graph, candidate.changed):
+                found = tuple(find_root_matches(graph, self.index, value)) if graph.is_live(value) else ()
+                if found:
+                    updated[value] = found
+                elif value in updated:
+                    del updated[value]
+            candidate.found = updated.finish()
+        return candidate.found
+
+    def _live_values(self, graph: Graph) -> frozenset[int]:
         values = [v for node in graph.references for v in node.values]
-        return sorted({v for v in (*values, *graph.definitions) if graph.is_live(v)})
+        return frozenset(v for v in (*values, *graph.definitions) if graph.is_live(v))
 
     def _reach(self, graph: Graph, changed: Iterable[int]) -> list[int]:
         """The changed values and what stands at most a pattern's depth downstream of them."""
@@ -249,37 +286,33 @@ class Search:
             reached |= following
         return sorted(reached)
 
-    def _matched(
-        self, graph: Graph, hits: Map[int, tuple[RootMatch, ...]], values: Iterable[int]
-    ) -> Map[int, tuple[RootMatch, ...]]:
-        updated = hits.mutate()
-        for value in values:
-            found = tuple(find_root_matches(graph, self.index, value)) if graph.is_live(value) else ()
-            if found:
-                updated[value] = found
-            elif value in updated:
-                del updated[value]
-        return updated.finish()
 
-
-def replay(search: Search, graph: Graph, moves: Sequence[Move], sites: Callable[[Move, int], bool] | None = None) -> Candidate:
-    """Applies recorded moves again, as far as they still apply; ``sites`` may leave some out (bisection)."""
+def replay(search: Search, graph: Graph, moves: Sequence[Move]) -> Candidate:
+    """Applies recorded moves again, as far as they still apply."""
     candidate = search.start(graph)
     for move in moves:
-        wanted = {
-            (move.sites[i], move.bindings[i]) for i in range(len(move.sites)) if sites is None or sites(move, i)
-        }
-        matches = [
-            match
-            for group in search.group(candidate).values()
-            if group[0].direction is move.direction
-            for match in group
-            if (match.values, tuple((t.name, v) for t, v in match.binding.items() if t.is_var)) in wanted
-        ]
-        following = search.take(candidate, matches, float("inf")) if matches else None
+        wanted = set(zip(move.sites, move.bindings, strict=True))
+        found = {}
+        for matches in search.group(candidate, only=move.direction).values():
+            for match in matches:
+                if (match.values, match.variables) in wanted:
+                    found[match.values, match.variables] = match
+        following = search.take(candidate, list(found.values()), float("inf")) if found else None
         if following is not None:
             candidate = following
     return candidate
 
 
-__all__ += ["replay"]
+def simplify(search: Search, graph: Graph, candidate: Candidate, tolerance: float = 0.02) -> Candidate:
+    """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving."""
+    allowed = candidate.cost + tolerance * max(search.start(graph).cost - candidate.cost, 0.0) + 1e-6
+    index = len(candidate.moves) - 1
+    while index >= 0:
+        shorter = replay(search, graph, [m for i, m in enumerate(candidate.moves) if i != index])
+        if shorter.cost <= allowed:
+            candidate = shorter
+        index = min(index, len(candidate.moves)) - 1
+    return candidate
+
+
+__all__ += ["replay", "simplify"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
-from mugraph.node import substitute, variables, walk
+from mugraph.node import Term, substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from rulegen.certify import refute
 from rulegen.enumerate import Enumeration, dim_sizes, mix
@@ -25,6 +25,7 @@ __all__ = [
     "Candidate",
     "FloatVerdict",
     "Gate",
+    "cancels",
     "candidate_types",
     "float_test",
     "multi_output_pairs",
@@ -90,7 +91,7 @@ def multi_output_pairs(enumeration: Enumeration) -> np.ndarray:
             continue
         a, b = int(representative[parts[0]]), int(representative[parts[1]])
         own = [int(enumeration.mask[a]), int(enumeration.mask[b])]
-        if min(enumeration.level[[a, b]]) == 0 or template[a] != template[b] or is_split[template[a]]:
+        if a == b or min(enumeration.level[[a, b]]) == 0 or template[a] != template[b] or is_split[template[a]]:
             continue
         shared = own[0] != own[1] and bool(own[0] & own[1]) and not templates[template[a]].operator.elementwise
         if own[0] | own[1] == int(enumeration.mask[whole]) and (shared or own[0] == own[1]):
@@ -113,6 +114,30 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
     congruent &= (operand_classes[:, 0] == operand_classes[:, 1]).all(axis=1)
     kept: np.ndarray = pairs[(plain & ~congruent) | (level.min(axis=1) == 0)]
     return kept
+
+
+_WITHOUT_INVERSES = {"Sub": "Add", "Div": "Mul"}
+
+
+def cancels(candidate: Candidate) -> bool:
+    """Whether the sides agree only because something is subtracted or divided that was there before: x + (y - x).
+
+    What is true without cancellation stays true when a difference becomes a sum, a quotient a product and an inverse its
+    operand. A rule to a leaf (x + y - y = x) says what there is to say; no program spells the others.
+    """
+    roots = (*candidate.source, *candidate.target)
+    if any(not root.inputs for root in roots) or not {t.op for t in walk(roots)} & {"Sub", "Div", "Neg", "Reciprocal"}:
+        return False
+    done: dict[Term, Term] = {}
+    for term in walk(roots):
+        inputs = tuple(done[operand] for operand in term.inputs)
+        if term.op in ("Neg", "Reciprocal"):
+            done[term] = inputs[0]
+        else:
+            done[term] = Term(_WITHOUT_INVERSES.get(term.op, term.op), term.attrs, inputs, term.out) if inputs else term
+    half = len(candidate.source)
+    sides = tuple(done[root] for root in roots[:half]), tuple(done[root] for root in roots[half:])
+    return refute(*sides, candidate.types, (0,)) is not None
 
 
 def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:

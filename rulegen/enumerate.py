@@ -255,8 +255,8 @@ class Enumeration:
         rows: list[dict[int, list[Array]]] = [{} for _ in range(EVALUATIONS)]
         self.sort, self.row = np.zeros(n, np.int32), np.zeros(n, np.int32)
         for i, (leaf, type_) in enumerate(zip(self.leaves, types, strict=True)):
-            boolean = type_.dtype == DataType.BOOL
-            kind: Kind = "bool" if boolean else ("pair" if workload.exponentials else "residue")
+            pair = self.workload.exponentials or not leaf.is_var  # an exponent is recognised by both residues
+            kind: Kind = "bool" if type_.dtype == DataType.BOOL else "pair" if pair else "residue"
             self.sort[i] = self._sort_id(int(self.type[i]), kind)
             self.row[i] = len(rows[0].get(int(self.sort[i]), []))
             for e in range(EVALUATIONS):
@@ -275,13 +275,12 @@ class Enumeration:
         if leaf.is_var:
             if type_.dtype == DataType.BOOL:
                 return self._generators[e].integers(0, 2, (1, *shape)).astype(bool)
-            value: Array = self.fields[e].random(self._generators[e], (1, *shape))
-        else:
-            value = self.fields[e].const(leaf.attr("value"))
-            if type_.dtype == DataType.BOOL:
-                return np.asarray(value).reshape(1)
-            value = FieldArray(value.p.reshape(1), value.q.reshape(1))
-        return value if self.workload.exponentials else FieldArray(value.p, None)
+            drawn = self.fields[e].random(self._generators[e], (1, *shape))
+            return drawn if self.workload.exponentials else FieldArray(drawn.p, None)
+        value = self.fields[e].const(leaf.attr("value"))
+        if type_.dtype == DataType.BOOL:
+            return np.asarray(value).reshape(1)
+        return FieldArray(value.p.reshape(1), value.q.reshape(1))
 
     def _shape(self, type_: TensorType, e: int) -> tuple[int, ...]:
         return tuple(int(evaluate_dim(d, self.sizes[e])) for d in type_.shape)  # type: ignore[arg-type]

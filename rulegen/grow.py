@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rulegen.audit import try_out
 from rulegen.candidates import (
     Candidate,
+    cancels,
     candidate_types,
     float_test,
     multi_output_pairs,
@@ -129,10 +130,11 @@ class _Grower:
         candidates = self.common_subgraph(candidates)
         candidates = drop_instances(candidates, self.typing.of)
         self.stage("instances", len(candidates))
+        candidates = self.no_cancellation(candidates)
         candidates = self.gate(candidates)
         self.certify(candidates)
         growth.rules = [readable(rule) for rule in self.minimal(growth.rules)]
-        self.stage("subsumed", len(growth.rules))
+        self.stage("minimal", len(growth.rules))
         return growth
 
     def candidates(self, enumeration: Enumeration) -> list[Candidate]:
@@ -162,6 +164,11 @@ class _Grower:
                 unique.setdefault(frozenset(sides), general)
         self.stage("common subgraph", len(unique))
         return list(unique.values())
+
+    def no_cancellation(self, candidates: list[Candidate]) -> list[Candidate]:
+        kept = [candidate for candidate in candidates if not cancels(candidate)]
+        self.stage("no cancellation", len(kept))
+        return kept
 
     def gate(self, candidates: list[Candidate]) -> list[Candidate]:
         """Further primes, shapes and seeds."""
@@ -213,10 +220,16 @@ class _Grower:
         self.stage("proved", len(growth.rules))
 
     def minimal(self, rules: list[Rule]) -> list[Rule]:
-        """Drops rules that a single application of another one does: a later rule may have weaker conditions."""
+        """Drops rules that later ones made superfluous: by weaker conditions, or by deriving them."""
         kept, deriver = list(rules), Deriver(self.typing)
+        for rule in rules:
+            deriver.add(rule)
         for rule in reversed(rules):
-            others = [other for other in kept if other is not rule]
-            if any(deriver.covers(other, rule) for other in others):
-                kept = others
+            if any(deriver.covers(other, rule) for other in kept if other is not rule):
+                kept.remove(rule)
+                deriver.remove(rule)
+        for rule in [] if self.workload.macros else list(reversed(kept)):
+            if deriver.derives(rule, rule.conditions, without=rule):
+                kept.remove(rule)
+                deriver.remove(rule)
         return kept

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -200,11 +201,12 @@ def is_instance(general: Candidate, special: Candidate, type_of: TypeOf) -> bool
     return False
 
 
-def more_general_first(candidate: Candidate) -> tuple[int, int, int, int, str]:
-    """Sort key: small larger side, small sum, many variables, many dimension symbols; the text makes it total."""
+def more_general_first(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+    """Sort key: small larger side, small sum, few kinds of operators, many variables, many dimension symbols, the text."""
     symbols = {s for t in candidate.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
-    largest = max(term.size for term in (*candidate.source, *candidate.target))
-    return (largest, candidate.size, -len(candidate.types), -len(symbols), str(candidate))
+    roots = (*candidate.source, *candidate.target)
+    kinds = {t.op for t in walk(roots)}
+    return (max(t.size for t in roots), candidate.size, len(kinds), -len(candidate.types), -len(symbols), str(candidate))
 
 
 def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Candidate]:
@@ -255,12 +257,12 @@ def _occurrences(root: Term) -> Iterator[Term]:
 # Common subgraph
 
 
-def replace(root: Term, old: Term, new: Term) -> Term:
-    """Replaces a subterm everywhere."""
+def replace(root: Term, new: Mapping[Term, Term]) -> Term:
+    """Replaces subterms everywhere."""
     done: dict[Term, Term] = {}
     for part in walk([root]):
-        if part is old:
-            done[part] = new
+        if part in new:
+            done[part] = new[part]
         else:
             inputs = tuple(done[operand] for operand in part.inputs)
             done[part] = Term(part.op, part.attrs, inputs, part.out) if part.inputs else part
@@ -283,7 +285,7 @@ def generalise(candidate: Candidate, typing: Typing, true: Callable[[Candidate],
         type_ = typing.of(subterm)
         assert type_ is not None
         new = typing.fresh(type_, candidate.types)
-        sides = [tuple(replace(root, subterm, new) for root in side) for side in (candidate.source, candidate.target)]
+        sides = [tuple(replace(root, {subterm: new}) for root in side) for side in (candidate.source, candidate.target)]
         if sides[0] == sides[1]:
             continue
         general = Candidate(sides[0], sides[1], candidate_types(sides[0], sides[1], typing.variables))
@@ -305,8 +307,9 @@ class Deriver:
         """``limit`` bounds the states reached from one side."""
         self.typing, self.limit = typing, limit
         self._single: dict[str, list[tuple[Term, Term, Rule]]] = {}
-        self._joint: list[tuple[Side, Side, Rule]] = []
-        self._steps: dict[Term, tuple[int, list[Term]]] = {}
+        self._joint: list[tuple[Side, Side, Rule]] = []  # of two outputs
+        self._steps: dict[Term, tuple[int, list[tuple[Term, Rule]]]] = {}
+        self._without: Rule | None = None
         self._assumed: frozenset[str] = frozenset()
 
     def add(self, rule: Rule) -> None:
@@ -341,24 +344,27 @@ class Deriver:
         rules = self._single.get(term.op, [])
         done, results = self._steps.get(term, (0, []))
         if done < len(rules):
-            found = dict.fromkeys(results)
             for left, right, rule in rules[done:]:
-                found.update(dict.fromkeys(after for (after,) in self._apply((left,), (right,), rule, (term,))))
-            results = list(found)
+                results += [(after, rule) for (after,) in self._apply((left,), (right,), rule, (term,))]
             self._steps[term] = (len(rules), results)
-        return results
+        return list(dict.fromkeys(after for after, rule in results if rule is not self._without))
 
     def _neighbours(self, state: Side, largest: int) -> Iterator[Side]:
         for part in walk(state):
             if not part.inputs:
                 continue
             for new in self._at_root(part):
-                after = tuple(commuted(replace(root, part, new)) for root in state)
+                after = tuple(commuted(replace(root, {part: new})) for root in state)
                 if max(root.size for root in after) <= largest and all(self.typing.of(root) is not None for root in after):
                     yield after
+        parts = [part for part in walk(state) if part.inputs]
         for left, right, rule in self._joint:
-            if len(left) == len(state):
-                yield from self._apply(left, right, rule, state)
+            for first, second in itertools.product(parts, parts):
+                if first.op != left[0].op or second.op != left[1].op or rule is self._without:
+                    continue
+                for pair in self._apply(left, right, rule, (first, second)):
+                    mapped = {first: pair[0], second: pair[1]}
+                    yield tuple(commuted(replace(root, mapped)) for root in state)
 
     def _reach(self, start: Side, steps: int, largest: int, goal: set[Side]) -> tuple[set[Side], bool]:
         seen, frontier = {start}, [start]
@@ -375,6 +381,12 @@ class Deriver:
                     return seen, False
             frontier = following
         return seen, False
+
+    def remove(self, rule: Rule) -> None:
+        """Takes a rule away."""
+        self._steps = {}
+        self._joint = [entry for entry in self._joint if entry[2] is not rule]
+        self._single = {op: [entry for entry in entries if entry[2] is not rule] for op, entries in self._single.items()}
 
     def covers(self, general: Rule, special: Rule) -> bool:
         """Whether one application of ``general`` at the roots turns one side of ``special`` into the other."""
@@ -393,13 +405,14 @@ class Deriver:
         if assumed != self._assumed:
             self._assumed, self._steps = assumed, {}
 
-    def derives(self, candidate: Candidate, conditions: Sequence[Condition] = ()) -> bool:
-        """Whether the known rules derive the candidate, assuming its conditions on values.
+    def derives(self, candidate: Candidate | Rule, conditions: Sequence[Condition] = (), without: Rule | None = None) -> bool:
+        """Whether the known rules, except ``without``, derive the candidate, assuming its conditions on values.
 
         Two steps from either side are tried, one where no side has more than two operators: the small rules are the
         basis from which the others follow in few steps, and the ones that a search wants as single steps.
         """
         self._assume(conditions)
+        self._without = without
         source = tuple(map(commuted, candidate.source))
         target = tuple(map(commuted, candidate.target))
         largest = max(root.size for root in (*source, *target))

@@ -143,8 +143,6 @@ def _least_rank(term: Term, given: Collection[Condition]) -> int:
             match condition.predicate, condition.arguments:
                 case "matrix", (x,) if x is sub:
                     bound = max(bound, 2)
-                case ("rank", (x, int(count))) if x is sub:
-                    bound = max(bound, count)
                 case ("dim", (x, int(axis), _)) if x is sub:
                     bound = max(bound, -axis)
                 case ("agree", (x, y, int(axis))) if sub is x or sub is y:
@@ -206,11 +204,9 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
     match name:
         case "matrix":
             return _least_rank(first, given) >= 2
-        case "rank":
-            return _least_rank(first, given) >= int(arguments[1])
         case "dim":
             return bool(_dimension(first, arguments[1], given) == arguments[2])
-        case "same_shape" | "same_rank":
+        case "same_shape":
             return first is terms[1]
         case "fits":
             return first is terms[1] or first.op == "Const"

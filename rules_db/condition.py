@@ -41,16 +41,6 @@ def _matrix(facts: Facts, x: Term) -> bool | None:
     return len(facts.shape(x)) >= 2
 
 
-def _rank(facts: Facts, x: Term, least: int) -> bool | None:
-    """x has at least ``least`` dimensions."""
-    return len(facts.shape(x)) >= least
-
-
-def _same_rank(facts: Facts, x: Term, y: Term) -> bool | None:
-    """x and y have as many dimensions."""
-    return len(facts.shape(x)) == len(facts.shape(y))
-
-
 def _same_shape(facts: Facts, x: Term, y: Term) -> bool | None:
     """x and y have equal shapes."""
     return same_shape(facts.shape(x), facts.shape(y))
@@ -188,8 +178,6 @@ SOLVERS: dict[str, Mapping[int, Callable[..., AttrValue]]] = {
 PREDICATES: dict[str, Callable[..., bool | None]] = {
     "matrix": _matrix,
     "vector": _vector,
-    "rank": _rank,
-    "same_rank": _same_rank,
     "same_shape": _same_shape,
     "agree": _agree,
     "tail": _tail,
@@ -250,12 +238,10 @@ class Condition:
 
 
 SIGNATURES = {
-    "rank": "tv",
     "agree": "ttv",
     "tail": "tv",
     "constant_along": "tv",
     "dim": "tvv",
-    "same_rank": "tt",
     "same_shape": "tt",
     "fits": "tt",
     "composes": "vvv",

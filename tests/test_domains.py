@@ -104,7 +104,7 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Where(b, x, y)": {"b": X, "x": X, "y": X},
     "Where(Not(b), x, -inf)": {"b": (2, 1), "x": X},
     "Where(b, -inf, x)": {"b": X, "x": ROW},
-    **{f"Cast[to={to}](x)": {"x": X} for to in ("bool", "float", "float16")},
+    **{f"Cast[to={to}](x)": {"x": X} for to in ("bool", "float", "float16", "int32", "int64")},
     "Cast[to=float](b)": {"b": X},
     "MatMul(x, y)": {"x": X, "y": (3, 2)},
     "Gemm[alpha=-2.0,beta=0.5,transB=true](x, y, z)": {"x": X, "y": Y, "z": CHANNELS},
@@ -246,6 +246,12 @@ def test_shown_finite(text: str) -> None:
 def test_not_shown_finite(text: str) -> None:
     low, tiny = Range.of(np.asarray(np.finfo(np.float32).min)), Range.of(np.asarray(1e-12))
     assert not _shown(text, x=ANY, low=low, tiny=tiny, b=Range.finite_input(0, 1)).finite
+
+
+def test_rounding_to_integers_may_give_zero() -> None:
+    half = Range.of(np.asarray(0.5))
+    assert half.nonzero and _shown("Cast[to=int64](x)", x=half).zero and _shown("Cast[to=bool](x)", x=half).nonzero
+    assert _shown("Reciprocal(Cast[to=float](Cast[to=int64](x)))", x=Range.finite_input(1, 9)).finite
 
 
 CAUSAL = np.triu(np.full((4, 4), -INF), k=1)

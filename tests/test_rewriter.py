@@ -58,6 +58,9 @@ class TableCosts:
     def total(self, graph: Graph) -> float:
         return sum(self.cost(graph, node) for node in graph.references)
 
+    def change(self, parent: float, graph: Graph) -> float:
+        return parent + self.estimated_change(graph)
+
     def estimated_change(self, graph: Graph) -> float:
         return sum(self.cost(graph, n) for n in graph.added) - sum(self.cost(graph, n) for n in graph.removed)
 

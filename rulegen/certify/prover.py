@@ -441,12 +441,13 @@ class Prover:
         self.axioms = load_axioms() if axioms is None else axioms
         self.limits = limits or Limits()
         self._language = _Language()
-        self._by_op: dict[str, list[_Direction]] = {}
+        self._directions: dict[tuple[str, int, int], list[_Direction]] = {}  # by operator, output, number of operands
         for axiom in self.axioms.values():
             for side, other in ((axiom.left, axiom.right), (axiom.right, axiom.left)):
                 direction = self._compile(axiom, side, other)
                 if direction is not None:
-                    self._by_op.setdefault(direction.pattern.op, []).append(direction)
+                    key = (side.op, side.out, len(side.inputs))
+                    self._directions.setdefault(key, []).append(direction)
 
     def _compile(self, axiom: Axiom, side: Term, other: Term) -> _Direction | None:
         """The direction from ``side`` to ``other``, or ``None`` where matching ``side`` leaves something unknown."""
@@ -566,10 +567,11 @@ class Prover:
             roots = tuple(graph.find(o) for o in graph.operands[node])
             if graph.built.get((graph.op[node], roots)) != node:
                 continue  # congruent to a node that is matched
-            for direction in self._by_op.get(self._language.ops[graph.op[node]][0], ()):
-                if (direction.assumes and not assuming) or len(roots) != len(direction.pattern.operands):
+            name, _, out = self._language.ops[graph.op[node]]
+            for direction in self._directions.get((name, out, len(roots)), ()):
+                if direction.assumes and not assuming:
                     continue
-                if any(name not in graph.members[roots[i]] for i, name in direction.needs):
+                if any(op not in graph.members[roots[i]] for i, op in direction.needs):
                     continue
                 for binding in graph.match_node(direction.pattern, node, [None] * direction.slots):
                     if not _solve(direction, binding):

@@ -51,7 +51,7 @@ def _ratio(timing: Timing | None) -> str:
 @click.command()
 @click.argument("models", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--seconds", default=20.0, show_default=True, help="Timing budget a pair.")
-@click.option("--budget", default=120.0, show_default=True, help="Given to onnx-superopt.")
+@click.option("--budget", default=60.0, show_default=True, help="Given to onnx-superopt.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
 @click.option("--peer", nargs=2, type=click.Path(exists=True, path_type=Path), multiple=True,
               help="Also compare the result of the first model with the second, unoptimised one (LoRA against no LoRA).")
