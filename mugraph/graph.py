@@ -8,6 +8,7 @@ alone, its name in the ONNX file. :class:`Graph` is one candidate: which node de
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -83,6 +84,7 @@ class Tables:
     """Value to the node that first made it."""
     _interned: dict[Any, Node] = field(default_factory=dict)
     _literals: dict[Any, int] = field(default_factory=dict)
+    _keys: dict[int, str] = field(default_factory=dict)
 
     def new_value(self, type_: TensorType | None, name: str | None = None, constant: bool = False) -> int:
         self.types.append(type_)
@@ -100,6 +102,7 @@ class Tables:
         key = (type_, array.tobytes())
         if key not in self._literals:
             self._literals[key] = self.add_constant(Constant.of(array, type_))
+            self._keys[self._literals[key]] = f"{type_} {array.tobytes().hex()}"
         return self._literals[key]
 
     def small_constant(self, value: int, limit: int = 4096) -> np.ndarray | None:
@@ -119,6 +122,29 @@ class Tables:
         if intern:
             self._interned.setdefault((op, repr(attrs), node.inputs), node)
         return node
+
+    def key(self, value: int) -> str:
+        """What a value is, in terms that are stable across processes: the name in the file, or a digest of how it was made.
+
+        Value ids of a model that was read are stable, too; those that a search adds depend on its course.
+        """
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            if current in self._keys:
+                stack.pop()
+                continue
+            maker = self.makers.get(current)
+            if maker is None or maker[0].origin is not None:
+                self._keys[current] = self.names[current] or f"#{current}"
+                continue
+            missing = [operand for operand in maker[0].inputs if operand not in self._keys]
+            if missing:
+                stack.extend(missing)
+                continue
+            text = "\0".join([maker[0].op, repr(maker[0].attrs), str(maker[1]), *(self._keys[v] for v in maker[0].inputs)])
+            self._keys[current] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return self._keys[value]
 
     def apply(self, op: str, attrs: Attrs, inputs: Sequence[int]) -> Node:
         """The interned application of a registry operator, typed.
@@ -160,7 +186,7 @@ class Graph:
         definitions: value to what computes it, where that is not the node that first made it (:attr:`Tables.makers`).
         users: live value to the live nodes that read it.
         references: live node to the number of live values that it defines.
-        digest: commutative sum over live values; equal for equal candidates of one model.
+        digest: commutative sum over live values; equal for equal candidates of one model in one process.
         added, removed: live nodes gained and lost against the graph it was derived from.
     """
 
@@ -211,6 +237,17 @@ class Graph:
                         inner = self.definition(value)
                         if inner is not None and inner[0] not in seen:
                             stack.append((inner[0], False))
+
+    def content_digest(self) -> str:
+        """Digest of what every live value is and how it is computed; stable across processes, unlike :attr:`digest`."""
+        lines = []
+        for node in self.references:
+            made = [self.tables.key(value) for value in node.inputs]
+            lines.append("\0".join([node.op, repr(node.attrs), str(node.origin), *made]))
+        for value, (node, out) in self.definitions.items():
+            if self.is_live(value):
+                lines.append("\0".join([self.tables.key(value), self.tables.key(node.values[out])]))
+        return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=16).hexdigest()
 
     def substitute(self, changes: Mapping[int, Definition], independent: Collection[int] = ()) -> Graph:
         """The candidate in which each value of ``changes`` is computed as said.

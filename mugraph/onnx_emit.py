@@ -213,8 +213,8 @@ class _Emitter:
 
     def hint(self, source: _Source) -> str:
         if isinstance(source, _Leaf):
-            return f"constant_{source.value}"
-        return f"{source.node.op}_{source.node.index}" + (f"_{source.index}" if source.index else "")
+            return "constant"
+        return source.node.op + (f"_{source.index}" if source.index else "")
 
     def name(self, value: int) -> str:
         return self.names[self.source(value)]
@@ -241,7 +241,7 @@ class _Emitter:
             assert name is not None, "outputs and captured values have names"
             made.append(
                 onnx.helper.make_node(
-                    "Identity", [self.names[source]], [name], name=_unique(f"Identity_{value}", self.node_names)
+                    "Identity", [self.names[source]], [name], name=_unique("Identity", self.node_names)
                 )
             )
         return made
@@ -287,7 +287,7 @@ class _Emitter:
             inputs.pop()
         outputs = [self.output_name(node, index, None) for index in range(len(node.values))]
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
-        proto.name = _unique(f"{node.op}_{node.index}", self.node_names)
+        proto.name = _unique(node.op, self.node_names)
         proto.attribute.extend(_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
 
@@ -298,7 +298,7 @@ class _Emitter:
             return self.name(node.inputs[item])
         key = (item.dtype.name, item.shape, item.tobytes())
         if key not in self.literals:
-            name = self.literals[key] = self.fresh(f"constant_{len(self.literals)}")
+            name = self.literals[key] = self.fresh("constant")
             self.literal_tensors.append(numpy_helper.from_array(np.ascontiguousarray(item).reshape(item.shape), name))
         return self.literals[key]
 

@@ -46,10 +46,21 @@ def _data(path: Path) -> dict[str, np.ndarray]:
 @click.option("--input", "inputs", multiple=True, metavar="NAME=2x128", help="Size of an input for measuring; repeatable.")
 @click.option("--data", "data", multiple=True, type=click.Path(path_type=Path), help="An .npz file of real inputs to test with.")
 @click.option("--rules", metavar="URL", help="Rule database or .rules file; default: the rules that the package ships.")
-@click.option("--budget", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
-              help="For search and measurement; 0 writes the plain round trip.")
-@click.option("--alpha", type=click.FloatRange(min=1.0), default=1.05, show_default=True,
-              help="Explore candidates up to this factor of the best cost.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For search and measurement; 0 writes the plain round trip.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(min=1.0),
+    default=1.05,
+    show_default=True,
+    help="Explore candidates up to this factor of the best cost.",
+)
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Candidates measured end to end.")
 @click.option("--inputs-may-be-infinite", is_flag=True, help="Do not assume that model inputs are finite numbers.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")

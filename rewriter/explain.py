@@ -70,8 +70,10 @@ def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[int, NoMatch | N
 def _outcome(search: Search, candidate: Candidate, direction: Direction, value: int) -> str:
     """What happens when a direction is tried at a value of the model as it came."""
     graph = candidate.graph
-    partial = [[h for hits in search.hits(candidate).values() for h in hits if h.direction is direction and h.root == r]
-               for r in range(len(direction.pattern))]
+    partial = [
+        [h for hits in search.hits(candidate).values() for h in hits if h.direction is direction and h.root == r]
+        for r in range(len(direction.pattern))
+    ]
     matches = [m for m in join(direction, partial) if value in m.values]
     if not matches:
         misses = [near_miss(graph, pattern, value) for pattern in direction.pattern]

@@ -22,7 +22,18 @@ from rewriter.ranges import RangeOracle
 from rules_db.condition import Condition, Facts
 from rules_db.rule import Rule, Side, dim_symbols
 
-__all__ = ["Binding", "Direction", "Match", "NoMatch", "RootIndex", "RootMatch", "compile_rules", "find_root_matches", "join", "resolve"]
+__all__ = [
+    "Binding",
+    "Direction",
+    "Match",
+    "NoMatch",
+    "RootIndex",
+    "RootMatch",
+    "compile_rules",
+    "find_root_matches",
+    "join",
+    "resolve",
+]
 
 FLOATS = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE})
 

@@ -221,9 +221,8 @@ class _Run:
         oracle = RangeOracle(op_types, self.assume_finite, Folder(self.model, self.model.graph).fold)
 
         def report(expanded: int, start: float, best: float) -> None:
-            self.progress(
-                f"searching: {expanded} candidates expanded, {costs.measured} costs measured, predicted {best / start:.3f} of the original"
-            )
+            share = f"{best / start:.3f} of the original predicted"
+            self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
         return Search(self.rules, costs, oracle, self.limits, report)
 
@@ -264,7 +263,9 @@ class _Run:
                 outcome.message = f"{problem}: nothing can be compared, the original was written"
                 return None
             except Exception as problem:  # onnxruntime raises many types
-                outcome.message = f"onnxruntime cannot run the original on test inputs ({_first_line(problem)}): it was written unchanged"
+                outcome.message = (
+                    f"onnxruntime cannot run the original on test inputs ({_first_line(problem)}): it was written unchanged"
+                )
                 return None
             outcome.error_before, outcome.tolerance_floor = acceptance.own, acceptance.floor
             best: tuple[Candidate, accept.Timing, Error, Path] | None = None
@@ -323,9 +324,7 @@ class _Run:
                 add(candidate)
         return picked
 
-    def verified(
-        self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path
-    ) -> _Trial | None:
+    def verified(self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | None:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
         while candidate.moves:
             trial = self.evaluate(candidate, acceptance, folder)
@@ -393,12 +392,12 @@ class _Run:
                 for move in winner.moves
             ]
             self.write(winner.graph, time.monotonic())
-        moves = [] if winner is None else [[m.direction.id, list(m.sites), list(m.bindings)] for m in winner.moves]
+        moves = [] if winner is None else [[m.direction.id, m.keys] for m in winner.moves]
         record = asdict(outcome)
         for volatile in ("model", "output", "seconds", "explanations", "cached_verdict"):
             del record[volatile]
-        digest_ = None if winner is None else winner.graph.digest
-        self.store.remember(key, json.dumps({"outcome": record, "moves": moves, "graph": digest_}))
+        reached = None if winner is None else winner.graph.content_digest()
+        self.store.remember(key, json.dumps({"outcome": record, "moves": moves, "graph": reached}))
 
     def reuse(self, record: dict[str, Any]) -> bool:
         """Replays a remembered verdict; false where it does not lead to the same graph any more."""
@@ -407,18 +406,17 @@ class _Run:
         if record["moves"]:
             search = self.new_search()
             directions = {d.id: d for d in search.directions}
-            moves = []
-            for rule, sites, bindings in record["moves"]:
-                if rule not in directions:
-                    return False
-                named = tuple(tuple((name, value) for name, value in binding) for binding in bindings)
-                moves.append(Move(directions[rule], tuple(tuple(s) for s in sites), named, 0.0))
+            if any(rule not in directions for rule, _ in record["moves"]):
+                return False
+            moves = [Move(directions[rule], (), tuple(keys), 0.0) for rule, keys in record["moves"]]
             candidate = replay(search, graph, moves)
-            if candidate.graph.digest != record["graph"]:
+            if candidate.graph.content_digest() != record["graph"]:
                 return False
             graph = candidate.graph
         known = record["outcome"]
-        fresh = Outcome(self.outcome.model, self.outcome.output, **{k: v for k, v in known.items() if k in Outcome.__dataclass_fields__})
+        fresh = Outcome(
+            self.outcome.model, self.outcome.output, **{k: v for k, v in known.items() if k in Outcome.__dataclass_fields__}
+        )
         fresh.fired = [Fired(**{**f, "where": tuple(f["where"])}) for f in known["fired"]]
         for name in ("latency", "paired"):
             setattr(fresh, name, accept.Timing(**known[name]) if known[name] else None)

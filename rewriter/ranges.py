@@ -16,9 +16,7 @@ from mugraph.shape import DataType, TensorType, concrete
 
 __all__ = ["MOVING", "RangeOracle"]
 
-MOVING = frozenset(
-    "Reshape Expand Slice Gather GatherND GatherElements Unsqueeze Squeeze Transpose Flatten Split Tile Identity Compress".split()
-)
+MOVING = frozenset({"Compress", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Split", "Tile"})
 """ONNX operators that only move entries of their first input; their range survives when they stay opaque."""
 
 _CHUNK = 1 << 22
@@ -65,11 +63,12 @@ class RangeOracle:
                 stack.pop()
                 continue
             maker = graph.tables.makers.get(current)
-            folded = self._folded(graph, current) if maker is not None else None
+            if maker is None:
+                self.known[current] = self._leaf(graph, current)
+                continue
+            folded = self._folded(graph, current)
             if folded is not None:
                 self.known[current] = self._constant(folded)
-            elif maker is None:
-                self.known[current] = self._leaf(graph, current)
                 continue
             missing = [v for v in maker[0].inputs if v not in self.known]
             if missing:

@@ -92,8 +92,9 @@ def _index_bound(model: Model, value: int) -> int:
             if op_type == "Gather" and len(node.inputs) > 1 and node.inputs[1] == current:
                 table = graph.type(node.inputs[0])
                 axis = next((v for k, v in node.attrs if k == "axis"), 0)
-                if table is not None and isinstance(table.shape[axis], int):
-                    bounds.append(int(table.shape[axis]))
+                size = table.shape[axis] if table is not None else None
+                if isinstance(size, int):
+                    bounds.append(size)
             elif op_type in ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"):
                 stack.extend(node.values)
     return min(bounds, default=0)

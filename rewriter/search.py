@@ -48,16 +48,24 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A rule applied at one or more sites; ``sites`` are the output values of each match."""
+    """A rule applied at one or more sites.
+
+    Attributes:
+        sites: the output values of each match.
+        keys: what identifies each match across processes (:func:`site_key`).
+        gain: microseconds saved, by the cost model.
+    """
 
     direction: Direction
     sites: tuple[tuple[int, ...], ...]
-    bindings: tuple[tuple[tuple[str, int], ...], ...]
+    keys: tuple[str, ...]
     gain: float
-    """Microseconds saved, by the cost model."""
 
-    def describe(self) -> str:
-        return f"{self.direction.id} at {len(self.sites)} site{'s' if len(self.sites) != 1 else ''}"
+
+def site_key(graph: Graph, match: Match) -> str:
+    """A match in terms that are stable across processes: what its outputs and the rule's variables stand for."""
+    key = graph.tables.key
+    return "; ".join([*map(key, match.values), *(f"{name}={key(value)}" for name, value in match.variables)])
 
 
 Hits = Map[int, tuple[RootMatch, ...]]
@@ -247,7 +255,7 @@ class Search:
         move = Move(
             done[0].direction,
             tuple(m.values for m in done),
-            tuple(m.variables for m in done),
+            tuple(site_key(graph, m) for m in done),
             gain,
         )
         inherited = candidate.inherited if candidate.found is None else candidate.found
@@ -291,12 +299,13 @@ def replay(search: Search, graph: Graph, moves: Sequence[Move]) -> Candidate:
     """Applies recorded moves again, as far as they still apply."""
     candidate = search.start(graph)
     for move in moves:
-        wanted = set(zip(move.sites, move.bindings, strict=True))
+        wanted = set(move.keys)
         found = {}
         for matches in search.group(candidate, only=move.direction).values():
             for match in matches:
-                if (match.values, match.variables) in wanted:
-                    found[match.values, match.variables] = match
+                key = site_key(graph, match)
+                if key in wanted:
+                    found[key] = match
         following = search.take(candidate, list(found.values()), float("inf")) if found else None
         if following is not None:
             candidate = following
@@ -315,4 +324,4 @@ def simplify(search: Search, graph: Graph, candidate: Candidate, tolerance: floa
     return candidate
 
 
-__all__ += ["replay", "simplify"]
+__all__ += ["replay", "simplify", "site_key"]

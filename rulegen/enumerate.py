@@ -2,10 +2,10 @@
 
 Terms are built bottom-up, level by level (a level is a number of operator applications). Every combination of an
 operator and operand types is one *block*: its terms differ in their operands only and are evaluated in one call of the
-operator's semantics over a finite field, with a leading axis that counts terms. Terms of equal type and equal random
-projection form a class; classes with more than one member are evaluated under two further shape assignments, primes and
-orders before they are believed. Only one representative of a class becomes an operand of later levels, unless the
-workload says ``extend="all"``.
+operator's semantics over a finite field, with a leading axis that counts terms and one that counts inputs. Terms of equal
+type and equal random projection form a class; classes with more than one member are evaluated under two further shape
+assignments, primes and orders before they are believed. Only one representative of a class becomes an operand of later
+levels, unless the workload says ``extend="all"``.
 
 Typing is symbolic: a dimension symbol equals itself alone, so what holds for one choice of sizes by coincidence is
 never typed. Everything about a term is a row of NumPy columns; :meth:`Enumeration.term` makes the Python object of a few.
@@ -39,6 +39,10 @@ NEGATIVE = (0.5, 0.7, 0.93)
 
 _SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
 """Sizes of a workload's symbols in order, one row per evaluation, distinct in a row."""
+
+_ORDERED = frozenset({"Relu", "LeakyRelu", "Clip", "Max", "Min", "Abs", "ReduceMax", "ReduceMin", "Less", "Greater", "Where"})
+SAMPLES = 32
+"""Inputs drawn per evaluation where an operator depends on the order of residues: a scalar shows one bit of it only."""
 
 _CHUNK = 1 << 21
 """Field elements of a block's result that are evaluated at once: bounds the memory, not the outcome."""
@@ -74,7 +78,10 @@ def concrete_value(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 class BatchField(FiniteField):
-    """A finite field in which the first axis counts programs: a zero divisor spoils its own program only."""
+    """A finite field in which the first axis counts programs: a zero divisor spoils its own program only.
+
+    The second axis of all values counts independent inputs.
+    """
 
     undefined: np.ndarray
 
@@ -91,14 +98,14 @@ class BatchField(FiniteField):
 
 
 def operand_rank_pad(operator: Operator, values: list[Array]) -> list[Array]:
-    """Inserts axes of size 1 after the batch axis, so that operands of unequal rank broadcast from the right."""
+    """Inserts axes of size 1 after the two leading axes, so that operands of unequal rank broadcast from the right."""
     if not operator.elementwise and operator.name != "MatMul":
         return values
     rank = max(value_ndim(v) for v in values)
 
     def pad(value: Array) -> Array:
         def reshape(x: np.ndarray) -> np.ndarray:
-            return x.reshape(x.shape[:1] + (1,) * (rank - x.ndim) + x.shape[1:])
+            return x.reshape(x.shape[:2] + (1,) * (rank - x.ndim) + x.shape[2:])
 
         if isinstance(value, FieldArray):
             return FieldArray(reshape(value.p), None if value.q is None else reshape(value.q))
@@ -204,6 +211,7 @@ class Enumeration:
     def __init__(self, workload: Workload, max_ops: int, seed: int) -> None:
         self.workload, self.max_ops, self.seed = workload, max_ops, seed
         self.symbols = workload.symbols
+        self.samples = SAMPLES if any(t.op in _ORDERED for t in workload.operator_terms) else 1
         self.sizes = assignments(self.symbols)
         self.leaves = [var(name) for name in workload.variables] + list(workload.constant_terms)
         self.types: list[TensorType] = []
@@ -237,7 +245,7 @@ class Enumeration:
     def _start(self) -> None:
         self.fields = [BatchField(_field_seed(self.seed, e), e, NEGATIVE[e]) for e in range(EVALUATIONS)]
         self._generators = [np.random.default_rng([self.seed, e]) for e in range(EVALUATIONS)]
-        self._projections: dict[tuple[int, int], np.ndarray] = {}
+        self._projections: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
         self.values: list[dict[int, Array]] = [{} for _ in range(EVALUATIONS)]
         self.blocks, self._block_ids, self.counts, self.classes = [], {}, [len(self.leaves)], [len(self.leaves)]
         n, workload = len(self.leaves), self.workload
@@ -270,31 +278,31 @@ class Enumeration:
                 self.key[i, e] = self._fingerprint(value, int(self.type[i]), e)[0]
 
     def _leaf(self, leaf: Term, type_: TensorType, e: int) -> Array:
-        """The value of a variable or constant, with a batch axis of size 1."""
-        shape = self._shape(type_, e)
+        """The value of a variable or constant: one row."""
+        shape = (1, self.samples, *self._shape(type_, e))
         if leaf.is_var:
             if type_.dtype == DataType.BOOL:
-                return self._generators[e].integers(0, 2, (1, *shape)).astype(bool)
-            drawn = self.fields[e].random(self._generators[e], (1, *shape))
+                return self._generators[e].integers(0, 2, shape).astype(bool)
+            drawn = self.fields[e].random(self._generators[e], shape)
             return drawn if self.workload.exponentials else FieldArray(drawn.p, None)
         value = self.fields[e].const(leaf.attr("value"))
-        if type_.dtype == DataType.BOOL:
-            return np.asarray(value).reshape(1)
-        return FieldArray(value.p.reshape(1), value.q.reshape(1))
+        return _broadcast_rows(value, shape)
 
     def _shape(self, type_: TensorType, e: int) -> tuple[int, ...]:
         return tuple(int(evaluate_dim(d, self.sizes[e])) for d in type_.shape)  # type: ignore[arg-type]
 
     def _fingerprint(self, value: Array, type_id: int, e: int) -> np.ndarray:
-        """64 bits a row: three random projections modulo p, and the type."""
-        flat = _part(value).reshape(value.shape[0], -1)
-        field = self.fields[e]
+        """64 bits a row: three random projections modulo p, of the entries and then of the samples, and the type."""
+        p, samples = self.fields[e].p, self.samples
+        flat = _part(value).reshape(value.shape[0], samples, -1)
         if (type_id, e) not in self._projections:
-            generator = np.random.default_rng([self.seed, e, *self.types[type_id].shape.__str__().encode()])
-            self._projections[type_id, e] = generator.integers(1, field.p, (flat.shape[1], 3)).astype(np.float64)
-        projected = np.mod(flat @ self._projections[type_id, e], field.p).astype(np.uint64)
-        word = projected[:, 0] | (projected[:, 1] << np.uint64(22)) | (projected[:, 2] << np.uint64(44))
-        return mix(word, type_id + 1)
+            generator = np.random.default_rng([self.seed, e, *str(self.types[type_id].shape).encode()])
+            entries = generator.integers(1, p, (flat.shape[2], 3)).astype(np.float64)
+            self._projections[type_id, e] = entries, generator.integers(1, p, (samples, 3)).astype(np.float64)
+        entries, across = self._projections[type_id, e]
+        projected = np.mod(np.mod(flat @ entries, p) * across, p).sum(axis=1)
+        word = np.mod(projected, p).astype(np.uint64)
+        return mix(word[:, 0] | (word[:, 1] << np.uint64(22)) | (word[:, 2] << np.uint64(44)), type_id + 1)
 
     def _block(self, template: int, sorts: tuple[int, ...]) -> int | None:
         """The block of an operator and operand sorts, or ``None`` where the application is ill-typed."""
@@ -328,7 +336,7 @@ class Enumeration:
         values = [self.values[e][sort][self.row[operands[:, i]]] for i, sort in enumerate(block.sorts)]
         attrs = tuple((name, concrete_value(value, self.sizes[e])) for name, value in record.attrs)
         results = record.operator.run(field, attrs, operand_rank_pad(record.operator, values))
-        shapes = [(len(operands), *self._shape(t, e)) for t in block.types]
+        shapes = [(len(operands), self.samples, *self._shape(t, e)) for t in block.types]
         return [_broadcast_rows(v, s) for v, s in zip(results, shapes, strict=True)], field.undefined
 
     def _combinations(self, level: int, last: bool) -> Iterator[tuple[int, np.ndarray]]:
@@ -477,8 +485,8 @@ class Enumeration:
         return found
 
     def _block_size(self, block: Block) -> int:
-        """Entries of a row of a block's results under the first assignment, at least 8."""
-        return max(8, int(sum(np.prod(self._shape(t, 0)) for t in block.types)))
+        """Entries of a row of a block's results under the first assignment, at least 8, over all samples."""
+        return max(8, self.samples * int(sum(np.prod(self._shape(t, 0)) for t in block.types)))
 
     def _append(
         self,

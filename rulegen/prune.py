@@ -334,7 +334,7 @@ class Deriver:
             settled = _settled(_with_dims(binding, rule.types, self.typing.of))
             if settled is None:
                 continue
-            facts = Facts(self._type, lambda term: Range.top(), settled.dims)
+            facts = Facts(self._type, lambda term: Range.top())  # the symbols are replaced below
             conditions = (c.substitute(settled.terms, dims=settled.dims) for c in rule.conditions)
             if all(str(c) in self._assumed if c.predicate in RANGE_PREDICATES else c.holds(facts) for c in conditions):
                 yield tuple(commuted(substitute(root, settled.terms, dims=settled.dims)) for root in right)

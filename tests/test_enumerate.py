@@ -51,7 +51,7 @@ def test_batches_agree_with_evaluating_one_term(group: str) -> None:
         inputs = {}
         for row, leaf in enumerate(enumeration.leaves):
             if leaf.is_var:
-                inputs[leaf.name] = enumeration.values[e][int(enumeration.sort[row])][enumeration.row[row]]
+                inputs[leaf.name] = enumeration.values[e][int(enumeration.sort[row])][enumeration.row[row], 0]
         domain = FiniteField.__new__(FiniteField)
         domain.__dict__.update({k: v for k, v in field.__dict__.items() if k != "undefined"})
         for row in stored.tolist():
@@ -59,7 +59,7 @@ def test_batches_agree_with_evaluating_one_term(group: str) -> None:
             attrs = {t: tuple((k, concrete_value(v, sizes)) for k, v in t.attrs) for t in walk([term])}
             concrete = type(term)(term.op, attrs[term], term.inputs, term.out)
             expected = evaluate([concrete], domain, inputs)[concrete]
-            actual = enumeration.values[e][int(enumeration.sort[row])][enumeration.row[row]]
+            actual = enumeration.values[e][int(enumeration.sort[row])][enumeration.row[row], 0]
             assert np.array_equal(getattr(actual, "p", actual), getattr(expected, "p", expected)), term
 
 
@@ -85,9 +85,12 @@ def test_relu_is_not_linear() -> None:
     for members in partition(enumerate_terms(workload)):
         assert not {"Relu(Add(x, y))", "Add(Relu(x), Relu(y))"} <= members
         assert not {"Neg(Relu(Neg(x)))", "Relu(x)"} <= members
-    # x = relu(x) - relu(-x) is true, and found although the order of residues is none
-    larger = Workload("t", {"x": "[m]"}, ("Relu(any)", "Neg(any)", "Sub(any, any)"), max_ops=4)
-    assert any({"x", "Sub(Relu(x), Relu(Neg(x)))"} <= members for members in partition(enumerate_terms(larger)))
+
+
+def test_no_order_of_residues_agrees_with_negation() -> None:
+    """What the field cannot see: x = relu(x) - relu(-x) is true of numbers and no class has it, so no rule is wrong."""
+    workload = Workload("t", {"x": "[m]"}, ("Relu(any)", "Neg(any)", "Sub(any, any)"), max_ops=4)
+    assert not any({"x", "Sub(Relu(x), Relu(Neg(x)))"} <= members for members in partition(enumerate_terms(workload)))
 
 
 def test_division_by_what_may_be_zero_is_no_term() -> None:

@@ -100,8 +100,10 @@ def test_a_chain_of_ten_thousand_nodes() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from(["Add", "Mul", "Neg"])), min_size=3, max_size=25),
-       st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8))
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.sampled_from(["Add", "Mul", "Neg"])), min_size=3, max_size=25),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8),
+)
 def test_incremental_bookkeeping_equals_a_fresh_count(program: list[tuple[int, int, str]], edits: list[tuple[int, int]]) -> None:
     """After any edits, users, references and digest are those of a graph counted from scratch."""
     tables = Tables()

@@ -6,7 +6,7 @@ import pytest
 
 from mugraph.shape import TensorType
 from mugraph.text import Parser, parse_term, parse_type
-from rulegen.candidates import Candidate, candidate_types, cancels
+from rulegen.candidates import Candidate, cancels, candidate_types
 from rulegen.certify import refute
 from rulegen.prune import Deriver, Typing, commuted, drop_instances, generalise, is_instance
 from rules_db.certificate import Certificate
@@ -131,22 +131,44 @@ def test_two_rules_derive_the_adapter_and_neither_alone_does() -> None:
     assert not known.derives(ADAPTER)
 
 
+def siblings(*functions: str) -> str:
+    """f(g(first half of T)); f(g(second half of T)) = halves of f(g(T))."""
+
+    def around(text: str) -> str:
+        for name in reversed(functions):
+            text = f"{name}({text})"
+        return text
+
+    split = "Split[axis=-1,sizes=(n,p)]"
+    left = "; ".join(around(f"{split}.{half}(T)") for half in (0, 1))
+    return f"{left} = " + "; ".join(f"{split}.{half}({around('T')})" for half in (0, 1))
+
+
 def test_rules_of_two_outputs_derive_inside_larger_terms() -> None:
-    halves = "{}(Split[axis=-1,sizes=(n,p)].0(T)); {}(Split[axis=-1,sizes=(n,p)].1(T))"
     types = {**TYPES, "T": parse_type("[k,n+p]")}
-
-    def siblings(f: str) -> str:
-        left = halves.replace("{}(", f + "(" * f.count("(") if False else f"{f}(")
-        inner = f"{f}(T)" + ")" * f.count("(")
-        closed = "; ".join(part + ")" * f.count("(") for part in left.split("; "))
-        return f"{closed} = Split[axis=-1,sizes=(n,p)].0({inner}); Split[axis=-1,sizes=(n,p)].1({inner})"
-
     known = Deriver(Typing(types))
     for name in ("Neg", "Relu"):
         like = candidate(siblings(name), types)
         known.add(Rule(like.source, like.target, like.types, (), FloatClass.EXACT, Certificate(())))
-    assert known.derives(candidate(siblings("Relu(Neg"), types))
-    assert not known.derives(candidate(siblings("Relu(Tanh"), types))
+    assert known.derives(candidate(siblings("Relu", "Neg"), types))
+    assert not known.derives(candidate(siblings("Relu", "Tanh"), types))
+
+
+def test_conditions_speak_of_the_dimensions_they_were_applied_to() -> None:
+    """The rule's symbols n and p become other ones of the same names; a condition must not see them replaced twice."""
+    general = Rule(
+        (parse_term("Split[axis=-1,sizes=(n,p)].0(Concat[axis=-1](x, y))"),),
+        (parse_term("x"),),
+        {"x": parse_type("[m,n]"), "y": parse_type("[m,p]")},
+        (parse_condition(Parser("dim(x, -1, n)")), parse_condition(Parser("dim(y, -1, p)"))),
+        FloatClass.EXACT,
+        Certificate(()),
+    )
+    swapped = {"x": parse_type("[m,p]"), "y": parse_type("[m,n]")}
+    known = Deriver(Typing(swapped))
+    known.add(general)
+    assert known.derives(candidate("Split[axis=-1,sizes=(p,n)].0(Concat[axis=-1](x, y)) = x", swapped))
+    assert not known.derives(candidate("Split[axis=-1,sizes=(n,p)].0(Concat[axis=-1](x, y)) = x", swapped))
 
 
 def test_conditions_hold_back_a_rule() -> None:

@@ -27,13 +27,16 @@ def rule(source: str, target: str, types: str, when: str = "") -> Rule:
     return Rule(*sides, typed, conditions, FloatClass.REASSOCIATES, Certificate(()))
 
 
-ASSOCIATIVE = rule("MatMul(MatMul(X, A), B)", "MatMul(X, MatMul(A, B))", "X:[m,k] A:[k,r] B:[r,n]",
-                   "matrix(X) & matrix(A) & matrix(B)")
-FACTOR = rule("Add(MatMul(X, W), MatMul(X, V))", "MatMul(X, Add(W, V))", "X:[m,k] W:[k,n] V:[k,n]",
-              "matrix(W) & same_shape(W, V)")
+ASSOCIATIVE = rule(
+    "MatMul(MatMul(X, A), B)", "MatMul(X, MatMul(A, B))", "X:[m,k] A:[k,r] B:[r,n]", "matrix(X) & matrix(A) & matrix(B)"
+)
+FACTOR = rule(
+    "Add(MatMul(X, W), MatMul(X, V))", "MatMul(X, Add(W, V))", "X:[m,k] W:[k,n] V:[k,n]", "matrix(W) & same_shape(W, V)"
+)
 MERGE = rule(
     "MatMul(X, W); MatMul(X, V)",
-    "Split[axis=-1,sizes=(n,p)].0(MatMul(X, Concat[axis=-1](W, V))); Split[axis=-1,sizes=(n,p)].1(MatMul(X, Concat[axis=-1](W, V)))",
+    "Split[axis=-1,sizes=(n,p)].0(MatMul(X, Concat[axis=-1](W, V)));"
+    "Split[axis=-1,sizes=(n,p)].1(MatMul(X, Concat[axis=-1](W, V)))",
     "X:[m,k] W:[k,n] V:[k,p]",
     "matrix(W) & matrix(V) & dim(W,-1,n) & dim(V,-1,p)",
 )

@@ -194,12 +194,12 @@ class CostModel:
             if constant:
                 initializers.append(_tensor(f"x{index}", random_array(type_, generator)))
             else:
-                inputs.append(onnx.helper.make_tensor_value_info(f"x{index}", int(type_.dtype), type_.shape))
+                inputs.append(onnx.helper.make_tensor_value_info(f"x{index}", int(type_.dtype), concrete(type_.shape)))
         for index, item in enumerate(form.inputs):
             if isinstance(item, np.ndarray):
                 initializers.append(_tensor(f"c{index}", item))
             names.append("" if item is None else f"x{item}" if isinstance(item, int) else f"c{index}")
-        results = [onnx.helper.make_tensor_value_info(f"y{i}", int(t.dtype), t.shape) for i, t in enumerate(outputs)]
+        results = [onnx.helper.make_tensor_value_info(f"y{i}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)]
         node = onnx.helper.make_node(form.op_type, names, [r.name for r in results], domain=form.domain, **form.attributes)
         graph = onnx.helper.make_graph([node], "one", inputs, results, initializers)
         opsets = [onnx.helper.make_opsetid("", self.opset)]

@@ -53,8 +53,10 @@ class ProfileStore:
                 )
                 self._known = {row.signature: row.microseconds for row in rows}
         except (DatabaseError, OSError) as problem:
-            raise ProfileError(f"{path}: the cost cache cannot be opened ({_first_line(problem)}); delete it or set "
-                               "ONNX_SUPEROPT_CACHE to another directory") from problem
+            raise ProfileError(
+                f"{path}: the cost cache cannot be opened ({_first_line(problem)}); delete it or set "
+                "ONNX_SUPEROPT_CACHE to another directory"
+            ) from problem
 
     def __contains__(self, signature: str) -> bool:
         return signature in self._known
@@ -96,8 +98,10 @@ class ProfileStore:
             with self._engine.begin() as connection:
                 connection.execute(statement, rows)  # type: ignore[call-overload]
         except OperationalError as problem:
-            raise ProfileError(f"{self.path}: the cost cache cannot be written ({_first_line(problem)}); free space, or set "
-                               "ONNX_SUPEROPT_CACHE to a writable directory") from problem
+            raise ProfileError(
+                f"{self.path}: the cost cache cannot be written ({_first_line(problem)}); free space, or set "
+                "ONNX_SUPEROPT_CACHE to a writable directory"
+            ) from problem
 
     def close(self) -> None:
         self.flush()

@@ -31,13 +31,32 @@ from rewriter.reference import bind_sizes, random_inputs
 def _optimise(source: Path, target: Path, cache: Path, budget: float) -> tuple[dict[str, Any], float, float]:
     """Runs the command line; returns its JSON summary, wall seconds and peak resident MB."""
     summary = target.with_suffix(".json")
-    command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary),
-               "--provider", "cpu", "--budget", str(budget)]
-    script = "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); " \
-             "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"
+    command = [
+        sys.executable,
+        "-m",
+        "rewriter.cli",
+        str(source),
+        "-o",
+        str(target),
+        "--json",
+        str(summary),
+        "--provider",
+        "cpu",
+        "--budget",
+        str(budget),
+    ]
+    script = (
+        "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"
+    )
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True,
-                          env={**os.environ, "ONNX_SUPEROPT_CACHE": str(cache)}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ONNX_SUPEROPT_CACHE": str(cache)},
+        check=False,
+    )
     seconds = time.perf_counter() - began
     if done.returncode:
         raise click.ClickException(f"{source}: {done.stderr.strip()}")
@@ -53,13 +72,33 @@ def _ratio(timing: Timing | None) -> str:
 @click.option("--seconds", default=20.0, show_default=True, help="Timing budget a pair.")
 @click.option("--budget", default=60.0, show_default=True, help="Given to onnx-superopt.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path))
-@click.option("--peer", nargs=2, type=click.Path(exists=True, path_type=Path), multiple=True,
-              help="Also compare the result of the first model with the second, unoptimised one (LoRA against no LoRA).")
-def main(models: tuple[Path, ...], seconds: float, budget: float, json_file: Path | None, peer: tuple[tuple[Path, Path], ...]) -> None:
+@click.option(
+    "--peer",
+    nargs=2,
+    type=click.Path(exists=True, path_type=Path),
+    multiple=True,
+    help="Also compare the result of the first model with the second, unoptimised one (LoRA against no LoRA).",
+)
+def main(
+    models: tuple[Path, ...], seconds: float, budget: float, json_file: Path | None, peer: tuple[tuple[Path, Path], ...]
+) -> None:
     """Prints latency ratios, optimisation time, nodes, rules and errors of MODELS."""
     console = Console(width=200)
-    table = Table("model", "ratio (after/before)", "A/A", "ms before", "ms after", "cold s", "warm s", "peak MB", "nodes", "rules",
-                  "error before", "error after", title=f"onnx-superopt, {os.cpu_count()} cores")
+    table = Table(
+        "model",
+        "ratio (after/before)",
+        "A/A",
+        "ms before",
+        "ms after",
+        "cold s",
+        "warm s",
+        "peak MB",
+        "nodes",
+        "rules",
+        "error before",
+        "error after",
+        title=f"onnx-superopt, {os.cpu_count()} cores",
+    )
     rows = []
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
         for source in models:
@@ -85,13 +124,27 @@ def main(models: tuple[Path, ...], seconds: float, budget: float, json_file: Pat
                 f"{before['relative_l2']:.1e}" if before else "-",
                 f"{after['relative_l2']:.1e}" if after else "-",
             )
-            rows.append({"model": source.stem, "cold": cold, "warm": warm, "peak_mb": peak, "summary": first,
-                         "ratio": timing.ratio if timing else 1.0, "aa": again.ratio})
+            rows.append(
+                {
+                    "model": source.stem,
+                    "cold": cold,
+                    "warm": warm,
+                    "peak_mb": peak,
+                    "summary": first,
+                    "ratio": timing.ratio if timing else 1.0,
+                    "aa": again.ratio,
+                }
+            )
             for left, right in peer:
                 if left == source:
                     against = confirm(right, target if first["improved"] else source, feeds, "cpu", seconds)
-                    table.add_row(f"{source.stem} against {right.stem}", _ratio(against), "", f"{against.original:.2f}",
-                                  f"{against.candidate:.2f}")
+                    table.add_row(
+                        f"{source.stem} against {right.stem}",
+                        _ratio(against),
+                        "",
+                        f"{against.original:.2f}",
+                        f"{against.candidate:.2f}",
+                    )
             console.print(f"{source.stem}: done")
     console.print(table)
     ratios = [row["ratio"] for row in rows]

@@ -1,0 +1,310 @@
+"""The whole run on small models. Timings are replaced by fixed ones: what is tested is what is decided from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner
+from onnx import helper, numpy_helper
+from onnx.parser import parse_model
+
+from mugraph.onnx_io import load
+from rewriter import accept, optimize
+from rewriter.cli import main
+from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs
+from rules_db.store import shipped_rules
+from tests.test_rewriter import rule
+from tools.zoo import lora_block
+
+FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
+SAME = accept.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, accept.Timing]]:
+    """Fixed answers of the stopwatch: ``pair`` while choosing, ``confirm`` for the winner."""
+    answers = {"pair": FASTER, "confirm": FASTER}
+    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: answers["pair"])
+    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: answers["confirm"])
+    yield answers
+
+
+def _block(path: Path) -> Path:
+    onnx.save(lora_block(hidden=64, heads=2, sequence=16, intermediate=96, rank=4), path)
+    return path
+
+
+def _lora(path: Path) -> Path:
+    """X·W + ((X·A)·B)·2, with a dynamic batch."""
+    generator = np.random.default_rng(0)
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        lora (float[N,4,32] x) => (float[N,4,48] y) {
+            base = MatMul(x, W)
+            low = MatMul(x, A)
+            high = MatMul(low, B)
+            scaled = Mul(high, two)
+            y = Add(base, scaled)
+        }""")
+    weights = {"W": (32, 48), "A": (32, 4), "B": (4, 48)}
+    arrays = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    arrays["two"] = np.asarray(2.0, np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    onnx.save(model, path)
+    return path
+
+
+def _run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def _ops(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", shapes={"x": (2, 4, 32)}, budget=20)
+    assert outcome.improved and _ops(target) == ["MatMul"]
+    assert len(onnx.load(target).graph.initializer) == 1, "the folded weight replaces its parts"
+    for batch in (1, 3):
+        feeds = {"x": np.random.default_rng(batch).standard_normal((batch, 4, 32)).astype(np.float32)}
+        np.testing.assert_allclose(_run(target, feeds)[0], _run(source, feeds)[0], rtol=1e-4, atol=1e-4)
+    assert outcome.error_after is not None and outcome.error_after.relative_l2 < 1e-6
+
+
+def test_a_transformer_block_loses_guard_and_adapters(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source, target = _block(tmp_path / "block.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", budget=40)
+    assert outcome.improved
+    assert "IsNaN" not in _ops(target)
+    assert _ops(target).count("MatMul") < _ops(source).count("MatMul")
+    assert outcome.nodes_after == len(_ops(target)) < outcome.nodes_before
+    shipped = {r.id for r in shipped_rules()}
+    assert outcome.fired and all(f.rule[:-1] in shipped for f in outcome.fired), "only generated rules fire"
+
+
+def test_nothing_faster_writes_the_original(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    timing["pair"] = SAME
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", budget=20)
+    assert not outcome.improved and "no candidate was faster" in outcome.message
+    assert _ops(target) == _ops(source)
+
+
+def test_a_winner_that_default_settings_do_not_confirm_is_not_written(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    timing["confirm"] = SAME
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", budget=20)
+    assert not outcome.improved and "default settings" in outcome.message and _ops(target) == _ops(source)
+
+
+def test_a_wrong_rule_is_found_by_bisection_dropped_and_quarantined(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    """A false rule that looks profitable must not reach the output; the true ones stay."""
+    wrong = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", rules=[*shipped_rules(), wrong], budget=20, top=3)
+    assert all(f.rule[:-1] != wrong.id for f in outcome.fired)
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 4, 32)).astype(np.float32)}
+    np.testing.assert_allclose(_run(target, feeds)[0], _run(source, feeds)[0], rtol=1e-4, atol=1e-4)
+    alone = optimize(source, target, provider="cpu", rules=[wrong], budget=20, use_verdicts=False)
+    assert not alone.improved and any(wrong.id in line for line in alone.dropped)
+    again = optimize(source, target, provider="cpu", rules=[wrong], budget=20, use_verdicts=False)
+    assert any("quarantined by an earlier run" in line for line in again.dropped)
+
+
+def test_a_remembered_verdict_gives_the_same_model_without_measuring(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source = _lora(tmp_path / "lora.onnx")
+    first = optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
+    timing["pair"] = SAME  # a second measurement would decide otherwise
+    second = optimize(source, tmp_path / "b.onnx", provider="cpu", budget=20)
+    assert second.cached_verdict and second.improved and not first.cached_verdict
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    other = optimize(source, tmp_path / "c.onnx", provider="cpu", budget=20, alpha=1.2)
+    assert not other.cached_verdict, "other options, another verdict"
+
+
+def test_budget_zero_is_the_plain_round_trip(tmp_path: Path) -> None:
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    outcome = optimize(source, target, provider="cpu", budget=0)
+    assert not outcome.improved and onnx.load(target).graph == onnx.load(source).graph
+
+
+def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4,4] x) => (float[4,4] y) {
+            noise = RandomNormalLike(x)
+            zero = Constant<value_float = 0.0>()
+            calm = Add(x, zero)
+            y = Add(calm, noise)
+        }""")
+    onnx.save(model, tmp_path / "random.onnx")
+    outcome = optimize(tmp_path / "random.onnx", provider="cpu", budget=20)
+    assert not outcome.improved and "nothing can be compared" in outcome.message
+
+
+def test_user_data_takes_part_in_acceptance(tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    original = accept.reference_outputs
+
+    def spy(model: Any, feeds: Any) -> Any:
+        seen.append(len(feeds))
+        return original(model, feeds)
+
+    monkeypatch.setattr(accept, "reference_outputs", spy)
+    data = {"x": np.ones((1, 4, 32), np.float32)}
+    optimize(_lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", provider="cpu", budget=20, data=[data])
+    assert seen == [3]
+
+
+def test_the_error_bound_is_twice_the_originals_own() -> None:
+    own = Error(1e-4, 1e-3)
+    assert Error(1.9e-4, 1.9e-3).within(own, 0.0)
+    assert not Error(2.1e-4, 1e-3).within(own, 0.0)
+    assert not Error(1e-4, 2.1e-3).within(own, 0.0)
+    assert Error(5e-7, 5e-7).within(Error(0.0, 0.0), 1e-6) and not Error(2e-6, 0.0).within(Error(0.0, 0.0), 1e-6)
+
+
+def test_compare_notices_everything() -> None:
+    wanted = [np.array([1.0, 2.0, np.nan, np.inf]), np.array([1, 2])]
+    assert compare([a.copy() for a in wanted], wanted) == Error(0.0, 0.0)
+    infinite = Error(float("inf"), float("inf"))
+    assert compare([np.array([1.0, 2.0, 0.0, np.inf]), wanted[1]], wanted) == infinite, "a NaN that went away"
+    assert compare([np.array([1.0, np.nan, np.nan, np.inf]), wanted[1]], wanted) == infinite
+    assert compare([wanted[0], np.array([1, 3])], wanted) == infinite, "integers are exact"
+    assert compare([wanted[0][:3], wanted[1]], wanted) == infinite
+    assert compare([np.array([1.0, 2.1, np.nan, np.inf]), wanted[1]], wanted).relative_l2 == pytest.approx(0.1 / 5**0.5)
+
+
+def test_first_failing_is_the_guilty_step() -> None:
+    for guilty in range(1, 8):
+        assert accept.first_failing(7, lambda n, g=guilty: n < g) == guilty  # type: ignore[misc]
+
+
+def test_the_reference_agrees_with_onnxruntime(tmp_path: Path) -> None:
+    model = load(_block(tmp_path / "block.onnx"))
+    feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (1, 2)]
+    for feed, reference in zip(feeds, reference_outputs(model, feeds), strict=True):
+        assert compare(_run(tmp_path / "block.onnx", feed), reference).relative_l2 < 1e-5
+
+
+def test_opaque_nodes_run_in_their_own_type_in_the_reference(tmp_path: Path) -> None:
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,6] x) => (float[2,3] y, int64[2,3] i) {
+            k = Constant<value_ints = [3]>()
+            top, i = TopK(x, k)
+            y = Neg(top)
+        }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(tmp_path / "m.onnx")
+    feeds = random_inputs(loaded, {}, 3)
+    assert compare(_run(tmp_path / "m.onnx", feeds), reference_outputs(loaded, [feeds])[0]).relative_l2 < 1e-6
+
+
+# The command line
+
+
+def _invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source, target, summary = _lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", tmp_path / "s.json"
+    result = _invoke(source, "-o", target, "--provider", "cpu", "--json", summary, "--budget", "20", "--input", "x=2x4x32")
+    assert result.exit_code == 0, result.output
+    for text in ("latency", "nodes", "relative error", "rules that fired", "improved"):
+        assert text in result.output
+    record = json.loads(summary.read_text())
+    assert record["improved"] and record["fired"][0]["sites"] >= 1 and record["error_after"]["relative_l2"] < 1e-6
+
+
+def test_explain_names_reasons(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source = _lora(tmp_path / "lora.onnx")
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20, explain="y")
+    assert any("the rule wants" in e.outcome for e in outcome.explanations)
+    assert any("saves" in e.outcome for e in outcome.explanations)
+    one = next(e.rule for e in outcome.explanations)
+    by_rule = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20, explain=one)
+    assert by_rule.explanations and all(e.rule[:-1] == one[:-1] for e in by_rule.explanations)
+    result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain")
+    assert result.exit_code == 0 and "why (not)" in result.output
+
+
+def _expect(result: Any, *texts: str) -> None:
+    assert result.exit_code == 2, result.output
+    message = result.stderr.strip()
+    assert len(message.splitlines()) == 1 and "Traceback" not in message, message
+    for text in texts:
+        assert text in message
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    target.write_bytes(b"previous")
+    truncated = tmp_path / "truncated.onnx"
+    truncated.write_bytes(source.read_bytes()[:2000])
+    text = tmp_path / "text.onnx"
+    text.write_text("this is no model")
+    cases = [
+        ((truncated,), ("truncated.onnx",)),
+        ((text,), ("text.onnx",)),
+        ((tmp_path / "missing.onnx",), ("missing.onnx",)),
+        ((source, "--input", "nope=2x4x32"), ("nope", "x")),
+        ((source, "--input", "x=2x4"), ("x", "dimensions")),
+        ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
+        ((source, "--input", "x2x5"), ("NAME=2x128",)),
+        ((source, "--data", tmp_path / "none.npz"), ("none.npz",)),
+        ((source, "--rules", tmp_path / "none.rules"), ("none.rules",)),
+        ((source, "--explain", "nothing-like-it"), ("nothing-like-it",)),
+    ]
+    for arguments, texts in cases:
+        _expect(_invoke(*arguments, "-o", target, "--provider", "cpu", "--budget", "5"), *texts)
+        assert target.read_bytes() == b"previous"
+    assert {p.name for p in tmp_path.iterdir()} == {"lora.onnx", "out.onnx", "truncated.onnx", "text.onnx", "cache"}
+
+
+def test_a_corrupt_rule_database_or_cache_is_named(tmp_path: Path) -> None:
+    source = _lora(tmp_path / "lora.onnx")
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"SQLite format 3\0" + b"garbage" * 100)
+    _expect(_invoke(source, "--provider", "cpu", "--rules", broken), "broken.sqlite")
+    cache = tmp_path / "cache"
+    cache.mkdir(exist_ok=True)
+    (cache / "profile.sqlite").write_bytes(b"no database at all" * 100)
+    _expect(_invoke(source, "--provider", "cpu"), "profile.sqlite", "delete it")
+
+
+def test_cuda_without_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewriter.runtime_env._cuda_device_present", lambda: False)
+    _expect(_invoke(_lora(tmp_path / "lora.onnx"), "--provider", "cuda"), "no CUDA device", "--provider cpu")
+
+
+def test_an_unwritable_output_is_named(tmp_path: Path) -> None:
+    _expect(_invoke(_lora(tmp_path / "lora.onnx"), "-o", tmp_path / "no" / "such" / "o.onnx", "--budget", "0"), "o.onnx")
+
+
+def test_opaque_custom_nodes_survive_optimisation(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    """A contrib operator between two adapters passes through byte for byte."""
+    path = _lora(tmp_path / "lora.onnx")
+    model = onnx.load(path)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.node[-1].output[0] = "sum"
+    model.graph.node.append(helper.make_node("QuickGelu", ["sum"], ["y"], domain="com.microsoft", name="keep", alpha=1.5))
+    onnx.save(model, path)
+    outcome = optimize(path, tmp_path / "o.onnx", provider="cpu", budget=20)
+    written = onnx.load(tmp_path / "o.onnx")
+    assert outcome.improved and written.graph.node[-1] == model.graph.node[-1]
