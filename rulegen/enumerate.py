@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mugraph.domains.base import Array, Unsupported
-from mugraph.domains.field import SAFE_PRIMES, FieldArray, FiniteField
+from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.node import Term, make, var
 from mugraph.ops import Operator, get_operator
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
@@ -610,7 +610,7 @@ class Enumeration:
 
 def _field_seed(seed: int, evaluation: int) -> int:
     """A seed for the domain of one evaluation."""
-    return int(np.random.default_rng([seed, evaluation, len(SAFE_PRIMES)]).integers(1 << 62))
+    return int(np.random.default_rng([seed, evaluation, 0xF1E1D]).integers(1 << 62))
 
 
 def enumerate_terms(workload: Workload, max_ops: int | None = None, seed: int = 0) -> Enumeration:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mugraph.domains.range import Range
+from mugraph.interp import infer_types
 from mugraph.node import AttrValue, Term, substitute, var, walk
 from mugraph.ops import get_operator
 from mugraph.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
@@ -39,8 +40,6 @@ class Typing:
         return self._types[term]
 
     def _infer(self, term: Term) -> TensorType | None:
-        from mugraph.interp import infer_types
-
         if term.is_var:
             return self.variables[term.name]
         operands = [self._types[o] for o in term.inputs]
