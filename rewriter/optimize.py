@@ -215,9 +215,10 @@ class _Run:
         ids = ",".join(sorted(rule.id for rule in self.rules))
         return digest(self.model.digest(), ids, self.options, environment(self.provider), str(VERDICT_VERSION))
 
-    def new_search(self) -> Search:
+    def new_search(self, costs: CostModel | None = None) -> Search:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
-        costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
+        if costs is None:
+            costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
         oracle = RangeOracle(op_types, self.assume_finite, Folder(self.model, self.model.graph).fold)
 
         def report(expanded: int, start: float, best: float) -> None:
@@ -230,11 +231,17 @@ class _Run:
         """Searches, checks and measures; writes the winner or the original."""
         outcome, now = self.outcome, time.monotonic()
         search = self.new_search()
+        costs = search.costs
         banned = frozenset(r.id for r in self.rules if self.store.verdict(self.quarantine_key(r.id)))
         outcome.dropped += [f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)]
         searched = search.run(self.model.graph, banned)
+        for _ in range(2):
+            if not searched.better or not costs.second_opinion(self.model.graph, searched.better[0].graph):
+                break
+            search = self.new_search(costs)
+            searched = search.run(self.model.graph, banned)
         outcome.expanded, outcome.generated = searched.expanded, searched.generated
-        outcome.measured_costs, outcome.estimated_costs = search.costs.measured, len(search.costs.estimated)
+        outcome.measured_costs, outcome.estimated_costs = costs.measured, len(costs.estimated)
         outcome.predicted_before = outcome.predicted_after = searched.start.cost
         self.store.flush()
         now = self.lap("search", now)
@@ -268,35 +275,57 @@ class _Run:
                 )
                 return None
             outcome.error_before, outcome.tolerance_floor = acceptance.own, acceptance.floor
-            best: tuple[Candidate, accept.Timing, Error, Path] | None = None
-            tried = self.portfolio(search, searched)
-            for number, proposal in enumerate(tried):
-                if best is not None and time.monotonic() - self.began > self.budget / 2:
-                    outcome.notes.append(f"the budget ended after {number} of {len(tried)} candidates were measured")
-                    break
-                self.progress(f"measuring candidate {number + 1} of {len(tried)} end to end")
-                trial = self.verified(search, proposal, acceptance, Path(folder))
-                if trial is None:
-                    continue
-                timing = acceptance.pair(trial.session, self.budget / 4 / len(tried))
-                # The first is the best by the cost model: another one takes its place only where it is clearly faster.
-                if timing.faster and (best is None or timing.ratio < best[1].ratio * 0.99):
-                    best = (trial.candidate, timing, trial.error, trial.path)
-                del trial
-            if best is None:
+            fastest = self.fastest(self.trials(search, searched, acceptance, Path(folder)), acceptance)
+            if fastest is None:
                 outcome.message = "no candidate was faster end to end beyond noise: the original was written"
                 return None
-            candidate, outcome.paired, outcome.error_after, path = best
+            best, outcome.paired = fastest
+            outcome.error_after = best.error
             self.progress("confirming the winner under default settings")
             acceptance.close()
-            outcome.latency = accept.confirm(original, path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
+            outcome.latency = accept.confirm(original, best.path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
             if outcome.latency.ratio >= 1.0:
                 outcome.message = (
                     f"the winner ({outcome.paired.ratio:.3f} paired) was not faster under default settings "
                     f"({outcome.latency.ratio:.3f}): the original was written"
                 )
                 return None
-            return candidate
+            return best.candidate
+
+    def trials(
+        self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path
+    ) -> list[tuple[float, _Trial]]:
+        """The candidates that are right, with a first impression of their speed, the most promising first."""
+        tried = self.portfolio(search, searched)
+        found: list[tuple[float, _Trial]] = []
+        for number, proposal in enumerate(tried):
+            if found and time.monotonic() - self.began > self.budget / 2:
+                self.outcome.notes.append(f"the budget allowed {number} of {len(tried)} candidates to be tried end to end")
+                break
+            self.progress(f"trying candidate {number + 1} of {len(tried)} end to end")
+            trial = self.verified(search, proposal, acceptance, folder)
+            if trial is None:
+                continue
+            # One candidate needs no comparison; of several the first, best by the cost model, has the benefit of the doubt.
+            ratio = acceptance.pair(trial.session, self.budget / 40).ratio if len(tried) > 1 else 1.0
+            found.append((ratio * (0.99 if number == 0 else 1.0), trial))
+            trial.session = None
+        found.sort(key=lambda item: item[0])
+        return found
+
+    def fastest(
+        self, trials: Sequence[tuple[float, _Trial]], acceptance: accept.Acceptance
+    ) -> tuple[_Trial, accept.Timing] | None:
+        """The first of the two most promising that fresh paired measurements show to be faster beyond noise.
+
+        What made a candidate look promising does not count here: the luckiest of several noisy numbers is too good.
+        """
+        for _, trial in trials[:2]:
+            self.progress("measuring the most promising candidate against the original")
+            timing = acceptance.pair(acceptance.open(trial.path), self.budget / 4)
+            if timing.faster:
+                return trial, timing
+        return None
 
     def portfolio(self, search: Search, searched: Searched) -> list[Candidate]:
         """The best candidate, the best without one of its rules, and the next best that use other rules.

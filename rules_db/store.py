@@ -74,7 +74,9 @@ class RuleStore:
         name = path or parsed.render_as_string(hide_password=True)
         if path and path != ":memory:" and not path.startswith("file:") and not os.path.exists(path):
             if not create:
-                raise StoreError(f"{path}: there is no such rule database; grow one with 'rulegen grow --rules {path}'")
+                raise StoreError(
+                    f"{path}: there is no such rule database; grow one with 'rulegen grow --group linear --rules {path}'"
+                )
             if not os.path.isdir(os.path.dirname(path) or "."):
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
         try:
