@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 from mugraph.shape import DataType, SymDim, evaluate_dim
@@ -56,7 +56,7 @@ class Term:
     size: int
     """Number of operator applications, shared subterms counted each time (TASO's operator count of a tree)."""
 
-    _table: WeakValueDictionary[Any, Term] = WeakValueDictionary()
+    _table: ClassVar[WeakValueDictionary[Any, Term]] = WeakValueDictionary()
 
     def __new__(cls, op: str, attrs: Attrs, inputs: tuple[Term, ...], out: int) -> Term:
         attr_key = tuple((name, _key(value)) for name, value in attrs)

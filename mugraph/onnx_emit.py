@@ -240,9 +240,7 @@ class _Emitter:
             name = self.tables.names[value]
             assert name is not None, "outputs and captured values have names"
             made.append(
-                onnx.helper.make_node(
-                    "Identity", [self.names[source]], [name], name=_unique("Identity", self.node_names)
-                )
+                onnx.helper.make_node("Identity", [self.names[source]], [name], name=_unique("Identity", self.node_names))
             )
         return made
 

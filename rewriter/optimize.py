@@ -284,7 +284,7 @@ class _Run:
             self.progress("confirming the winner under default settings")
             acceptance.close()
             outcome.latency = accept.confirm(original, best.path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
-            if outcome.latency.ratio >= 1.0:
+            if outcome.latency.ratio > 0.997:
                 outcome.message = (
                     f"the winner ({outcome.paired.ratio:.3f} paired) was not faster under default settings "
                     f"({outcome.latency.ratio:.3f}): the original was written"

@@ -156,7 +156,9 @@ def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, accept.T
     assert not outcome.improved and "nothing can be compared" in outcome.message
 
 
-def test_user_data_takes_part_in_acceptance(tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_data_takes_part_in_acceptance(
+    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
     original = accept.reference_outputs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, delete, insert, select
+from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -58,9 +58,6 @@ class ProfileStore:
                 "ONNX_SUPEROPT_CACHE to another directory"
             ) from problem
 
-    def __contains__(self, signature: str) -> bool:
-        return signature in self._known
-
     def get(self, signature: str) -> float | None:
         return self._known.get(signature)
 
@@ -86,11 +83,6 @@ class ProfileStore:
     def remember(self, key: str, value: str) -> None:
         if self._engine is not None:
             self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": key, "value": value}])
-
-    def forget(self, key: str) -> None:
-        if self._engine is not None:
-            with self._engine.begin() as connection:
-                connection.execute(delete(_VERDICTS).where(_VERDICTS.c.key == key))
 
     def _write(self, statement: object, rows: list[dict[str, object]]) -> None:
         assert self._engine is not None

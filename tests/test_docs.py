@@ -1,0 +1,33 @@
+"""The documentation's examples run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from rewriter.cli import main
+from rules_db.exchange import format_rule
+from rules_db.store import shipped_rules
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_tour_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tour.md").read_text(), re.S)
+    assert len(blocks) >= 7
+    exec(compile("\n".join(blocks), "docs/tour.md", "exec"), {})
+
+
+def test_the_rule_shown_is_the_rule_shipped() -> None:
+    page = (ROOT / "docs" / "rules.md").read_text()
+    (shown,) = re.findall(r"```\n(rule .*?)```", page, re.S)
+    assert shown.strip() in {format_rule(rule).strip() for rule in shipped_rules()}
+
+
+def test_the_readme_names_every_option() -> None:
+    readme = (ROOT / "README.md").read_text()
+    documented = CliRunner().invoke(main, ["--help"]).output
+    for option in sorted(set(re.findall(r"--[a-z][a-z-]+", documented)) - {"--help", "--version"}):
+        assert option in readme, option
