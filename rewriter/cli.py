@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -108,6 +109,10 @@ def main(
                 raise InputError(f"--json {json_file}: cannot be written ({problem.strerror})") from None
     except (ModelError, InputError, ProviderError, ProfileError, StoreError) as problem:
         click.echo(f"onnx-superopt: {problem}", err=True)
+        sys.exit(2)
+    except OSError as problem:  # no room for temporary files, say
+        name = problem.filename or tempfile.gettempdir()
+        click.echo(f"onnx-superopt: {name}: {problem.strerror}; free space, or set TMPDIR to another directory", err=True)
         sys.exit(2)
     if outcome.explanations:
         print_explanations(outcome.explanations, console)

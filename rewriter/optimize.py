@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -16,7 +17,7 @@ import onnx
 from mugraph.fold import Folder
 from mugraph.graph import Graph
 from mugraph.onnx_io import Model, load, open_in, save
-from mugraph.shape import DataType
+from mugraph.shape import DataType, Undecided
 from rewriter import accept
 from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.store import default_profile_path
@@ -133,8 +134,31 @@ def optimize(
     Raises:
         ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each.
     """
-    run = _Run(model, output, provider, shapes or {}, data, rules, budget, alpha, top, assume_finite, explain, cache, progress)
-    return run.execute(use_verdicts)
+    options = _Options(
+        pick_provider(provider), dict(shapes or {}), list(data), budget, alpha, top, assume_finite, explain, use_verdicts
+    )
+    return _Run(model, output, rules, cache, options, progress).execute()
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the user asked for; see :func:`optimize`."""
+
+    provider: str
+    shapes: Mapping[str, Sequence[int]]
+    data: Sequence[Mapping[str, np.ndarray]]
+    budget: float
+    alpha: float
+    top: int
+    assume_finite: bool
+    explain: str | None
+    use_verdicts: bool
+
+    def digest(self) -> str:
+        """Of all that a verdict depends on."""
+        shapes = sorted((name, tuple(shape)) for name, shape in self.shapes.items())
+        data = [hashlib.sha256(feed[name].tobytes()).hexdigest() for feed in self.data for name in sorted(feed)]
+        return digest(str(shapes), str(data), str((self.budget, self.alpha, self.top, self.assume_finite)))
 
 
 @dataclass(slots=True)
@@ -152,40 +176,29 @@ class _Run:
         self,
         source: str | Path | onnx.ModelProto,
         output: str | Path | None,
-        provider: str,
-        shapes: Mapping[str, Sequence[int]],
-        data: Sequence[Mapping[str, np.ndarray]],
         rules: str | Sequence[Rule] | None,
-        budget: float,
-        alpha: float,
-        top: int,
-        assume_finite: bool,
-        explain: str | None,
         cache: Path | None,
+        options: _Options,
         progress: Progress,
     ) -> None:
         self.began = time.monotonic()
-        self.progress = progress
-        self.provider = pick_provider(provider)
-        self.data, self.budget, self.top, self.explain = list(data), budget, top, explain
-        self.limits = Limits(alpha=alpha, seconds=budget / 2)
+        self.options, self.progress = options, progress
+        self.provider, self.budget = options.provider, options.budget
         progress("reading the model")
         self.model: Model = load(source)
         name = "model" if isinstance(source, onnx.ModelProto) else str(source)
         if output is None:
             if isinstance(source, onnx.ModelProto):
                 raise InputError("a model in memory needs an output path")
-            output = Path(source).with_suffix("").with_suffix(".superopt.onnx")
+            output = Path(source).with_suffix(".superopt.onnx")
         self.output = Path(output)
-        self.sizes, assumed = bind_sizes(self.model, shapes)
+        self.sizes, assumed = bind_sizes(self.model, options.shapes)
         self.outcome = Outcome(name, str(self.output), provider=self.provider, environment=environment(self.provider))
         self.outcome.notes = list(self.model.notes)
         if assumed:
             self.outcome.notes.append(f"measured with {', '.join(assumed)}; set sizes with --input NAME=...")
         self.outcome.nodes_before = self.outcome.nodes_after = len(self.model.proto.graph.node)
-        self.options = digest(str(sorted((k, tuple(v)) for k, v in shapes.items())), str((alpha, assume_finite)))
-        self.assume_finite = assume_finite
-        if budget > 0:
+        if self.budget > 0:
             self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
             self.outcome.rules = len(self.rules)
             self.store = ProfileStore(cache or default_profile_path(), environment(self.provider))
@@ -195,7 +208,7 @@ class _Run:
         self.outcome.seconds[name] = round(self.outcome.seconds.get(name, 0.0) + now - since, 3)
         return now
 
-    def execute(self, use_verdicts: bool) -> Outcome:
+    def execute(self) -> Outcome:
         outcome = self.outcome
         now = self.lap("import", self.began)
         if self.budget <= 0:
@@ -204,7 +217,7 @@ class _Run:
             return self.outcome
         try:
             key = self.verdict_key()
-            remembered = self.store.verdict(key) if use_verdicts and not self.explain else None
+            remembered = self.store.verdict(key) if self.options.use_verdicts and not self.options.explain else None
             if remembered is None or not self.reuse(json.loads(remembered)):
                 self.decide(key)
         finally:
@@ -213,19 +226,20 @@ class _Run:
 
     def verdict_key(self) -> str:
         ids = ",".join(sorted(rule.id for rule in self.rules))
-        return digest(self.model.digest(), ids, self.options, environment(self.provider), str(VERDICT_VERSION))
+        return digest(self.model.digest(), ids, self.options.digest(), environment(self.provider), str(VERDICT_VERSION))
 
     def new_search(self, costs: CostModel | None = None) -> Search:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         if costs is None:
             costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
-        oracle = RangeOracle(op_types, self.assume_finite, Folder(self.model, self.model.graph).fold)
+        oracle = RangeOracle(op_types, self.options.assume_finite, Folder(self.model, self.model.graph).fold)
 
         def report(expanded: int, start: float, best: float) -> None:
             share = f"{best / start:.3f} of the original predicted"
             self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
-        return Search(self.rules, costs, oracle, self.limits, report)
+        limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
+        return Search(self.rules, costs, oracle, limits, report)
 
     def decide(self, key: str) -> None:
         """Searches, checks and measures; writes the winner or the original."""
@@ -245,7 +259,7 @@ class _Run:
         outcome.predicted_before = outcome.predicted_after = searched.start.cost
         self.store.flush()
         now = self.lap("search", now)
-        if self.explain:
+        if self.options.explain:
             outcome.explanations = list(self.explanations(search, searched.start))
         winner: Candidate | None = None
         if not searched.better:
@@ -260,7 +274,7 @@ class _Run:
     def choose(self, search: Search, searched: Searched) -> Candidate | None:
         """Numeric acceptance and paired timing of the best candidates; the fastest that is right, confirmed."""
         outcome = self.outcome
-        feeds = [*self.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+        feeds = [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
         with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
             original = open_in(self.model, self.model.graph, Path(folder))
             self.progress("running the original and its reference in float64")
@@ -295,7 +309,7 @@ class _Run:
     def trials(
         self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path
     ) -> list[tuple[float, _Trial]]:
-        """The candidates that are right, with a first impression of their speed, the most promising first."""
+        """The two most promising candidates that are right, with a first impression of their speed, the better first."""
         tried = self.portfolio(search, searched)
         found: list[tuple[float, _Trial]] = []
         for number, proposal in enumerate(tried):
@@ -308,19 +322,22 @@ class _Run:
                 continue
             # One candidate needs no comparison; of several the first, best by the cost model, has the benefit of the doubt.
             ratio = acceptance.pair(trial.session, self.budget / 40).ratio if len(tried) > 1 else 1.0
-            found.append((ratio * (0.99 if number == 0 else 1.0), trial))
             trial.session = None
-        found.sort(key=lambda item: item[0])
+            found.append((ratio * (0.99 if number == 0 else 1.0), trial))
+            found.sort(key=lambda item: item[0])
+            for _, loser in found[2:]:
+                loser.path.unlink()
+            del found[2:]
         return found
 
     def fastest(
         self, trials: Sequence[tuple[float, _Trial]], acceptance: accept.Acceptance
     ) -> tuple[_Trial, accept.Timing] | None:
-        """The first of the two most promising that fresh paired measurements show to be faster beyond noise.
+        """The first that fresh paired measurements show to be faster beyond noise.
 
         What made a candidate look promising does not count here: the luckiest of several noisy numbers is too good.
         """
-        for _, trial in trials[:2]:
+        for _, trial in trials:
             self.progress("measuring the most promising candidate against the original")
             timing = acceptance.pair(acceptance.open(trial.path), self.budget / 4)
             if timing.faster:
@@ -336,7 +353,7 @@ class _Run:
         picked, digests = [best], {best.graph.digest}
 
         def add(candidate: Candidate) -> None:
-            if candidate.graph.digest not in digests and candidate.cost < searched.start.cost and len(picked) < self.top:
+            if candidate.graph.digest not in digests and candidate.cost < searched.start.cost and len(picked) < self.options.top:
                 digests.add(candidate.graph.digest)
                 picked.append(candidate)
 
@@ -357,50 +374,60 @@ class _Run:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
         while candidate.moves:
             trial = self.evaluate(candidate, acceptance, folder)
-            if isinstance(trial, _Trial) and acceptance.accepts(trial.error):
+            if isinstance(trial, _Trial):
                 return trial
             moves = candidate.moves
 
             def passes(count: int, moves: tuple[Move, ...] = moves) -> bool:
                 tried = self.evaluate(replay(search, self.model.graph, moves[:count]), acceptance, folder)
-                return isinstance(tried, _Trial) and acceptance.accepts(tried.error)
+                if isinstance(tried, _Trial):
+                    tried.path.unlink()
+                return isinstance(tried, _Trial)
 
             guilty = moves[accept.first_failing(len(moves), passes) - 1].direction
-            reason = trial if isinstance(trial, str) else f"relative error {trial.error.relative_l2:.1e}"
-            text = f"{guilty.id}: {reason}, the original has {acceptance.own.relative_l2:.1e}; quarantined for this model"
+            text = f"{guilty.id}: with it {trial}; quarantined for this model"
             self.outcome.dropped.append(text)
             self.store.remember(self.quarantine_key(guilty.rule.id), text)
             candidate = replay(search, self.model.graph, [m for m in moves if m.direction.rule.id != guilty.rule.id])
         return None
 
     def evaluate(self, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | str:
-        """Builds and runs a candidate; the reason where it does not run."""
+        """Builds and runs a candidate; the reason where it cannot be built or does not run."""
         try:
             path = open_in(self.model, candidate.graph, folder)
+        except Undecided as problem:
+            return f"the rewritten model cannot be written ({problem})"
+        try:
             session = acceptance.open(path)
-            return _Trial(candidate, path, session, acceptance.error(session))
+            error = acceptance.error(session)
         except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
+            path.unlink()
             return f"the rewritten model does not run ({_first_line(problem)})"
+        if not acceptance.accepts(error):
+            path.unlink()
+            return f"its relative error is {error.relative_l2:.1e}, the original's is {acceptance.own.relative_l2:.1e}"
+        return _Trial(candidate, path, session, error)
 
     def quarantine_key(self, rule: str) -> str:
         return digest("quarantine", self.model.digest(), rule, environment(self.provider))
 
     def explanations(self, search: Search, start: Candidate) -> Sequence[Explanation]:
-        assert self.explain is not None
+        asked = self.options.explain
+        assert asked is not None
         graph = start.graph
-        if self.explain in self.model.values:
-            return list(explain_node(search, start, self.model.values[self.explain]))
+        if asked in self.model.values:
+            return list(explain_node(search, start, self.model.values[asked]))
         for index, origin in enumerate(self.model.origins):
-            if origin.name == self.explain:
+            if origin.name == asked:
                 node = next(n for n in graph.tables.nodes if n.origin == index)
                 if node.is_opaque:
-                    return [Explanation("", "", self.explain, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
+                    return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
                 return [e for v in node.values for e in explain_node(search, start, v)]
-        if self.explain == "all":
+        if asked == "all":
             return [e for d in search.directions for e in explain_rule(search, start, d.id, limit=1) if e.rule == d.id]
-        if any(rule.id.startswith(self.explain.rstrip("<>")) for rule in self.rules):
-            return list(explain_rule(search, start, self.explain))
-        raise InputError(f"--explain {self.explain}: neither a rule, a node nor a value of the model")
+        if any(rule.id.startswith(asked.rstrip("<>")) for rule in self.rules):
+            return list(explain_rule(search, start, asked))
+        raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
 
     def finish(self, winner: Candidate | None, key: str) -> None:
         """Records the verdict and writes the winner or the original."""

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
-from mugraph.onnx_io import load
+from mugraph.onnx_io import ModelError, load
 from rewriter import accept, optimize
 from rewriter.cli import main
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs
@@ -310,3 +310,37 @@ def test_opaque_custom_nodes_survive_optimisation(tmp_path: Path, timing: dict[s
     outcome = optimize(path, tmp_path / "o.onnx", provider="cpu", budget=20)
     written = onnx.load(tmp_path / "o.onnx")
     assert outcome.improved and written.graph.node[-1] == model.graph.node[-1]
+
+
+def test_no_room_for_temporary_files_blames_no_rule(
+    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is not the rules' fault: one message, nothing quarantined."""
+    import importlib
+
+    run = importlib.import_module("rewriter.optimize")
+    calls: list[int] = []
+    genuine = run.open_in
+
+    def full(model: Any, graph: Any, directory: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ModelError("candidate0.onnx cannot be written: No space left on device; make room")
+        return genuine(model, graph, directory)
+
+    monkeypatch.setattr(run, "open_in", full)
+    source = _lora(tmp_path / "lora.onnx")
+    _expect(_invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20"), "No space left")
+    assert not (tmp_path / "o.onnx").exists()
+    monkeypatch.setattr(run, "open_in", genuine)
+    again = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20)
+    assert again.improved and not again.dropped
+
+
+def test_another_budget_or_other_data_is_another_verdict(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source = _lora(tmp_path / "lora.onnx")
+    optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
+    assert not optimize(source, tmp_path / "a.onnx", provider="cpu", budget=25).cached_verdict
+    data = [{"x": np.ones((1, 4, 32), np.float32)}]
+    assert not optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20, data=data).cached_verdict
+    assert optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20, data=data).cached_verdict
