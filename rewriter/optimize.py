@@ -52,7 +52,7 @@ class Outcome:
 
     Attributes:
         improved: the written model is the rewritten one, faster beyond noise.
-        latency: confirmed under default settings, one session at a time.
+        latency: under default settings, as a user runs it.
         paired: side by side with spinning off, the decision's basis.
         error_before, error_after: against the float64 reference.
         message: why the original was kept, where it was.
@@ -297,8 +297,8 @@ class _Run:
             outcome.error_after = best.error
             self.progress("confirming the winner under default settings")
             acceptance.close()
-            outcome.latency = accept.confirm(original, best.path, feeds, self.provider, min(max(self.budget / 12, 1.0), 8.0))
-            if outcome.latency.ratio > 0.997:
+            outcome.latency = accept.confirm(original, best.path, feeds, self.provider, min(max(self.budget / 6, 2.0), 12.0))
+            if outcome.latency.ratio >= 1.0:
                 outcome.message = (
                     f"the winner ({outcome.paired.ratio:.3f} paired) was not faster under default settings "
                     f"({outcome.latency.ratio:.3f}): the original was written"

@@ -1,4 +1,4 @@
-"""Inputs to test with, and the high-precision reference to compare with (facts: measuring)."""
+"""Inputs to test with, and the high-precision reference to compare with (docs/measuring.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 An entry is a :class:`Poly`: a sum of rational coefficients times monomials over atoms. Atoms are the inputs' entries and
 applications of function symbols (inverse, square root, exp, erf, ...) to polynomials, so equal entries of a polynomial
-program are equal objects by value, and the prover translates the rest (facts: uninterpreted functions).
+program are equal objects by value, and the prover translates the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whole models: the optimised file against onnxruntime with all its optimisations on the original.
 
 Each model is optimised in a process of its own (cold, then warm), then original and result are timed again by this
-script under default settings, one session at a time, with an A/A row (the original against itself) for the noise.
+script, alternating under default settings, beside the original against itself (A/A) for the noise.
 
     python -m tools.bench.models zoo_models/bert.onnx zoo_models/llama.onnx ... [--json FILE]
 """
