@@ -64,29 +64,37 @@ def _spread(times: np.ndarray) -> float:
 def confirm(original: Path, candidate: Path, feeds: Sequence[Mapping[str, np.ndarray]], provider: str, seconds: float) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them.
 
-    Before each run there is a pause in which the other session's threads stop spinning. Without it the same model twice
-    gave median ratios from 0.83 to 1.01, with it 0.99 to 1.00; sessions alive one at a time differ by more than that.
+    Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
+    that is made second tends to be a percent faster, so each model is made first for half of the time.
     """
-    return _alternate([new_session(path, provider) for path in (original, candidate)], feeds, seconds, pause=0.03)
-
-
-def _alternate(sessions: Sequence[Any], feeds: Sequence[Mapping[str, np.ndarray]], seconds: float, pause: float = 0.0) -> Timing:
-    """Runs two sessions in turn until it is decided which is faster, or ``seconds`` are over."""
     times: tuple[list[float], list[float]] = ([], [])
+    for order in ((0, 1), (1, 0)):
+        sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+        _alternate(sessions[0], sessions[1], feeds, seconds / 2, times, pause=0.03)
+        del sessions
+        gc.collect()
+    return _timing(*times)
+
+
+def _alternate(
+    original: Any,
+    candidate: Any,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    seconds: float,
+    times: tuple[list[float], list[float]],
+    pause: float = 0.0,
+) -> None:
+    """Runs two sessions in turn for ``seconds``, at least six times, and adds to ``times`` in milliseconds."""
+    sessions = (original, candidate)
     for session in sessions:
         _run(session, dict(feeds[0]))
-    end = time.perf_counter() + seconds
-    while len(times[0]) < 6 or time.perf_counter() < end:
+    end, least = time.perf_counter() + seconds, len(times[0]) + 6
+    while len(times[0]) < least or time.perf_counter() < end:
         count = len(times[0])
         feed = dict(feeds[count % len(feeds)])
         for which in (0, 1) if count % 2 == 0 else (1, 0):
             time.sleep(pause)
             times[which].append(_run(sessions[which], feed))
-        if count >= 11 and count % 6 == 5:
-            timing = _timing(*times)
-            if timing.high < 0.99 or timing.low > 1.0 or timing.high - timing.low < 0.005:
-                return timing
-    return _timing(*times)
 
 
 def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
@@ -132,8 +140,10 @@ class Acceptance:
         return error.within(self.own, self.floor)
 
     def pair(self, session: Any, seconds: float) -> Timing:
-        """Times a candidate against the original, alternating in one process, until it is decided or ``seconds`` are over."""
-        return _alternate([self.original, session], self.feeds, seconds)
+        """A first impression of a candidate's speed: alternating with the original, spinning off."""
+        times: tuple[list[float], list[float]] = ([], [])
+        _alternate(self.original, session, self.feeds, seconds, times)
+        return _timing(*times)
 
     def close(self) -> None:
         """Frees the original's session, so that :func:`confirm` has the machine to itself."""
