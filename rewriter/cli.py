@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ def _shapes(items: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     for item in items:
         name, _, text = item.rpartition("=")
         sizes = [part for part in text.split("x") if part]
-        if not name or not all(part.isdigit() for part in sizes):
+        if not name or not all(part.isdecimal() and len(part) < 19 for part in sizes):
             raise InputError(f"--input {item}: write NAME=2x128, sizes joined by 'x' (NAME= for a scalar)")
         shapes[name] = tuple(map(int, sizes))
     return shapes
@@ -36,7 +37,7 @@ def _data(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise InputError(f"--data {path}: not a readable .npz file of the model's inputs ({problem})") from None
 
 
@@ -86,6 +87,8 @@ def main(
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
     console = Console(stderr=False)
     try:
+        if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
+            raise InputError(f"--json {json_file}: cannot be written there; name a file in an existing directory")
         with Console(stderr=True).status("starting") as status:
             outcome = optimize(
                 model,

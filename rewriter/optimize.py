@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.store import default_profile_path
 from rewriter.explain import Explanation, explain_node, explain_rule
 from rewriter.ranges import RangeOracle
-from rewriter.reference import Error, InputError, bind_sizes, random_inputs
+from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs
 from rewriter.runtime_env import digest, environment, pick_provider
 from rewriter.search import Candidate, Limits, Move, Search, Searched, replay, simplify
 from rules_db.rule import Rule
@@ -71,7 +72,6 @@ class Outcome:
     paired: accept.Timing | None = None
     error_before: Error | None = None
     error_after: Error | None = None
-    tolerance_floor: float = 0.0
     predicted_before: float = 0.0
     predicted_after: float = 0.0
     expanded: int = 0
@@ -86,7 +86,16 @@ class Outcome:
     explanations: list[Explanation] = field(default_factory=list)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2)
+        return json.dumps(_finite(asdict(self)), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities: ``null`` stands for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 Progress = Callable[[str], None]
@@ -134,6 +143,8 @@ def optimize(
     Raises:
         ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each.
     """
+    if not (math.isfinite(budget) and budget >= 0 and math.isfinite(alpha) and alpha >= 1):
+        raise InputError(f"budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on")
     options = _Options(
         pick_provider(provider), dict(shapes or {}), list(data), budget, alpha, top, assume_finite, explain, use_verdicts
     )
@@ -194,11 +205,15 @@ class _Run:
                 raise InputError("a model in memory needs an output path")
             output = Path(source).with_suffix(".superopt.onnx")
         self.output = Path(output)
+        if not self.output.parent.is_dir() or self.output.is_dir():
+            raise InputError(f"{self.output}: cannot be written there; name a file in an existing directory")
         self.sizes, assumed = bind_sizes(self.model, options.shapes)
+        check_data(self.model, options.data)
         self.outcome = Outcome(name, str(self.output), provider=self.provider, environment=environment(self.provider))
         self.outcome.notes = list(self.model.notes)
         if assumed:
             self.outcome.notes.append(f"measured with {', '.join(assumed)}; set sizes with --input NAME=...")
+        self.quarantined: set[str] = set()
         self.outcome.nodes_before = self.outcome.nodes_after = len(self.model.proto.graph.node)
         if self.budget > 0:
             self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
@@ -220,7 +235,7 @@ class _Run:
         try:
             key = self.verdict_key()
             remembered = self.store.verdict(key) if self.options.use_verdicts and not self.options.explain else None
-            if remembered is None or not self.reuse(json.loads(remembered)):
+            if remembered is None or not self.reuse(remembered):
                 self.decide(key)
         finally:
             self.store.close()
@@ -234,10 +249,12 @@ class _Run:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         if costs is None:
             costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
-        oracle = RangeOracle(op_types, self.options.assume_finite, Folder(self.model, self.model.graph).fold)
+        defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
+        fold = Folder(self.model, self.model.graph).fold
+        oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults)
 
         def report(expanded: int, start: float, best: float) -> None:
-            share = f"{best / start:.3f} of the original predicted"
+            share = f"{best / max(start, 1e-9):.3f} of the original predicted"
             self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
         limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
@@ -290,7 +307,7 @@ class _Run:
                     f"onnxruntime cannot run the original on test inputs ({_first_line(problem)}): it was written unchanged"
                 )
                 return None
-            outcome.error_before, outcome.tolerance_floor = acceptance.own, acceptance.floor
+            outcome.error_before = acceptance.own_error()
             trials = self.trials(search, searched, acceptance, Path(folder))
             acceptance.close()
             for trial in trials:
@@ -361,7 +378,9 @@ class _Run:
 
     def verified(self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | None:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
-        while candidate.moves:
+        start = search.start(self.model.graph)
+        candidate = self.without(search, candidate, self.quarantined)
+        while candidate.moves and candidate.cost < start.cost:
             trial = self.evaluate(candidate, acceptance, folder)
             if isinstance(trial, _Trial):
                 return trial
@@ -377,8 +396,16 @@ class _Run:
             text = f"{guilty.id}: with it {trial}; quarantined for this model"
             self.outcome.dropped.append(text)
             self.store.remember(self.quarantine_key(guilty.rule.id), text)
-            candidate = replay(search, self.model.graph, [m for m in moves if m.direction.rule.id != guilty.rule.id])
+            self.quarantined.add(guilty.rule.id)
+            candidate = self.without(search, candidate, self.quarantined)
         return None
+
+    def without(self, search: Search, candidate: Candidate, rules: Collection[str]) -> Candidate:
+        """The candidate without the moves of some rules, and without those that then gain nothing."""
+        kept = [m for m in candidate.moves if m.direction.rule.id not in rules]
+        if len(kept) == len(candidate.moves):
+            return candidate
+        return simplify(search, self.model.graph, replay(search, self.model.graph, kept))
 
     def evaluate(self, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | str:
         """Builds and runs a candidate; the reason where it cannot be built or does not run."""
@@ -388,13 +415,13 @@ class _Run:
             return f"the rewritten model cannot be written ({problem})"
         try:
             session = acceptance.open(path)
-            error = acceptance.error(session)
+            error, right = acceptance.judge(session)
         except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({_first_line(problem)})"
-        if not acceptance.accepts(error):
+        if not right:
             path.unlink()
-            return f"its relative error is {error.relative_l2:.1e}, the original's is {acceptance.own.relative_l2:.1e}"
+            return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
         return _Trial(candidate, path, session, error)
 
     def quarantine_key(self, rule: str) -> str:
@@ -408,7 +435,9 @@ class _Run:
             return list(explain_node(search, start, self.model.values[asked]))
         for index, origin in enumerate(self.model.origins):
             if origin.name == asked:
-                node = next(n for n in graph.tables.nodes if n.origin == index)
+                node = next((n for n in graph.tables.nodes if n.origin == index), None)
+                if node is None:
+                    return [Explanation("", "", asked, "a constant")]
                 if node.is_opaque:
                     return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
                 return [e for v in node.values for e in explain_node(search, start, v)]
@@ -420,10 +449,9 @@ class _Run:
 
     def finish(self, winner: Candidate | None, key: str) -> None:
         """Records the verdict and writes the winner or the original."""
-        outcome = self.outcome
-        if winner is None:
-            self.write(self.model.graph, time.monotonic())
-        else:
+        outcome, graph = self.outcome, self.model.graph
+        if winner is not None:
+            graph = winner.graph
             outcome.improved = True
             outcome.predicted_after = winner.cost
             outcome.fired = [
@@ -436,7 +464,7 @@ class _Run:
                 )
                 for move in winner.moves
             ]
-            self.write(winner.graph, time.monotonic())
+        self.write(graph, time.monotonic())
         moves = [] if winner is None else [[m.direction.id, m.keys] for m in winner.moves]
         record = asdict(outcome)
         for volatile in ("model", "output", "seconds", "explanations", "cached_verdict"):
@@ -444,21 +472,25 @@ class _Run:
         reached = None if winner is None else winner.graph.content_digest()
         self.store.remember(key, json.dumps({"outcome": record, "moves": moves, "graph": reached}))
 
-    def reuse(self, record: dict[str, Any]) -> bool:
-        """Replays a remembered verdict; false where it does not lead to the same graph any more."""
+    def reuse(self, remembered: str) -> bool:
+        """Replays a remembered verdict; false where it is damaged or does not lead to the same graph any more."""
         now = time.monotonic()
+        try:
+            record = json.loads(remembered)
+            known, recorded, reached = record["outcome"], record["moves"], record["graph"]
+        except (ValueError, KeyError, TypeError):
+            return False
         graph = self.model.graph
-        if record["moves"]:
+        if recorded:
             search = self.new_search()
             directions = {d.id: d for d in search.directions}
-            if any(rule not in directions for rule, _ in record["moves"]):
+            if any(rule not in directions for rule, _ in recorded):
                 return False
-            moves = [Move(directions[rule], (), tuple(keys), 0.0) for rule, keys in record["moves"]]
+            moves = [Move(directions[rule], (), tuple(keys), 0.0) for rule, keys in recorded]
             candidate = replay(search, graph, moves)
-            if candidate.graph.content_digest() != record["graph"]:
+            if candidate.graph.content_digest() != reached:
                 return False
             graph = candidate.graph
-        known = record["outcome"]
         fresh = Outcome(
             self.outcome.model, self.outcome.output, **{k: v for k, v in known.items() if k in Outcome.__dataclass_fields__}
         )

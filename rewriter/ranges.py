@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
-from mugraph.graph import Graph, Node
+from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, TensorType, concrete
 
@@ -20,15 +20,34 @@ MOVING = frozenset({"Compress", "Expand", "Gather", "GatherElements", "GatherND"
 """ONNX operators that only move entries of their first input; their range survives when they stay opaque."""
 
 _CHUNK = 1 << 22
-_HALF_LIMIT = 65504 / 2
+_LARGEST = {
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: 3.3895313892515355e38,
+    DataType.FLOAT: 3.4028234663852886e38,
+    DataType.DOUBLE: 1.7976931348623157e308,
+}
+
+
+_CARRIERS = frozenset(
+    {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "IsNaN", "Max", "Min", "Pad", "Reshape", "Slice", "Softmax"}
+    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"}
+)
+"""Operators that do not make a number beyond half the largest one any larger; a sum only if one operand holds such."""
+
+
+def _limit(type_: TensorType | None) -> float:
+    """Half the largest number of an element type, infinite for others than floats."""
+    return _LARGEST[type_.dtype] / 2 if type_ is not None and type_.dtype in _LARGEST else math.inf
 
 
 def _rounded(range_: Range, type_: TensorType | None) -> Range:
-    """What is left of a range in float16, where a known bound says that entries reach the largest numbers."""
-    if type_ is None or type_.dtype != DataType.FLOAT16:
-        return range_
-    low = -math.inf < range_.lo < -_HALF_LIMIT
-    high = _HALF_LIMIT < range_.hi < math.inf
+    """What is left of a range in an element type, where a known bound says that entries may exceed its largest number.
+
+    In float16, half of that is enough: a score of -16 added to a mask of -65504 rounds to -inf.
+    """
+    limit = _limit(type_) * (1 if type_ is not None and type_.dtype == DataType.FLOAT16 else 2)
+    low = -math.inf < range_.lo < -limit
+    high = limit < range_.hi < math.inf
     if not (low or high):
         return range_
     return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
@@ -37,12 +56,14 @@ def _rounded(range_: Range, type_: TensorType | None) -> Range:
 class RangeOracle:
     """Ranges of values as the model first defined them; what a value means does not change with a substitution.
 
-    A float16 number beyond half the largest one counts as infinite: a score added to a mask of -65504 rounds to -inf.
+    A float16 number beyond half the largest one counts as infinite: a score added to a mask of -65504 rounds to -inf. In
+    wider types such a number is *huge*: a score vanishes beside it, but two masks add up to -inf.
 
     Args:
         op_types: ONNX op type of opaque nodes, by origin.
         assume_finite: model inputs of floating type hold no infinity and no NaN (stated in the report).
         fold: evaluates a value that depends on constants alone (causal masks are computed so); ``None`` if it cannot.
+        defaults: values of overridable initializers.
     """
 
     def __init__(
@@ -50,10 +71,13 @@ class RangeOracle:
         op_types: dict[int, str],
         assume_finite: bool = True,
         fold: Callable[[int], np.ndarray | None] = lambda value: None,
+        defaults: Mapping[int, Constant] | None = None,
     ) -> None:
+        self.defaults = defaults or {}
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.known: dict[int, Range] = {}
+        self.huge: set[int] = set()
 
     def range(self, graph: Graph, value: int) -> Range:
         stack = [value]
@@ -64,20 +88,31 @@ class RangeOracle:
                 continue
             maker = graph.tables.makers.get(current)
             if maker is None:
-                self.known[current] = self._leaf(graph, current)
+                self._enter(graph, current, self._leaf(graph, current))
                 continue
             folded = self._folded(graph, current)
             if folded is not None:
-                self.known[current] = self._constant(folded)
+                self._enter(graph, current, self._constant(folded))
                 continue
             missing = [v for v in maker[0].inputs if v not in self.known]
             if missing:
                 stack.extend(missing)
             else:
-                for index, range_ in enumerate(self._node(maker[0])):
-                    result = maker[0].values[index]
-                    self.known[result] = _rounded(range_, graph.type(result))
+                huge = sum(v in self.huge for v in maker[0].inputs)
+                adds = maker[0].op in ("Add", "Sub") and huge > 1
+                overflows = huge > 0 and (adds or not (maker[0].is_opaque or maker[0].op in _CARRIERS))
+                for result, range_ in zip(maker[0].values, self._node(maker[0]), strict=True):
+                    self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
+                    limit = _limit(graph.type(result))
+                    if huge and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
+                        self.huge.add(result)
         return self.known[value]
+
+    def _enter(self, graph: Graph, value: int, range_: Range) -> None:
+        self.known[value] = range_
+        limit = _limit(graph.type(value))
+        if math.isfinite(range_.lo) and math.isfinite(range_.hi) and (range_.lo < -limit or range_.hi > limit):
+            self.huge.add(value)
 
     def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
         type_ = graph.type(value)
@@ -89,6 +124,8 @@ class RangeOracle:
         constant = graph.tables.constants.get(value)
         if constant is not None:
             return self._constant(constant.load())
+        if value in self.defaults:  # whoever overrides it may give the same kind of values
+            return self._constant(self.defaults[value].load()).join(Range.finite_input())
         type_ = graph.type(value)
         integral = type_ is not None and type_.dtype not in (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE)
         if type_ is not None and type_.dtype == DataType.BOOL:
@@ -100,7 +137,8 @@ class RangeOracle:
         """The exact range; large weights in chunks, without the facts about rows."""
         if array.dtype == np.float16:
             wide = array.astype(np.float32)
-            array = np.where(wide > _HALF_LIMIT, np.inf, np.where(wide < -_HALF_LIMIT, -np.inf, wide))
+            limit = _LARGEST[DataType.FLOAT16] / 2
+            array = np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide))
         if array.size <= _CHUNK:
             return Range.of(array)
         flat = array.reshape(-1)

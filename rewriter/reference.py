@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from mugraph.domains import Real, Unsupported
 from mugraph.graph import Graph, Node
 from mugraph.onnx_io import Model
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, TensorType, concrete, evaluate_dim
+from mugraph.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
 from rewriter.runtime_env import new_session
 
-__all__ = ["Error", "InputError", "bind_sizes", "compare", "random_inputs", "reference_outputs"]
+__all__ = ["Error", "InputError", "bind_sizes", "check_data", "compare", "random_inputs", "reference_outputs", "worst"]
+
+_MOST_ELEMENTS = 1 << 31
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
 
@@ -55,7 +58,33 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
                 for symbol in sorted(rest.symbols()):
                     sizes[symbol] = 1 if axis == 0 else 128
                     assumed.append(f"{symbol} = {sizes[symbol]}")
+    for name, type_ in model.inputs.items():
+        measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
+        if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
+            raise InputError(f"--input {name}: {list(measured)} is no size that can be measured; give smaller sizes")
     return sizes, assumed
+
+
+def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """Checks user-given inputs.
+
+    Raises:
+        InputError: an input is missing, unknown, or of another element type, rank or size than the model declares.
+    """
+    for feed in data:
+        for name in feed.keys() ^ model.inputs.keys():
+            if name in model.inputs:
+                raise InputError(f"--data: input {name} is missing; the model's inputs are {', '.join(model.inputs)}")
+            if name not in model.defaults:
+                raise InputError(f"--data: the model has no input {name}; its inputs are {', '.join(model.inputs)}")
+        for name, type_ in model.inputs.items():
+            array = feed[name]
+            fits = len(array.shape) == type_.rank and all(
+                isinstance(dim, SymDim) or dim == size for dim, size in zip(type_.shape, array.shape, strict=False)
+            )
+            if array.dtype != type_.dtype.numpy() or not fits:
+                given = f"{array.dtype}{list(array.shape)}"
+                raise InputError(f"--data: input {name} is {given}, the model declares {type_}")
 
 
 def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str, np.ndarray]:
@@ -69,10 +98,10 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str
         if type_.dtype in FLOATS:
             feeds[name] = generator.standard_normal(shape, np.float32).astype(type_.dtype.numpy())
         elif type_.dtype == DataType.BOOL:
-            feeds[name] = generator.random(shape) < 0.8
+            feeds[name] = np.asarray(generator.random(shape) < 0.8)
         else:
             bound = _index_bound(model, model.values[name])
-            values = generator.integers(0, bound, shape) if bound else (generator.random(shape) < 0.8).astype(np.int64)
+            values = generator.integers(0, bound, shape) if bound else np.asarray(generator.random(shape) < 0.8, np.int64)
             if not bound and values.ndim and values.size:
                 values[..., 0] = 1  # a mask that hides everything is no test
             feeds[name] = values.astype(type_.dtype.numpy())
@@ -102,40 +131,56 @@ def _index_bound(model: Model, value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far outputs are from the reference: the worst over outputs; integers and booleans count as exact or infinite."""
+    """How far an output is from its reference; integers and booleans are exact or infinitely far."""
 
     relative_l2: float
     max_over_rms: float
 
+    @property
+    def is_small(self) -> bool:
+        """Whether twice as much would still be an approximation."""
+        return self.relative_l2 < 0.1 and math.isfinite(self.max_over_rms)
+
     def within(self, own: Error, floor: float) -> bool:
-        """Whether this error is acceptable beside the original's own (design: twice, with a floor by element type)."""
+        """Whether this error is acceptable beside the original's own: twice that, with a floor by element type."""
         return self.relative_l2 <= 2 * own.relative_l2 + floor and self.max_over_rms <= 2 * own.max_over_rms + 8 * floor
 
 
-def compare(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> Error:
-    """Error of ``outputs`` against ``reference``, output by output."""
-    l2 = worst = 0.0
-    for actual, wanted in zip(outputs, reference, strict=True):
-        if actual.shape != wanted.shape:
-            return Error(float("inf"), float("inf"))
-        if not np.issubdtype(wanted.dtype, np.floating):
-            if not np.array_equal(actual.astype(wanted.dtype), wanted):
-                return Error(float("inf"), float("inf"))
-            continue
-        a, w = actual.astype(np.float64), wanted.astype(np.float64)
-        special = ~np.isfinite(w)
-        if not np.array_equal(a[special], w[special], equal_nan=True):
-            return Error(float("inf"), float("inf"))
-        difference, known = np.abs(a[~special] - w[~special]), w[~special]
-        if not known.size:
-            continue
-        if not np.isfinite(difference).all():
-            return Error(float("inf"), float("inf"))
-        norm = float(np.sqrt(np.sum(known * known)))
-        l2 = max(l2, float(np.sqrt(np.sum(difference * difference))) / norm if norm else float(np.any(difference > 0)))
-        rms = norm / np.sqrt(known.size)
-        worst = max(worst, float(difference.max()) / rms if rms else float(np.any(difference > 0)))
-    return Error(l2, worst)
+INFINITE = Error(math.inf, math.inf)
+
+
+def worst(errors: Sequence[Error]) -> Error:
+    """The greatest of each measure."""
+    return Error(max((e.relative_l2 for e in errors), default=0.0), max((e.max_over_rms for e in errors), default=0.0))
+
+
+def compare(actual: np.ndarray, wanted: np.ndarray) -> Error:
+    """Error of one output against its reference."""
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    if actual.shape != wanted.shape:
+        return INFINITE
+    if not _is_float(wanted):
+        same = (
+            np.array_equal(actual, wanted) if wanted.dtype.kind in "OSU" else np.array_equal(actual.astype(wanted.dtype), wanted)
+        )
+        return Error(0.0, 0.0) if same else INFINITE
+    a, w = actual.astype(np.float64), wanted.astype(np.float64)
+    special = ~np.isfinite(w)
+    if not np.array_equal(a[special], w[special], equal_nan=True):
+        return INFINITE
+    difference, known = np.abs(a[~special] - w[~special]), w[~special]
+    if not known.size:
+        return Error(0.0, 0.0)
+    if not np.isfinite(difference).all():
+        return INFINITE
+    norm = float(np.sqrt(np.sum(known * known)))
+    if not norm:
+        return INFINITE if np.any(difference > 0) else Error(0.0, 0.0)
+    return Error(float(np.sqrt(np.sum(difference * difference))) / norm, float(difference.max()) * math.sqrt(known.size) / norm)
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return np.issubdtype(array.dtype, np.floating) or array.dtype.name in ("bfloat16", "float16")
 
 
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
@@ -188,7 +233,7 @@ def _run_opaque(model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndar
         type_ = graph.type(value)
         dtype = type_.dtype if type_ is not None else DataType.from_numpy(array.dtype)
         infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
-        feeds[names[value]] = array.astype(dtype.numpy())
+        feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
     unique = {info.name: info for info in infos}
     results = [onnx.ValueInfoProto(name=name) for name in origin.output if name]
     body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)

@@ -181,14 +181,43 @@ def test_the_error_bound_is_twice_the_originals_own() -> None:
 
 
 def test_compare_notices_everything() -> None:
-    wanted = [np.array([1.0, 2.0, np.nan, np.inf]), np.array([1, 2])]
-    assert compare([a.copy() for a in wanted], wanted) == Error(0.0, 0.0)
+    floats, ints = np.array([1.0, 2.0, np.nan, np.inf]), np.array([1, 2])
     infinite = Error(float("inf"), float("inf"))
-    assert compare([np.array([1.0, 2.0, 0.0, np.inf]), wanted[1]], wanted) == infinite, "a NaN that went away"
-    assert compare([np.array([1.0, np.nan, np.nan, np.inf]), wanted[1]], wanted) == infinite
-    assert compare([wanted[0], np.array([1, 3])], wanted) == infinite, "integers are exact"
-    assert compare([wanted[0][:3], wanted[1]], wanted) == infinite
-    assert compare([np.array([1.0, 2.1, np.nan, np.inf]), wanted[1]], wanted).relative_l2 == pytest.approx(0.1 / 5**0.5)
+    assert compare(floats.copy(), floats) == compare(ints, ints) == Error(0.0, 0.0)
+    assert compare(np.array([1.0, 2.0, 0.0, np.inf]), floats) == infinite, "a NaN that went away"
+    assert compare(np.array([1.0, np.nan, np.nan, np.inf]), floats) == infinite
+    assert compare(np.array([1, 3]), ints) == infinite, "integers are exact"
+    assert compare(floats[:3], floats) == infinite
+    assert compare(np.array([1.0, 2.1, np.nan, np.inf]), floats).relative_l2 == pytest.approx(0.1 / 5**0.5)
+    assert compare(np.array([1e-30]), np.array([0.0])) == infinite
+
+
+@pytest.mark.parametrize(
+    ("other", "type_"),
+    [
+        ("big = Mul(hundred, t) q = Cast<to = 6>(big)", "int32[N,4,48] q"),  # rounding decides the integer
+        ("big = Mul(hundred, t) q = Exp(big)", "float[N,4,48] q"),  # overflows in float32, not in float64
+    ],
+)
+def test_an_output_without_reference_disarms_no_other(
+    tmp_path: Path, timing: dict[str, accept.Timing], other: str, type_: str
+) -> None:
+    """Where the original itself is far from the reference, a false rule must still be caught on the other outputs."""
+    model = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4,48] x, float[N,4,48] z) => (float[N,4,48] y, {type_}) {{
+            three = Constant<value_float = 3.0>()
+            hundred = Constant<value_float = 100000.0>()
+            scaled = Mul(z, three)
+            y = Add(x, scaled)
+            t = Tanh(x)
+            {other}
+        }}""")
+    onnx.save(model, tmp_path / "m.onnx")
+    wrong = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", rules=[wrong], budget=20)
+    assert not outcome.improved and any(wrong.id in line for line in outcome.dropped)
+    json.loads(outcome.to_json())
 
 
 def test_first_failing_is_the_guilty_step() -> None:
@@ -200,7 +229,8 @@ def test_the_reference_agrees_with_onnxruntime(tmp_path: Path) -> None:
     model = load(_block(tmp_path / "block.onnx"))
     feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (1, 2)]
     for feed, reference in zip(feeds, reference_outputs(model, feeds), strict=True):
-        assert compare(_run(tmp_path / "block.onnx", feed), reference).relative_l2 < 1e-5
+        for actual, wanted in zip(_run(tmp_path / "block.onnx", feed), reference, strict=True):
+            assert compare(actual, wanted).relative_l2 < 1e-5
 
 
 def test_opaque_nodes_run_in_their_own_type_in_the_reference(tmp_path: Path) -> None:
@@ -214,7 +244,8 @@ def test_opaque_nodes_run_in_their_own_type_in_the_reference(tmp_path: Path) -> 
     onnx.save(model, tmp_path / "m.onnx")
     loaded = load(tmp_path / "m.onnx")
     feeds = random_inputs(loaded, {}, 3)
-    assert compare(_run(tmp_path / "m.onnx", feeds), reference_outputs(loaded, [feeds])[0]).relative_l2 < 1e-6
+    for actual, wanted in zip(_run(tmp_path / "m.onnx", feeds), reference_outputs(loaded, [feeds])[0], strict=True):
+        assert compare(actual, wanted).relative_l2 < 1e-6
 
 
 # The command line
@@ -261,6 +292,9 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     truncated.write_bytes(source.read_bytes()[:2000])
     text = tmp_path / "text.onnx"
     text.write_text("this is no model")
+    misnamed, mistyped = tmp_path / "misnamed.npz", tmp_path / "mistyped.npz"
+    np.savez(misnamed, z=np.ones(3))
+    np.savez(mistyped, x=np.ones((2, 4, 32)))
     cases = [
         ((truncated,), ("truncated.onnx",)),
         ((text,), ("text.onnx",)),
@@ -269,14 +303,27 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((source, "--input", "x=2x4"), ("x", "dimensions")),
         ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
         ((source, "--input", "x2x5"), ("NAME=2x128",)),
+        ((source, "--input", "x=100000000000x4x32"), ("x", "smaller")),
         ((source, "--data", tmp_path / "none.npz"), ("none.npz",)),
+        ((source, "--data", text), ("text.onnx",)),
+        ((source, "--data", misnamed), ("no input z",)),
+        ((source, "--data", mistyped), ("float64", "declares")),
+        ((source, "--json", tmp_path / "no" / "s.json"), ("s.json",)),
         ((source, "--rules", tmp_path / "none.rules"), ("none.rules",)),
         ((source, "--explain", "nothing-like-it"), ("nothing-like-it",)),
     ]
     for arguments, texts in cases:
         _expect(_invoke(*arguments, "-o", target, "--provider", "cpu", "--budget", "5"), *texts)
         assert target.read_bytes() == b"previous"
-    assert {p.name for p in tmp_path.iterdir()} == {"lora.onnx", "out.onnx", "truncated.onnx", "text.onnx", "cache"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "lora.onnx",
+        "out.onnx",
+        "truncated.onnx",
+        "text.onnx",
+        "misnamed.npz",
+        "mistyped.npz",
+        "cache",
+    }
 
 
 def test_a_corrupt_rule_database_or_cache_is_named(tmp_path: Path) -> None:
@@ -344,3 +391,29 @@ def test_another_budget_or_other_data_is_another_verdict(tmp_path: Path, timing:
     data = [{"x": np.ones((1, 4, 32), np.float32)}]
     assert not optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20, data=data).cached_verdict
     assert optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20, data=data).cached_verdict
+
+
+@pytest.mark.parametrize("body", ["y = Hardmax(x)", "y = Identity(x)"])
+def test_models_without_anything_to_price(tmp_path: Path, timing: dict[str, accept.Timing], body: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4,4] x) => (float[4,4] y) {{ {body} }}'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    assert not optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=10).improved
+
+
+def test_scalar_booleans_are_fed_as_arrays(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (bool b, float[4] x) => (float[4] y) { z = Neg(x) y = Where(b, x, z) }'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    feeds = random_inputs(model, {}, 1)
+    assert compare(_run(tmp_path / "m.onnx", feeds)[0], reference_outputs(model, [feeds])[0][0]) == Error(0.0, 0.0)
+
+
+def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    import sqlite3
+
+    source = _lora(tmp_path / "lora.onnx")
+    optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
+    with sqlite3.connect(tmp_path / "cache" / "profile.sqlite") as connection:
+        connection.execute("update verdicts set value = '{\"moves\": [broken'")
+    again = optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
+    assert again.improved and not again.cached_verdict

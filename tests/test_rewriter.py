@@ -209,6 +209,28 @@ def test_the_largest_float16_mask_counts_as_infinite(dtype: str, fires: bool) ->
     assert isinstance(result, Graph) is fires
 
 
+def test_two_float32_masks_add_up_to_infinity() -> None:
+    """A causal and a padding mask of the least float32 number overflow together: a fully masked row is NaN."""
+    b = Builder()
+    least = b.constant(np.asarray(np.finfo(np.float32).min, np.float32))
+    zero = b.constant(np.zeros((), np.float32))
+    masks = [b.op("Where", b.input("bool[4,4]"), least, zero) for _ in range(2)]
+    soft = b.op("Softmax", b.op("Add", b.op("Add", b.input("[4,4]"), masks[0]), masks[1]), axis=-1)
+    (result,) = outcome(b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft)), UNGUARD)
+    assert isinstance(result, NoMatch) and "not_nan(X) could not be shown" in result.reason
+
+
+def test_an_overridable_mask_may_be_overridden_by_its_like() -> None:
+    b = Builder()
+    mask = b.input("[4,4]")
+    default = Constant.of(np.full((4, 4), -np.inf, np.float32), parse_type("[4,4]"))
+    soft = b.op("Softmax", b.op("Add", b.input("[4,4]"), mask), axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), b.constant(np.zeros((), np.float32)), soft))
+    (match,) = matches(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({}, defaults={mask: default})), NoMatch)
+    assert isinstance(apply_match(match, graph, RangeOracle({})), Graph)
+
+
 def test_inputs_that_may_be_infinite_keep_the_guard() -> None:
     b = Builder()
     soft = b.op("Softmax", b.input("[4,4]"), axis=-1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, insert, select
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError
 
 __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 
@@ -53,10 +53,9 @@ class ProfileStore:
                 )
                 self._known = {row.signature: row.microseconds for row in rows}
         except (DatabaseError, OSError) as problem:
-            raise ProfileError(
-                f"{path}: the cost cache cannot be opened ({_first_line(problem)}); delete it or set "
-                "ONNX_SUPEROPT_CACHE to another directory"
-            ) from problem
+            raise self._error("opened", problem) from problem
+        # A cache that cannot be written is noticed now, not after the search.
+        self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": "opened", "value": environment}])
 
     def get(self, signature: str) -> float | None:
         return self._known.get(signature)
@@ -76,8 +75,11 @@ class ProfileStore:
         """A remembered end-to-end verdict."""
         if self._engine is None:
             return None
-        with self._engine.connect() as connection:
-            found = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
+        try:
+            with self._engine.connect() as connection:
+                found = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
+        except DatabaseError as problem:
+            raise self._error("read", problem) from problem
         return None if found is None else str(found[0])
 
     def remember(self, key: str, value: str) -> None:
@@ -89,11 +91,14 @@ class ProfileStore:
         try:
             with self._engine.begin() as connection:
                 connection.execute(statement, rows)  # type: ignore[call-overload]
-        except OperationalError as problem:
-            raise ProfileError(
-                f"{self.path}: the cost cache cannot be written ({_first_line(problem)}); free space, or set "
-                "ONNX_SUPEROPT_CACHE to a writable directory"
-            ) from problem
+        except DatabaseError as problem:
+            raise self._error("written", problem) from problem
+
+    def _error(self, what: str, problem: Exception) -> ProfileError:
+        return ProfileError(
+            f"{self.path}: the cost cache cannot be {what} ({_first_line(problem)}); delete it, free space, or set "
+            "ONNX_SUPEROPT_CACHE to a writable directory"
+        )
 
     def close(self) -> None:
         self.flush()
