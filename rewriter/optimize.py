@@ -312,7 +312,11 @@ class _Run:
             acceptance.close()
             for trial in trials:
                 self.progress("measuring the most promising candidate under default settings")
-                timing = accept.confirm(original, trial.path, feeds, self.provider, min(max(self.budget / 3, 2.0), 30.0))
+                seconds = min(max(self.budget / 3, 2.0), 30.0)
+                timing = accept.confirm(original, trial.path, feeds, self.provider, seconds)
+                if not timing.faster and timing.ratio < 0.995 and self.budget >= 30:
+                    self.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
+                    timing = accept.confirm(original, trial.path, feeds, self.provider, 2 * seconds)
                 if timing.faster:
                     outcome.paired, outcome.latency, outcome.error_after = trial.timing, timing, trial.error
                     return trial.candidate
@@ -320,6 +324,8 @@ class _Run:
                     f"the most promising candidate took {timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the "
                     "original's time, not less beyond noise: the original was written"
                 )
+                if time.monotonic() - self.began > self.budget:
+                    break
             outcome.message = outcome.message or "no candidate seemed faster end to end: the original was written"
             return None
 
