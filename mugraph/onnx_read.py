@@ -260,8 +260,12 @@ class _Reader:
             return
         try:
             self.read_understood(origin, node)
-        except (NotUnderstood, ShapeError, Undecided, UnicodeDecodeError) as problem:  # the last: an attribute of bytes
+        except ModelError:
+            raise
+        except (NotUnderstood, ShapeError, Undecided) as problem:
             self.read_opaque(origin, node, names, str(problem))
+        except (ValueError, TypeError, LookupError, ArithmeticError) as problem:  # attributes that make no sense
+            self.read_opaque(origin, node, names, f"malformed: {type(problem).__name__}: {' '.join(str(problem).split())}")
 
     def read_constant(self, node: NodeProto) -> Constant:
         if len(node.attribute) != 1 or len(node.output) != 1:

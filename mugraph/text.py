@@ -13,10 +13,12 @@ symbol; element types are written ``float``, ``float16``, ``int64``, as ONNX nam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from mugraph.node import AttrValue, AttrVar, Term, const, make, var
-from mugraph.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.shape import DataType, Dim, TensorType, symbol
 
 __all__ = ["Parser", "TextError", "format_attrs", "format_term", "format_value", "parse_term", "parse_type"]
 
@@ -25,6 +27,10 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^']*')|"
     r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|]))"
 )
+
+
+_MAX_DEPTH = 200
+"""Deepest nesting of operators and tuples that is read; terms themselves may be as deep as they like."""
 
 
 class TextError(ValueError):
@@ -77,7 +83,17 @@ class Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.kind, self.token = "", ""
+        self._depth = 0
         self.advance()
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level deeper, so that a text from outside cannot exhaust the stack."""
+        if self._depth >= _MAX_DEPTH:
+            raise TextError(f"more than {_MAX_DEPTH} levels of nesting in {self.text[:40]!r}...")
+        self._depth += 1
+        yield
+        self._depth -= 1
 
     def fail(self, expected: str) -> NoReturn:
         raise TextError(f"expected {expected} before {self.text[self.at - len(self.token) :][:40]!r} in {self.text!r}")
@@ -123,7 +139,8 @@ class Parser:
         if self.accept("("):
             items: list[AttrValue] = []
             while not self.accept(")"):
-                items.append(self.value())
+                with self.nested():
+                    items.append(self.value())
                 if not self.accept(","):
                     self.expect(")")
                     break
@@ -181,7 +198,8 @@ class Parser:
         self.expect("(")
         inputs: list[Term] = []
         while not self.accept(")"):
-            inputs.append(self.term())
+            with self.nested():
+                inputs.append(self.term())
             if not self.accept(","):
                 self.expect(")")
                 break
@@ -217,9 +235,4 @@ def parse_term(text: str) -> Term:
 def parse_type(text: str) -> TensorType:
     """Parses ``float16[n,64]``; without an element type it is ``float``."""
     result: TensorType = _whole(text, "type")
-    return result
-
-
-def parse_dim(text: str) -> Dim:
-    result: int | SymDim = _whole(text, "dim")
     return result

@@ -30,7 +30,10 @@ from rules_db.certificate import Instance
 from rules_db.condition import RANGE_PREDICATES, Condition, Facts
 from rules_db.rule import Rule, Side
 
-__all__ = ["Step", "check", "implied", "instantiate", "presence"]
+__all__ = ["MALFORMED", "Step", "check", "implied", "instantiate", "presence"]
+
+MALFORMED = "the rule is malformed, an attribute or argument is not of its kind"
+"""How the failure of a rule begins that cannot be examined at all."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,22 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
 
 def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
+    try:
+        return _check(rule, axioms)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+        Undecided,
+    ) as problem:
+        return [f"{MALFORMED}: {type(problem).__name__}: {problem}"]
+
+
+def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     try:

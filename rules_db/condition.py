@@ -211,10 +211,10 @@ class Condition:
     arguments: tuple[Argument, ...]
 
     def holds(self, facts: Facts) -> bool | None:
-        """Yes, no, or ``None`` where it cannot be shown. An ill-typed term in it means no."""
+        """Yes, no, or ``None`` where it cannot be shown. An ill-typed term in it means no, and so does an axis that is none."""
         try:
             return PREDICATES[self.predicate](facts, *self.arguments)
-        except ShapeError:
+        except (ShapeError, IndexError):
             return False
         except Undecided:
             return None

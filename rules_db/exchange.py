@@ -180,5 +180,7 @@ def read_rules(path: str | Path) -> list[Rule]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
-        raise RuleTextError(f"{path}: cannot read the rules ({reason}); give a .rules file that 'rulegen export' wrote") from None
+        raise RuleTextError(
+            f"{path}: cannot read the rules ({reason}); give a .rules file, such as 'rulegen grow --out' writes"
+        ) from None
     return parse_rules(text, str(path))

@@ -48,9 +48,13 @@ def _as_url(url: str) -> sa.URL:
     if "://" in url:
         try:
             return make_url(url)
-        except sa.exc.ArgumentError:
+        except (sa.exc.ArgumentError, ValueError):  # the latter: a port that is no number
             raise StoreError(f"{url}: not a database URL; write e.g. sqlite:///rules.db or postgresql://host/name") from None
     return sa.URL.create("sqlite", database=os.path.abspath(url))
+
+
+def _grow_one(name: str) -> str:
+    return f"grow one with 'rulegen grow --group linear --rules {name}'"
 
 
 class RuleStore:
@@ -72,27 +76,32 @@ class RuleStore:
         parsed = _as_url(url)
         path = parsed.database if parsed.get_backend_name() == "sqlite" else None
         name = path or parsed.render_as_string(hide_password=True)
-        if path and path != ":memory:" and not path.startswith("file:") and not os.path.exists(path):
+        file = path and path.removeprefix("file:")
+        if path and file and file != ":memory:" and parsed.query.get("mode") != "memory" and not os.path.exists(file):
             if not create:
-                raise StoreError(
-                    f"{path}: there is no such rule database; grow one with 'rulegen grow --group linear --rules {path}'"
-                )
-            if not os.path.isdir(os.path.dirname(path) or "."):
+                raise StoreError(f"{path}: there is no such rule database; {_grow_one(path)}")
+            if not path.startswith("file:") and not os.path.isdir(os.path.dirname(path) or "."):
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
         try:
             engine = sa.create_engine(parsed, connect_args={"timeout": 30} if path else {})
         except (sa.exc.SQLAlchemyError, ImportError) as problem:
             raise StoreError(f"{name}: no driver for this database ({problem}); install it or use an SQLite path") from None
         store = RuleStore(engine, name)
-        store._guard(store._prepare)
+        try:
+            store._guard(lambda: store._prepare(create))
+        except StoreError:
+            store.close()
+            raise
         return store
 
-    def _prepare(self) -> None:
+    def _prepare(self, create: bool) -> None:
         with self._engine.begin() as connection:
             tables = set(sa.inspect(connection).get_table_names())
             if _ABOUT.name not in tables:
                 if tables:
                     raise StoreError(f"{self._name}: this database is not one of rules; give another path")
+                if not create:
+                    raise StoreError(f"{self._name}: this database is empty, it holds no rules; {_grow_one(self._name)}")
                 _METADATA.create_all(connection)
                 connection.execute(_ABOUT.insert().values(id=1, version=SCHEMA_VERSION))
                 return
@@ -112,7 +121,7 @@ class RuleStore:
             if "readonly" in reason or "read-only" in reason or "unable to open" in reason:
                 way_out = "make the file and its folder writable or give another path"
             elif "not a database" in reason or "malformed" in reason or "no such" in reason:
-                way_out = "the file is damaged; restore a copy, or delete it and grow or import the rules again"
+                way_out = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
             elif "locked" in reason:
                 way_out = "another process holds it; wait for that to end"
             else:

@@ -285,3 +285,39 @@ def test_bytes_of_a_model_with_external_data(tmp_path: Path) -> None:
     model = load(stored_model(tmp_path))
     with pytest.raises(ModelError, match="write it to a file"):
         to_bytes(model, model.graph)
+
+
+# Nodes that onnx's checker accepts and that make no sense all the same
+
+INT64 = TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "reason"),
+    [
+        (helper.make_node("Split", ["x"], ["y"], num_outputs=0), {}, "ZeroDivisionError"),
+        (helper.make_node("Slice", ["x", "a", "b", "c", "d"], ["y"]), {"a": [0], "b": [1], "c": [0], "d": [0]}, "ValueError"),
+        (helper.make_node("Slice", ["x", "a", "b"], ["y"]), {"a": [0, 1], "b": [1]}, "ValueError"),
+        (
+            helper.make_node("ConstantOfShape", ["a"], ["y"], value=helper.make_tensor("", FLOAT, [2], [1.0, 2.0])),
+            {"a": [5]},
+            "ValueError",
+        ),
+        (helper.make_node("Cast", ["x"], ["y"], to=99), {}, "ValueError: 99"),
+        (helper.make_node("Gather", ["a", "b"], ["y"]), {"a": [6, 1], "b": [9, 0]}, "IndexError"),
+    ],
+    ids=["parts", "step", "lengths", "value", "type", "index"],
+)
+def test_nodes_that_make_no_sense_are_opaque(node: onnx.NodeProto, constants: dict[str, list[int]], reason: str) -> None:
+    shape = [None] * (1 if node.op_type in ("Gather", "ConstantOfShape") else 2)
+    graph = helper.make_graph(
+        [node],
+        "malformed",
+        [helper.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", INT64 if node.op_type == "Gather" else FLOAT, shape)],
+        [numpy_helper.from_array(np.asarray(array, np.int64), name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = load(proto)
+    assert model.opaque[0].startswith(f"malformed: {reason}")
+    assert ModelProto.FromString(to_bytes(model, model.graph)) == proto

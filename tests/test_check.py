@@ -16,7 +16,7 @@ from rulegen.audit import audit, try_out
 from rulegen.certify import certify, z3check
 from rules_db.axioms import load_axioms, parse_axioms
 from rules_db.certificate import Certificate, Instance
-from rules_db.check import check, implied
+from rules_db.check import MALFORMED, check, implied
 from rules_db.condition import Condition, parse_condition
 from rules_db.rule import FloatClass, Rule
 
@@ -252,3 +252,31 @@ def test_the_random_test_tries_batches() -> None:
     rule = landmark("lora")
     runs, difference = try_out(rule, AXIOMS)
     assert runs >= 6 and difference is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Softmax[axis=foo](x)", "Transpose[perm=5](x)", "Reshape[drop=1,shape=7](x)"],
+)
+def test_attributes_of_the_wrong_kind_are_a_failure(text: str) -> None:
+    rule = Rule((parse_term(text),), (parse_term("x"),), {"x": TYPES["x"]}, (), FloatClass.EXACT, Certificate(()))
+    (reason,) = check(rule, AXIOMS)
+    assert reason.startswith(f"{MALFORMED}: TypeError: ")
+    assert {failure.examination for failure in audit([rule]).failures} == {"certificate"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("agree(x, x, foo)", MALFORMED),
+        ("moves(3, -1, -1)", MALFORMED),
+        ("dim(x, 3, m)", "the rule's own sample types contradict its condition dim(x, 3, m)"),
+    ],
+)
+def test_conditions_on_the_wrong_kind_are_a_failure(text: str, reason: str) -> None:
+    instance = Instance("neg.involution", (("x", parse_term("x")),))
+    rule = Rule(side("Neg(Neg(x))"), side("x"), {"x": TYPES["x"]}, (), FloatClass.EXACT, Certificate((instance,)))
+    assert check(rule, AXIOMS) == []
+    guarded = replace(rule, conditions=(condition(text),))
+    assert check(guarded, AXIOMS)[0].startswith(reason)
+    assert not audit([guarded]).passed

@@ -383,3 +383,19 @@ def test_casts_of_booleans() -> None:
     flags = np.asarray([True, False])
     assert FiniteField(0).cast(flags, DataType.FLOAT).p.tolist() == [1, 0]
     assert Real().cast(flags, DataType.FLOAT).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("to", "largest"),
+    [(DataType.FLOAT, 3.4028234663852886e38), (DataType.BFLOAT16, 3.3895313892515355e38), (DataType.FLOAT16, 65504)],
+)
+def test_casts_to_narrower_floats_overflow(to: DataType, largest: float) -> None:
+    mask = Range.of(np.asarray([[0.0, -1e308], [0.0, 0.0]]))
+    cast = RANGES.cast(mask, to)
+    assert cast.neg_inf and not cast.pos_inf and not cast.row_finite and cast.lo == -largest
+    beyond = RANGES.cast(Range.of(np.asarray([1e307, 1e308])), to)
+    assert beyond.pos_inf and not beyond.neg_inf and not beyond.row_finite
+    assert RANGES.cast(Range.of(np.asarray([largest, -largest])), to).finite
+    assert RANGES.cast(Range.finite_input(), to).finite
+    assert RANGES.cast(Range.of(np.asarray([1e-300])), to).zero
+    assert RANGES.cast(mask, DataType.DOUBLE) == mask

@@ -24,7 +24,7 @@ from mugraph.shape import (
     same_shape,
     symbol,
 )
-from mugraph.text import parse_dim, parse_type
+from mugraph.text import Parser, parse_type
 
 NAMES = ("n", "h", "s")
 POINT = {"n": 3, "h": 5, "s": 7}
@@ -84,7 +84,7 @@ def test_division_that_leaves_the_polynomials(divisor: Dim) -> None:
 @given(dims)
 @PROPERTY
 def test_text_of_a_dimension_round_trips(a: Dim) -> None:
-    assert parse_dim(str(a)) == a
+    assert Parser(str(a)).dim() == a
 
 
 @given(dims, dims)

@@ -208,3 +208,20 @@ def test_shipped_rules_stand() -> None:
     assert len({rule.id for rule in rules}) == len(rules)
     assert audit(rules).failures == ()
     assert open_rules() == rules
+
+
+def test_reading_leaves_empty_files_alone(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    assert "this database is empty, it holds no rules; grow one with" in error(str(empty), create=False)
+    assert empty.stat().st_size == 0
+    missing = tmp_path / "none.db"
+    assert "there is no such rule database" in error(f"sqlite:///file:{missing}?uri=true", create=False)
+    assert not missing.exists()
+    with RuleStore.open(str(empty)) as store:
+        assert len(store) == 0
+    assert open_rules(str(empty)) == []
+
+
+def test_a_port_that_is_no_number() -> None:
+    assert "not a database URL" in error("postgresql://localhost:abc/x")

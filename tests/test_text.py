@@ -141,3 +141,15 @@ def test_a_chain_of_ten_thousand_nodes() -> None:
     assert renamed is not term and substitute(renamed, {"y": var("x")}) is term
     del term, renamed
     assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("text", ["Neg(" * 3000 + "x" + ")" * 3000, "F[a=" + "(" * 3000 + "1" + ",)" * 3000 + "](x)"])
+def test_nesting_that_is_too_deep_is_refused(text: str) -> None:
+    with pytest.raises(TextError, match="more than 200 levels of nesting in") as caught:
+        parse_term(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_nesting_up_to_the_limit_is_read() -> None:
+    text = "Neg(" * 200 + "x" + ")" * 200
+    assert format_term(parse_term(text)) == text

@@ -1,7 +1,8 @@
 """Abstract interpretation: what is known of every entry of a tensor (sign, zero, finiteness).
 
 Arithmetic is that of the extended reals: sums, products and powers of finite numbers are finite. Two places where floats
-leave that model in practice are modelled: exp (exp(100) is infinite and exp(-200) zero in float32) and casts to float16.
+leave that model in practice are modelled: exp (exp(100) is infinite and exp(-200) zero in float32) and casts to a float
+type whose numbers do not reach as far.
 That model inputs are finite is an assumption of the caller (design: stated and switchable), made by starting from
 :meth:`Range.finite_input`. Everything not known is :meth:`Range.top`. The relational facts kept are per row of the last
 axis, because causal masks need them: some entry of each row is finite, is not zero, is zero. No reduction is over an
@@ -161,7 +162,12 @@ _BOUNDED = {"erf": (-1.0, 1.0), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sig
 _ROUNDING: dict[str, Callable[[float], float]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
 _EXP_LEAST, _EXP_MOST = -16.0, 11.0
 """Between them exp is neither zero nor infinite in any width down to float16 (2^-24 and 65504)."""
-_FLOAT16_TINY, _FLOAT16_MOST = 2.0**-24, 65504.0
+_LIMITS = {
+    DataType.FLOAT16: (2.0**-24, 65504.0),
+    DataType.BFLOAT16: (2.0**-133, (2 - 2.0**-7) * 2.0**127),
+    DataType.FLOAT: (2.0**-149, (2 - 2.0**-23) * 2.0**127),
+}
+"""The smallest and the largest positive number of a narrow float type."""
 
 
 class RangeDomain:
@@ -407,12 +413,16 @@ class RangeDomain:
             always, never = a.nonzero, a.lo == a.hi == 0 and a.finite
             ones = _range(float(always), float(not never), zero=a.zero)
             return replace(ones, row_nonzero=a.row_nonzero, row_zero=a.row_zero)
-        if to == DataType.FLOAT16:
-            above, below = _FLOAT16_MOST < a.hi < _INF, -_INF < a.lo < -_FLOAT16_MOST
-            lo, hi = (0.0 if abs(end) < _FLOAT16_TINY else end for end in (a.lo, a.hi))
+        if to in _LIMITS:
+            tiny, most = _LIMITS[to]
+            above, below = a.lo > most or most < a.hi < _INF, a.hi < -most or -_INF < a.lo < -most
+            vanishes = 0 < a.lo < tiny or -tiny < a.hi < 0
+            if to != DataType.FLOAT16 and not (above or below or vanishes):
+                return a  # float16 alone is so narrow that numbers of unknown size may vanish in it
+            lo, hi = (0.0 if abs(end) < tiny else end if math.isinf(end) else max(-most, min(end, most)) for end in (a.lo, a.hi))
             return _range(
-                -_FLOAT16_MOST if below else lo,
-                _FLOAT16_MOST if above else hi,
+                lo,
+                hi,
                 nan=a.nan,
                 neg_inf=a.neg_inf or below,
                 pos_inf=a.pos_inf or above,
