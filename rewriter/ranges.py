@@ -29,10 +29,14 @@ _LARGEST = {
 
 
 _CARRIERS = frozenset(
-    {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "IsNaN", "Max", "Min", "Pad", "Reshape", "Slice", "Softmax"}
+    {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Max", "Min", "Pad", "Reshape", "Slice"}
     | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"}
 )
 """Operators that do not make a number beyond half the largest one any larger; a sum only if one operand holds such."""
+
+
+_ABSORBERS = frozenset({"Erf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
+"""Operators whose results are small whatever their operands."""
 
 
 def _limit(type_: TensorType | None) -> float:
@@ -100,11 +104,12 @@ class RangeOracle:
             else:
                 huge = sum(v in self.huge for v in maker[0].inputs)
                 adds = maker[0].op in ("Add", "Sub") and huge > 1
-                overflows = huge > 0 and (adds or not (maker[0].is_opaque or maker[0].op in _CARRIERS))
+                absorbs = maker[0].op in _ABSORBERS
+                overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or maker[0].op in _CARRIERS))
                 for result, range_ in zip(maker[0].values, self._node(maker[0]), strict=True):
                     self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
                     limit = _limit(graph.type(result))
-                    if huge and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
+                    if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
                         self.huge.add(result)
         return self.known[value]
 

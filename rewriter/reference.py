@@ -72,7 +72,7 @@ def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:
         InputError: an input is missing, unknown, or of another element type, rank or size than the model declares.
     """
     for feed in data:
-        for name in feed.keys() ^ model.inputs.keys():
+        for name in sorted(feed.keys() ^ model.inputs.keys()):
             if name in model.inputs:
                 raise InputError(f"--data: input {name} is missing; the model's inputs are {', '.join(model.inputs)}")
             if name not in model.defaults:

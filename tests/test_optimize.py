@@ -306,7 +306,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((source, "--input", "x=100000000000x4x32"), ("x", "smaller")),
         ((source, "--data", tmp_path / "none.npz"), ("none.npz",)),
         ((source, "--data", text), ("text.onnx",)),
-        ((source, "--data", misnamed), ("no input z",)),
+        ((source, "--data", misnamed), ("input x is missing",)),
         ((source, "--data", mistyped), ("float64", "declares")),
         ((source, "--json", tmp_path / "no" / "s.json"), ("s.json",)),
         ((source, "--rules", tmp_path / "none.rules"), ("none.rules",)),

@@ -220,6 +220,18 @@ def test_two_float32_masks_add_up_to_infinity() -> None:
     assert isinstance(result, NoMatch) and "not_nan(X) could not be shown" in result.reason
 
 
+def test_the_guards_of_all_layers_go() -> None:
+    """A mask shared by layers is huge in each of them, and softmax absorbs it each time."""
+    b = Builder()
+    value, zero = b.input("[4,4]"), b.constant(np.zeros((), np.float32))
+    mask = b.op("Where", b.input("bool[4,4]"), zero, b.constant(np.asarray(np.finfo(np.float32).min, np.float32)))
+    for _ in range(3):
+        soft = b.op("Softmax", b.op("Add", b.op("MatMul", value, b.weight(4, 4)), mask), axis=-1)
+        value = b.op("MatMul", b.op("Where", b.op("IsNaN", soft), zero, soft), value)
+    results = outcome(b.graph(value), UNGUARD)
+    assert len(results) == 3 and all(isinstance(r, Graph) for r in results)
+
+
 def test_an_overridable_mask_may_be_overridden_by_its_like() -> None:
     b = Builder()
     mask = b.input("[4,4]")
