@@ -15,7 +15,20 @@ from weakref import WeakValueDictionary
 
 from mugraph.shape import DataType, SymDim, evaluate_dim
 
-__all__ = ["AttrValue", "AttrVar", "Attrs", "Term", "const", "make", "make_attrs", "substitute", "var", "variables", "walk"]
+__all__ = [
+    "AttrValue",
+    "AttrVar",
+    "Attrs",
+    "Term",
+    "bind_attrs",
+    "const",
+    "make",
+    "make_attrs",
+    "substitute",
+    "var",
+    "variables",
+    "walk",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,17 @@ def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue]
             inputs = tuple(done[operand] for operand in term.inputs)
             done[term] = Term(term.op, tuple((name, attr(value)) for name, value in term.attrs), inputs, term.out)
     return done[root]
+
+
+def bind_attrs(attrs: Attrs, dims: Mapping[str, Any]) -> Attrs:
+    """Attributes with dimension symbols replaced, where ``dims`` knows them."""
+
+    def bind(value: AttrValue) -> AttrValue:
+        if isinstance(value, tuple):
+            return tuple(bind(item) for item in value)
+        return evaluate_dim(value, dims) if isinstance(value, SymDim) else value
+
+    return tuple((name, bind(value)) for name, value in attrs)
 
 
 def substitute(

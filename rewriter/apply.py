@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from mugraph.graph import CycleError, Definition, Graph
-from mugraph.node import Term, walk
+from mugraph.node import Term, bind_attrs, walk
 from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, same_shape
-from rewriter.match import FLOATS, Match, NoMatch, check_guards, instantiate_attrs
+from rewriter.match import FLOATS, Match, NoMatch, check_guards
 from rewriter.ranges import RangeOracle
 
 __all__ = ["apply_match"]
@@ -53,7 +53,7 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, Dim]) -> dict[in
             for operand in term.inputs:
                 if operand not in values:
                     values[operand] = _literal(graph, operand, dtype)
-            attrs = instantiate_attrs(term, dims)
+            attrs = bind_attrs(term.attrs, dims)
             if term.op == "Split" and concrete(dict(attrs)["sizes"]) is None:
                 raise Undecided(f"the sizes {dict(attrs)['sizes']} of a Split are not numbers")
             node = tables.apply(term.op, attrs, [values[i] for i in term.inputs])

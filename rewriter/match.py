@@ -15,9 +15,9 @@ import numpy as np
 
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node
-from mugraph.node import AttrValue, Term, variables, walk
+from mugraph.node import AttrValue, Term, bind_attrs, variables, walk
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, evaluate_dim
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
 from rewriter.ranges import RangeOracle
 from rules_db.condition import Condition, Facts
 from rules_db.rule import Rule, Side, dim_symbols
@@ -352,7 +352,7 @@ class ModelFacts(Facts):
             elif term.is_var:
                 raise ShapeError(f"variable {term.name} is not bound")
             else:
-                attrs = instantiate_attrs(term, self.dims)
+                attrs = bind_attrs(term.attrs, self.dims)
                 outputs = get_operator(term.op).types(attrs, [self._types[i] for i in term.inputs])
                 self._types[term] = outputs[term.out]
         return self._types[root]
@@ -374,21 +374,10 @@ class ModelFacts(Facts):
                 ranges[term] = RangeDomain().const(term.attr("value"))
             else:
                 operator = get_operator(term.op)
-                ranges[term] = operator.run(RangeDomain(), instantiate_attrs(term, self.dims), [ranges[i] for i in term.inputs])[
+                ranges[term] = operator.run(RangeDomain(), bind_attrs(term.attrs, self.dims), [ranges[i] for i in term.inputs])[
                     term.out
                 ]
         return ranges[root]
-
-
-def instantiate_attrs(term: Term, dims: Mapping[str, Dim]) -> tuple[tuple[str, AttrValue], ...]:
-    """The attributes with bound dimension symbols replaced."""
-
-    def value(v: AttrValue) -> AttrValue:
-        if isinstance(v, tuple):
-            return tuple(value(item) for item in v)
-        return evaluate_dim(v, dims) if isinstance(v, SymDim) else v
-
-    return tuple((name, value(v)) for name, v in term.attrs)
 
 
 def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | dict[str, Dim]:
@@ -413,7 +402,7 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         return NoMatch("element types differ", match.values[0])
     for term in match.direction.interior:
         definition = graph.definition(match.binding[term])
-        if definition is not None and term.attrs and instantiate_attrs(term, dims) != definition[0].attrs:
+        if definition is not None and term.attrs and bind_attrs(term.attrs, dims) != definition[0].attrs:
             return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
     facts = ModelFacts(match, graph, oracle, dims)
     for condition in match.direction.rule.conditions:
@@ -427,4 +416,4 @@ def _explain(condition: Condition, verdict: bool | None) -> str:
     return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
 
 
-__all__ += ["FLOATS", "ModelFacts", "bind_dims", "check_guards", "instantiate_attrs"]
+__all__ += ["FLOATS", "ModelFacts", "bind_dims", "check_guards"]

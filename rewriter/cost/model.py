@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 
 from mugraph.graph import Graph, Node
-from mugraph.node import AttrValue
+from mugraph.node import AttrValue, bind_attrs
 from mugraph.ops import NotUnderstood, get_operator
-from mugraph.shape import DataType, Dim, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.shape import DataType, Dim, TensorType, Undecided, concrete, evaluate_dim
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import new_session
 
@@ -103,7 +103,7 @@ class CostModel:
             for index, value in enumerate(node.inputs)
             if (array := graph.tables.small_constant(value, 1)) is not None and array.size == 1
         )
-        return Signature(node.op, _bind(node.attrs, self.sizes), tuple(operands), constant, scalars)
+        return Signature(node.op, bind_attrs(node.attrs, self.sizes), tuple(operands), constant, scalars)
 
     def cost(self, graph: Graph, node: Node) -> float:
         """The node's time: measured, or a roofline estimate where that is not possible."""
@@ -243,15 +243,6 @@ class CostModel:
 
 def _tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def _bind(attrs: tuple[tuple[str, AttrValue], ...], sizes: Mapping[str, Dim]) -> tuple[tuple[str, AttrValue], ...]:
-    def value(v: AttrValue) -> AttrValue:
-        if isinstance(v, tuple):
-            return tuple(value(item) for item in v)
-        return evaluate_dim(v, sizes) if isinstance(v, SymDim) else v
-
-    return tuple((name, value(v)) for name, v in attrs)
 
 
 def _empty_session(provider: str) -> tuple[object, dict[str, np.ndarray]]:
