@@ -21,9 +21,11 @@ __all__ = [
     "Attrs",
     "Term",
     "bind_attrs",
+    "bind_value",
     "const",
     "make",
     "make_attrs",
+    "open_names",
     "substitute",
     "var",
     "variables",
@@ -83,7 +85,7 @@ class Term:
         for operand in inputs:
             content.update(operand.digest)
         term.digest = content.digest()
-        term.size = 0 if op in ("Var", "Const") else 1 + sum(operand.size for operand in inputs)
+        term.size = 1 + sum(operand.size for operand in inputs) if inputs else 0
         cls._table[key] = term
         return term
 
@@ -161,28 +163,37 @@ def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue]
     return done[root]
 
 
-def bind_attrs(attrs: Attrs, dims: Mapping[str, Any]) -> Attrs:
-    """Attributes with dimension symbols replaced, where ``dims`` knows them."""
+def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
+    """An attribute value with dimension symbols and attribute variables replaced, where ``binding`` knows them.
 
-    def bind(value: AttrValue) -> AttrValue:
-        if isinstance(value, tuple):
-            return tuple(bind(item) for item in value)
-        return evaluate_dim(value, dims) if isinstance(value, SymDim) else value
+    Attribute variables stand in it with their dollar sign: ``{"n": 4, "$axis": -1}``.
+    """
+    if isinstance(value, tuple):
+        return tuple(bind_value(item, binding) for item in value)
+    if isinstance(value, AttrVar):
+        return binding.get(str(value), value)
+    return evaluate_dim(value, binding) if isinstance(value, SymDim) else value
 
-    return tuple((name, bind(value)) for name, value in attrs)
+
+def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
+    """Attributes with their values bound as :func:`bind_value` does."""
+    return tuple((name, bind_value(value, binding)) for name, value in attrs)
+
+
+def open_names(value: AttrValue) -> Iterator[str]:
+    """Names of the attribute variables in an attribute value."""
+    if isinstance(value, AttrVar):
+        yield value.name
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from open_names(item)
 
 
 def substitute(
     root: Term, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Any] | None = None
 ) -> Term:
     """Replaces variables by terms, attribute variables by values and dimension symbols by dimensions; others stay."""
-    attrs, dims = attrs or {}, dims or {}
-
-    def map_attr(value: AttrValue) -> AttrValue:
-        if isinstance(value, tuple):
-            return tuple(map_attr(item) for item in value)
-        if isinstance(value, AttrVar):
-            return attrs.get(value.name, value)
-        return evaluate_dim(value, dims) if isinstance(value, SymDim) else value
-
-    return rebuild(root, lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else leaf, map_attr)
+    binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+    return rebuild(
+        root, lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else leaf, lambda value: bind_value(value, binding)
+    )

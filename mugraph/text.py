@@ -25,6 +25,7 @@ __all__ = ["Parser", "TextError", "format_attrs", "format_term", "format_value",
 _DTYPES = {member.name.lower(): member for member in DataType}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^']*')|"
+    r"(?P<digest>@[0-9a-f]{8})|"
     r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|]))"
 )
 

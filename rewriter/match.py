@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node
-from mugraph.node import AttrValue, Term, bind_attrs, variables, walk
+from mugraph.node import AttrValue, AttrVar, Term, bind_attrs, open_names, variables, walk
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
 from rewriter.ranges import RangeOracle
@@ -99,15 +99,21 @@ class Direction:
         return f"{'; '.join(map(repr, left))} -> {'; '.join(map(repr, right))}"
 
 
+def _open_attrs(roots: Side) -> set[str]:
+    """Names of the attribute variables in terms."""
+    return {name for term in walk(roots) for _, value in term.attrs for name in open_names(value)}
+
+
 def compile_rules(rules: Iterable[Rule]) -> list[Direction]:
-    """The usable directions: every output an operator, and every variable of the replacement bound by the pattern."""
+    """The usable directions: every output an operator, and all variables of the replacement bound by the pattern."""
     directions = []
     for rule in rules:
         for forward in (True, False):
             direction = Direction(rule, forward)
             roots_are_operators = all(root.inputs for root in direction.pattern)
             bound = set(variables(direction.pattern))
-            if roots_are_operators and bound.issuperset(variables(direction.replacement)):
+            opened = _open_attrs(direction.pattern).issuperset(_open_attrs(direction.replacement))
+            if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
                 directions.append(direction)
     return directions
 
@@ -118,6 +124,7 @@ class RootMatch:
 
     Attributes:
         binding: every term of that output's pattern to its value.
+        dims: what dimension symbols and attribute variables (``$name``) stand for, as far as attributes tell.
         passed: the definitions that the match rests on, of the values as they stood in the graph.
     """
 
@@ -125,7 +132,7 @@ class RootMatch:
     root: int
     value: int
     binding: tuple[tuple[Term, int], ...]
-    dims: tuple[tuple[str, Dim], ...]
+    dims: tuple[tuple[str, AttrValue], ...]
     passed: tuple[tuple[int, Definition | None], ...]
 
 
@@ -136,7 +143,7 @@ class Match:
     direction: Direction
     values: tuple[int, ...]
     binding: Binding
-    dims: Mapping[str, Dim]
+    dims: Mapping[str, AttrValue]
     passed: tuple[tuple[int, Definition | None], ...]
 
     @property
@@ -152,20 +159,22 @@ class Match:
 @dataclass(slots=True)
 class _State:
     binding: dict[Term, int] = field(default_factory=dict)
-    dims: dict[str, Dim] = field(default_factory=dict)
+    dims: dict[str, AttrValue] = field(default_factory=dict)
     passed: dict[int, Definition | None] = field(default_factory=dict)
 
     def copy(self) -> _State:
         return _State(dict(self.binding), dict(self.dims), dict(self.passed))
 
 
-def _match_attr(pattern: AttrValue, actual: AttrValue, dims: dict[str, Dim]) -> bool:
+def _match_attr(pattern: AttrValue, actual: AttrValue, dims: dict[str, AttrValue]) -> bool:
     if isinstance(pattern, tuple):
         return (
             isinstance(actual, tuple)
             and len(pattern) == len(actual)
             and all(_match_attr(p, a, dims) for p, a in zip(pattern, actual, strict=True))
         )
+    if isinstance(pattern, AttrVar):
+        return bool(dims.setdefault(str(pattern), actual) == actual)
     if isinstance(pattern, SymDim):
         name = _plain_symbol(pattern)
         if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
@@ -314,7 +323,7 @@ def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:
         yield from matches
 
 
-def bind_dims(match: Match, graph: Graph) -> dict[str, Dim]:
+def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
     """Binds the dimension symbols of the rule's sample types to the matched values' dimensions, counted from the end."""
     dims = dict(match.dims)
     for term, value in match.binding.items():
@@ -333,10 +342,10 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, Dim]:
 class ModelFacts(Facts):
     """Types and ranges of a rule's terms at a match: looked up where the model has the term, inferred elsewhere."""
 
-    def __init__(self, match: Match, graph: Graph, oracle: RangeOracle, dims: Mapping[str, Dim]) -> None:
+    def __init__(self, match: Match, graph: Graph, oracle: RangeOracle, binding: Mapping[str, AttrValue]) -> None:
         self.match, self.graph, self.oracle = match, graph, oracle
         self._types: dict[Term, TensorType] = {}
-        super().__init__(self._type, self._range, dims)
+        super().__init__(self._type, self._range, binding)
 
     def _type(self, root: Term) -> TensorType:
         for term in walk([root]):
@@ -352,7 +361,7 @@ class ModelFacts(Facts):
             elif term.is_var:
                 raise ShapeError(f"variable {term.name} is not bound")
             else:
-                attrs = bind_attrs(term.attrs, self.dims)
+                attrs = bind_attrs(term.attrs, self.binding)
                 outputs = get_operator(term.op).types(attrs, [self._types[i] for i in term.inputs])
                 self._types[term] = outputs[term.out]
         return self._types[root]
@@ -374,13 +383,12 @@ class ModelFacts(Facts):
                 ranges[term] = RangeDomain().const(term.attr("value"))
             else:
                 operator = get_operator(term.op)
-                ranges[term] = operator.run(RangeDomain(), bind_attrs(term.attrs, self.dims), [ranges[i] for i in term.inputs])[
-                    term.out
-                ]
+                attrs = bind_attrs(term.attrs, self.binding)
+                ranges[term] = operator.run(RangeDomain(), attrs, [ranges[i] for i in term.inputs])[term.out]
         return ranges[root]
 
 
-def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | dict[str, Dim]:
+def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | dict[str, AttrValue]:
     """Tests element types and every condition of the rule; the dimension symbols' values where all hold."""
     dims = bind_dims(match, graph)
     missing = match.direction.free_dims - dims.keys()

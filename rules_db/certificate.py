@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mugraph.node import AttrValue, Term, substitute
+from mugraph.node import AttrValue, Term, bind_value, substitute
 from mugraph.shape import Dim
 from mugraph.text import Parser, format_term, format_value
 
@@ -14,26 +14,41 @@ __all__ = ["Certificate", "Instance"]
 
 @dataclass(frozen=True)
 class Instance:
-    """A property with its variables replaced by terms and its attribute variables by values."""
+    """A property with its variables replaced by terms and its attribute variables by values.
+
+    Attributes:
+        axiom: name of the property.
+        terms, attrs: what its variables and attribute variables stand for.
+        digest: the first eight hexadecimal digits of the property's digest when the proof was found, or nothing. It proves
+            nothing; it says which property has changed where a certificate does not hold any more.
+    """
 
     axiom: str
     terms: tuple[tuple[str, Term], ...]
     attrs: tuple[tuple[str, AttrValue], ...] = ()
+    digest: str = ""
 
-    def substitute(self, terms: Mapping[str, Term], dims: Mapping[str, Dim]) -> Instance:
-        carrier = [(k, substitute(Term("Carrier", (("v", v),), (), 0), {}, dims=dims).attr("v")) for k, v in self.attrs]
-        return Instance(self.axiom, tuple((k, substitute(t, terms, dims=dims)) for k, t in self.terms), tuple(carrier))
+    def substitute(
+        self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
+    ) -> Instance:
+        binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+        return replace(
+            self,
+            terms=tuple((k, substitute(t, terms, attrs, dims)) for k, t in self.terms),
+            attrs=tuple((k, bind_value(v, binding)) for k, v in self.attrs),
+        )
 
     def __str__(self) -> str:
         parts = [f"{k}={format_term(t)}" for k, t in self.terms] + [f"${k}={format_value(v)}" for k, v in self.attrs]
-        return f"{self.axiom}{{{', '.join(parts)}}}"
+        return f"{self.axiom}{'@' + self.digest if self.digest else ''}{{{', '.join(parts)}}}"
 
     @staticmethod
     def parse(parser: Parser) -> Instance:
-        """Reads ``name.of.axiom{x=term, ..., $k=value, ...}``."""
+        """Reads ``name.of.axiom@digest{x=term, ..., $k=value, ...}``, with or without the digest."""
         name = parser.name("a property")
         while parser.accept("."):
             name += "." + parser.name("a property")
+        digest = parser.advance()[1:] if parser.kind == "digest" else ""
         parser.expect("{")
         terms: list[tuple[str, Term]] = []
         attrs: list[tuple[str, AttrValue]] = []
@@ -48,7 +63,7 @@ class Instance:
             if not parser.accept(","):
                 parser.expect("}")
                 break
-        return Instance(name, tuple(terms), tuple(attrs))
+        return Instance(name, tuple(terms), tuple(attrs), digest)
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,10 @@ class Certificate:
 
     instances: tuple[Instance, ...]
 
-    def substitute(self, terms: Mapping[str, Term], dims: Mapping[str, Dim]) -> Certificate:
-        return Certificate(tuple(i.substitute(terms, dims) for i in self.instances))
+    def substitute(
+        self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
+    ) -> Certificate:
+        return Certificate(tuple(i.substitute(terms, attrs, dims) for i in self.instances))
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.instances))

@@ -9,7 +9,9 @@ application where the rule is well-typed and its conditions hold. The rule is pr
 target is joined to its source.
 
 Instances' conditions must follow from the rule's: be among them, or be *implied* by the few syntactic laws below.
-Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's sample types.
+An attribute variable of the rule stands for any value, so that a proof treats it as a name and nothing more: no law below
+looks into it. Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's
+sample types and attributes.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ import numpy as np
 
 from mugraph.domains.range import Range
 from mugraph.interp import infer_types
-from mugraph.node import Term, substitute, walk
+from mugraph.node import Term, open_names, substitute, walk
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, Dim, TensorType, Undecided
-from rules_db.axioms import Axiom, open_names
+from rules_db.axioms import Axiom
 from rules_db.certificate import Instance
 from rules_db.condition import RANGE_PREDICATES, Condition, Facts
 from rules_db.rule import Rule, Side
@@ -50,18 +52,27 @@ class Step:
         return tuple(c.arguments[0] for c in self.conditions if c.predicate == "typed")
 
 
-def instantiate(instance: Instance, axioms: Mapping[str, Axiom]) -> Step:
-    """Writes an instance out. Raises ValueError for an unknown property or a variable too few or too many."""
+def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Collection[str] = ()) -> Step:
+    """Writes an instance out; attribute variables of the rule itself, ``open_attrs``, stay.
+
+    Raises:
+        ValueError: an unknown or changed property, or a variable too few or too many.
+    """
     axiom = axioms.get(instance.axiom)
     if axiom is None:
         raise ValueError(f"there is no operator property '{instance.axiom}'")
+    if instance.digest and not axiom.digest.startswith(instance.digest):
+        raise ValueError(
+            f"the operator property '{instance.axiom}' has changed since: the certificate cites {instance.digest}, "
+            f"it is {axiom.digest[:8]} now; grow the rule again"
+        )
     terms, attrs = dict(instance.terms), dict(instance.attrs)
     for kind, wanted, given in (("", axiom.variables, terms), ("$", axiom.attr_variables, attrs)):
         if set(wanted) != set(given):
             names = ", ".join(f"{kind}{name}" for name in sorted(set(wanted) ^ set(given)))
             raise ValueError(f"'{instance.axiom}' with unbound or unknown {names}")
     values = [*attrs.values(), *(value for term in walk(terms.values()) for _, value in term.attrs)]
-    if any(name for value in values for name in open_names(value)):
+    if any(name not in open_attrs for value in values for name in open_names(value)):
         raise ValueError(f"'{instance.axiom}' is not ground")
     return Step(
         substitute(axiom.left, terms, attrs),
@@ -166,7 +177,8 @@ def _least_rank(term: Term, given: Collection[Condition]) -> int:
 def _dimension(term: Term, axis: int, given: Collection[Condition]) -> Dim | None:
     """The size at a negative axis, where the conditions on variables tell."""
     for condition in given:
-        if condition.predicate == "dim" and condition.arguments[:2] == (term, axis):
+        known = condition.predicate == "dim" and not condition.open_names()
+        if known and condition.arguments[:2] == (term, axis):
             return cast(Dim, condition.arguments[2])
     if term.op == "MatMul" and axis >= -2 and all(_least_rank(i, given) >= 2 for i in term.inputs[axis + 2 :]):
         return _dimension(term.inputs[axis + 2], axis, given)
@@ -198,6 +210,8 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
     """Whether a condition on well-typed terms follows from the given ones by the laws written here."""
     if condition in given:
         return True
+    if condition.open_names():
+        return False  # the laws below read attributes
     name: str = condition.predicate
     arguments: tuple[Any, ...] = condition.arguments
     terms = condition.terms()
@@ -250,15 +264,18 @@ def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     try:
-        steps = [instantiate(instance, axioms) for instance in rule.certificate.instances]
+        steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         cited = [term for c in rule.conditions for term in c.terms()]
         sides = [side for step in steps for side in (step.left, step.right)]
-        types = infer_types([*rule.source, *rule.target, *cited, *sides], rule.types)
+        every = [*rule.source, *rule.target, *cited, *sides]
+        samples = {term: substitute(term, {}, rule.attrs) for term in walk(every)}
+        inferred = infer_types(samples.values(), rule.types)
+        types = {term: inferred[sample] for term, sample in samples.items()}
     except (ValueError, Undecided, KeyError) as problem:
         return [str(problem.args[0])]
 
     failures = []
-    facts = Facts(types.__getitem__, lambda term: Range.top())
+    facts = Facts(types.__getitem__, lambda term: Range.top(), {f"${name}": value for name, value in rule.attrs.items()})
     for condition in rule.conditions:
         if condition.predicate not in RANGE_PREDICATES and condition.holds(facts) is not True:
             failures.append(f"the rule's own sample types contradict its condition {condition}")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.domains.range import Range
-from mugraph.node import AttrValue, Term, substitute
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, broadcast, evaluate_dim, same_dim, same_shape
+from mugraph.node import AttrValue, Term, bind_value, open_names, substitute, walk
+from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, broadcast, same_dim, same_shape
 from mugraph.text import Parser, format_value
 
 __all__ = ["FLOATING", "PREDICATES", "RANGE_PREDICATES", "SIGNATURES", "SOLVERS", "Condition", "Facts", "parse_condition"]
@@ -22,15 +22,15 @@ FLOATING = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataTyp
 
 
 class Facts:
-    """What is known where a condition is asked: types, ranges and the binding of dimension symbols."""
+    """What is known where a condition is asked: types, ranges and the binding of dimension symbols and attribute variables."""
 
     def __init__(
         self,
         type_of: Callable[[Term], TensorType],
         range_of: Callable[[Term], Range],
-        dims: Mapping[str, Dim] | None = None,
+        binding: Mapping[str, AttrValue] | None = None,
     ) -> None:
-        self.type_of, self.range_of, self.dims = type_of, range_of, dims or {}
+        self.type_of, self.range_of, self.binding = type_of, range_of, binding or {}
 
     def shape(self, term: Term) -> tuple[Dim, ...]:
         return self.type_of(term).shape
@@ -55,8 +55,7 @@ def _agree(facts: Facts, x: Term, y: Term, axis: int) -> bool | None:
 def _tail(facts: Facts, x: Term, dims: tuple[Dim, ...]) -> bool | None:
     """The last dimensions of x are ``dims``."""
     shape = facts.shape(x)
-    wanted = tuple(evaluate_dim(d, facts.dims) for d in dims)
-    return same_shape(shape[len(shape) - len(dims) :], wanted) if len(shape) >= len(dims) else False
+    return same_shape(shape[len(shape) - len(dims) :], dims) if len(shape) >= len(dims) else False
 
 
 def _constant_along(facts: Facts, x: Term, axis: int) -> bool | None:
@@ -81,7 +80,7 @@ def _dim(facts: Facts, x: Term, axis: int, size: Dim) -> bool | None:
     shape = facts.shape(x)
     if len(shape) < -axis:
         return False
-    return same_dim(shape[axis], evaluate_dim(size, facts.dims) if isinstance(size, SymDim) else size)
+    return same_dim(shape[axis], size)
 
 
 def _fits(facts: Facts, x: Term, y: Term) -> bool | None:
@@ -213,7 +212,8 @@ class Condition:
     def holds(self, facts: Facts) -> bool | None:
         """Yes, no, or ``None`` where it cannot be shown. An ill-typed term in it means no, and so does an axis that is none."""
         try:
-            return PREDICATES[self.predicate](facts, *self.arguments)
+            arguments = (a if isinstance(a, Term) else bind_value(a, facts.binding) for a in self.arguments)
+            return PREDICATES[self.predicate](facts, *arguments)
         except (ShapeError, IndexError):
             return False
         except Undecided:
@@ -225,10 +225,16 @@ class Condition:
         def replace(argument: Argument) -> Argument:
             if isinstance(argument, Term):
                 return substitute(argument, terms, attrs, dims)
-            carrier = substitute(Term("Carrier", (("value", argument),), (), 0), {}, attrs, dims)
-            return carrier.attr("value")
+            return bind_value(argument, binding)
 
+        binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
         return Condition(self.predicate, tuple(replace(a) for a in self.arguments))
+
+    def open_names(self) -> set[str]:
+        """Names of the attribute variables in it."""
+        values = [a for a in self.arguments if not isinstance(a, Term)]
+        values += [value for term in walk(self.terms()) for _, value in term.attrs]
+        return {name for value in values for name in open_names(value)}
 
     def terms(self) -> Sequence[Term]:
         return [a for a in self.arguments if isinstance(a, Term)]

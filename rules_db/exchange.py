@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
-from mugraph.node import Term, walk
+from mugraph.node import AttrValue, Term, open_names, walk
 from mugraph.ops import get_operator
 from mugraph.shape import TensorType
-from mugraph.text import Parser, TextError, format_term
+from mugraph.text import Parser, TextError, format_term, format_value
 from rules_db.certificate import Certificate, Instance
 from rules_db.condition import Condition, parse_condition
 from rules_db.rule import FloatClass, Rule, Side
@@ -28,7 +29,8 @@ def format_rule(rule: Rule) -> str:
     """The block of a rule, ending with a newline."""
     lines = [
         f"rule {rule.id}",
-        "  let    " + " ".join(f"{name}:{type_}" for name, type_ in rule.types.items()),
+        "  let    "
+        + " ".join([*(f"{k}:{t}" for k, t in rule.types.items()), *(f"${k}:{format_value(v)}" for k, v in rule.attrs.items())]),
         "  source " + "; ".join(map(format_term, rule.source)),
         "  target " + "; ".join(map(format_term, rule.target)),
     ]
@@ -54,16 +56,22 @@ def _side(text: str) -> Side:
     return tuple(roots)
 
 
-def _types(text: str) -> dict[str, TensorType]:
+def _samples(text: str) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
+    """Sample types of variables and sample values of attribute variables."""
     parser = Parser(text)
     types: dict[str, TensorType] = {}
+    attrs: dict[str, AttrValue] = {}
     while parser.kind != "end":
+        is_attr = parser.accept("$")
         name = parser.name("a variable")
-        if name in types:
+        if name in (attrs if is_attr else types):
             raise TextError(f"variable '{name}' is declared twice")
         parser.expect(":")
-        types[name] = parser.type()
-    return types
+        if is_attr:
+            attrs[name] = parser.value()
+        else:
+            types[name] = parser.type()
+    return types, attrs
 
 
 def _conditions(text: str) -> tuple[Condition, ...]:
@@ -93,7 +101,7 @@ def _provenance(text: str) -> dict[str, str]:
 
 
 _FIELDS = {
-    "let": _types,
+    "let": _samples,
     "source": _side,
     "target": _side,
     "when": _conditions,
@@ -116,13 +124,17 @@ def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
         yield block
 
 
-def _check_names(roots: Iterable[Term], types: dict[str, TensorType]) -> None:
+def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dict[str, AttrValue]) -> None:
     for term in walk(roots):
         if term.is_var:
             if term.name not in types:
                 raise TextError(f"variable '{term.name}' is not declared by 'let'")
         elif term.op != "Const":
             get_operator(term.op)
+        for _, value in term.attrs:
+            for name in open_names(value):
+                if name not in attrs:
+                    raise TextError(f"attribute variable '${name}' is not declared by 'let'")
 
 
 def _parse_block(block: list[tuple[int, str]], file: str) -> Rule:
@@ -139,20 +151,22 @@ def _parse_block(block: list[tuple[int, str]], file: str) -> Rule:
         try:
             fields[name] = _FIELDS[name](value.strip())
             if name in ("source", "target") and "let" in fields:
-                _check_names(fields[name], fields["let"])  # type: ignore[arg-type]
+                _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
         except (TextError, KeyError, ValueError) as reason:
             raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
         raise RuleTextError(f"{file}:{number}: rule {identity} lacks {', '.join(missing)}; is the file truncated?")
+    types, attrs = cast(tuple[dict[str, TensorType], dict[str, AttrValue]], fields["let"])
     rule = Rule(
         fields["source"],  # type: ignore[arg-type]
         fields["target"],  # type: ignore[arg-type]
-        fields["let"],  # type: ignore[arg-type]
+        types,
         fields.get("when", ()),  # type: ignore[arg-type]
         fields["class"],  # type: ignore[arg-type]
         fields["proof"],  # type: ignore[arg-type]
         fields.get("from", {}),  # type: ignore[arg-type]
+        attrs,
     )
     if rule.id != identity.strip():
         raise RuleTextError(

@@ -773,3 +773,55 @@ def test_registry_suggests_a_name() -> None:
         get_operator("Gelo")
     assert all(record.name == name for name, record in REGISTRY.items())
     assert math.isinf(get_operator("Clip").defaults["max"])
+
+
+# Constant tensors, and what the zoo of exporters does not write
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ones[shape=(2,3)]()", np.ones((2, 3))),
+        ("Eye[size=3]()", np.eye(3)),
+        ("IdentityKernel[channels=2,kernel=(1,3)]()", np.eye(2)[:, :, None, None] * np.array([0, 1, 0])),
+        ("AveragingKernel[channels=2,kernel=(2,2)]()", np.full((2, 1, 2, 2), 0.25)),
+    ],
+)
+def test_constant_tensors(text: str, expected: np.ndarray) -> None:
+    term = parse_term(text)
+    assert term.size == 0  # a leaf
+    assert infer_types([term], {})[term] == type_of(expected.astype(F))
+    np.testing.assert_array_equal(evaluate([term], Real(), {})[term], expected)
+    (written,) = run_form(get_operator(term.op).to_onnx(term.attrs, [], 17), [], 17)
+    np.testing.assert_array_equal(written, expected)
+    for domain in (FiniteField(0), Symbolic()):
+        value = evaluate([term], domain, {})[term]
+        wanted = domain.move(lambda *rows: np.stack(rows), *(domain.const(Fraction(x)) for x in expected.reshape(-1)))
+        pairs = [(value.p, wanted.p), (value.q, wanted.q)] if isinstance(value, FieldArray) else [(value, wanted)]
+        for got, want in pairs:
+            np.testing.assert_array_equal(np.reshape(got, -1), np.reshape(want, -1))
+
+
+def test_fused_convolution_is_relu_of_the_convolution() -> None:
+    attrs = "[dilations=(1,1),group=1,pads=(1,1,1,1),strides=(1,1)]"
+    fused, plain = parse_term(f"FusedConv{attrs}(x, w)"), parse_term(f"Relu(Conv{attrs}(x, w))")
+    generator = np.random.default_rng(0)
+    inputs = {"x": generator.normal(size=(1, 3, 4, 5)), "w": generator.normal(size=(2, 3, 3, 3))}
+    values = evaluate([fused, plain], Real(), inputs)
+    np.testing.assert_array_equal(values[fused], values[plain])
+    assert values[fused].min() == 0
+
+
+def test_convolution_of_symbolic_channels() -> None:
+    def conv(group: str, x: str, w: str) -> TensorType:
+        term = parse_term(f"Conv[dilations=(1,1),group={group},pads=(1,1,1,1),strides=(1,1)](x, w)")
+        return infer_types([term], {"x": parse_type(x), "w": parse_type(w)})[term]
+
+    assert str(conv("1", "[n,c,h,w]", "[o,c,3,3]")) == "float[n,o,h,w]"
+    assert str(conv("2", "[n,2*c,h,w]", "[2*o,c,3,3]")) == "float[n,2*o,h,w]"
+    assert str(conv("c", "[n,c,h,w]", "[c,1,3,3]")) == "float[n,c,h,w]"
+    for group, x, w in (("2", "[n,2*c,h,w]", "[o,c,3,3]"), ("c", "[n,c,h,w]", "[4,1,3,3]"), ("1", "[n,c,h,w]", "[o,d,3,3]")):
+        with pytest.raises(Undecided):
+            conv(group, x, w)
+    with pytest.raises(ShapeError):
+        conv("2", "[n,6,h,w]", "[5,3,3,3]")

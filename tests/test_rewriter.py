@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,11 +22,11 @@ from rules_db.rule import FloatClass, Rule
 
 def rule(source: str, target: str, types: str, when: str = "") -> Rule:
     """An uncertified rule: these tests are about using rules, not about proving them."""
-    sides = [tuple(parse_term(part) for part in side.split(";")) for side in (source, target)]
+    before, after = (tuple(parse_term(part) for part in side.split(";")) for side in (source, target))
     pairs = dict(item.split(":") for item in types.split())
     conditions = tuple(parse_condition(Parser(c)) for c in when.split(" & ") if c)
     typed = {name: parse_type(text) for name, text in pairs.items()}
-    return Rule(*sides, typed, conditions, FloatClass.REASSOCIATES, Certificate(()))
+    return Rule(before, after, typed, conditions, FloatClass.REASSOCIATES, Certificate(()))
 
 
 ASSOCIATIVE = rule(
@@ -377,3 +379,49 @@ def test_near_misses_name_the_node_and_the_reason() -> None:
 def test_directions_need_their_variables_bound() -> None:
     assert [d.forward for d in compile_rules([UNGUARD])] == [True], "X -> Where(IsNaN(X), C, X) leaves C open"
     assert [d.forward for d in compile_rules([ASSOCIATIVE])] == [True, False]
+
+
+NEGATED = replace(rule("Concat[axis=$k](Neg(X), Neg(Y))", "Neg(Concat[axis=$k](X, Y))", "X:[m,n] Y:[m,p]"), attrs={"k": -1})
+SOFTMAXES = replace(
+    rule(
+        "Concat[axis=$k](Softmax[axis=$j](X), Softmax[axis=$j](Y))",
+        "Softmax[axis=$j](Concat[axis=$k](X, Y))",
+        "X:[m,n] Y:[m,n]",
+        "distinct($j, $k)",
+    ),
+    attrs={"j": -1, "k": -2},
+)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_attribute_variables_take_the_model_s_values(axis: int) -> None:
+    b = Builder()
+    x, y = b.input("[2,3]"), b.input("[2,3]")
+    (joined,) = outcome(b.graph(b.op("Concat", b.op("Neg", x), b.op("Neg", y), axis=axis)), NEGATED)
+    assert isinstance(joined, Graph) and sorted(ops(joined)) == ["Concat", "Neg"]
+    assert [dict(node.attrs)["axis"] for node in joined.nodes() if node.op == "Concat"] == [axis]
+    (parted,) = outcome(b.graph(b.op("Neg", b.op("Concat", x, y, axis=axis))), NEGATED, forward=False)
+    assert isinstance(parted, Graph) and sorted(ops(parted)) == ["Concat", "Neg", "Neg"]
+
+
+def test_an_attribute_variable_has_one_value() -> None:
+    b = Builder()
+    x, y = b.input("[2,2]"), b.input("[2,2]")
+    assert outcome(b.graph(b.op("Concat", b.op("Softmax", x, axis=-1), b.op("Softmax", y, axis=-2), axis=-1)), SOFTMAXES) == []
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_guards_ask_about_the_values_of_attribute_variables(axis: int) -> None:
+    b = Builder()
+    x, y = (b.op("Softmax", b.input("[2,2]"), axis=-1) for _ in range(2))
+    (after,) = outcome(b.graph(b.op("Concat", x, y, axis=axis)), SOFTMAXES)
+    if axis == -1:
+        assert isinstance(after, NoMatch) and "distinct($j, $k) does not hold" in after.reason
+    else:
+        assert isinstance(after, Graph)
+
+
+def test_a_direction_that_leaves_an_attribute_open_is_not_usable() -> None:
+    """Nothing on the right says along which axis to concatenate."""
+    lost = replace(rule("Concat[axis=$k](X, Y)", "Add(X, Y)", "X:[m,n] Y:[m,n]"), attrs={"k": -1})
+    assert [direction.forward for direction in compile_rules([lost])] == [True]

@@ -1,6 +1,6 @@
 """The operator registry: importing this package registers every family."""
 
-from mugraph.ops import convolution, elementwise, indexing, movement, normalization, product, reduction
+from mugraph.ops import constants, convolution, elementwise, indexing, movement, normalization, product, reduction
 from mugraph.ops.base import (
     ONNX_OPERATORS,
     REGISTRY,
@@ -22,6 +22,7 @@ __all__ = [
     "OnnxForm",
     "Operator",
     "Reading",
+    "constants",
     "convolution",
     "elementwise",
     "get_operator",

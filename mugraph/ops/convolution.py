@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -151,16 +152,26 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
     if x.rank != w.rank or x.rank < 3:
         raise ShapeError(f"Conv of {x} with {w}")
     kernel = concrete(w.shape[2:])
-    if kernel is None or not isinstance(w.shape[0], int):
+    if kernel is None:
         raise Undecided(f"Conv with weights {w}")
     channels = same_dim(x.shape[1], w.shape[1] * group)
     if channels is None:
         raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}")
-    if not channels or group < 1 or w.shape[0] % group:
+    if not channels or not _divides(group, w.shape[0]):
         raise ShapeError(f"Conv of {x} with {w} in {group} groups")
     if len(inputs) == 3 and inputs[2].shape != w.shape[:1]:
         raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], kernel))),)
+
+
+def _divides(group: Dim, channels: Dim) -> bool:
+    """Whether output channels fall into groups. Raises Undecided where that depends on symbols."""
+    if isinstance(group, int) and (group <= 1 or isinstance(channels, int)):
+        return group == 1 or (group > 1 and channels % group == 0)  # type: ignore[operator]
+    if isinstance(channels, int):
+        raise Undecided(f"{channels} / {group}")
+    channels.exact_div(group)
+    return True
 
 
 def _conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -203,6 +214,10 @@ def _write_conv(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onnx
     return OnnxForm("Conv", tuple(range(len(types))), {**_write_window(attrs, kernel), "group": attrs["group"]})
 
 
+def _conv_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
+    return product_flops(outputs[0], math.prod(integers(inputs[1].shape[1:], "the weights of Conv").tolist()))
+
+
 register(
     Operator(
         "Conv",
@@ -211,9 +226,26 @@ register(
         _conv,
         read=_read_conv,
         write=_write_conv,
-        flops=lambda attrs, inputs, outputs: product_flops(
-            outputs[0], math.prod(integers(inputs[1].shape[1:], "the weights of Conv").tolist())
-        ),
+        flops=_conv_flops,
+        defaults={"group": 1},
+    )
+)
+
+
+def _fused_conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    (result,) = _conv(domain, attrs, inputs)
+    return (domain.maximum(result, domain.const(0)),)
+
+
+# onnxruntime's convolution with an activation that follows, TASO's only kind; it is no operator of ONNX itself.
+register(
+    Operator(
+        "FusedConv",
+        (2, 3),
+        _infer_conv,
+        _fused_conv,
+        write=lambda attrs, types, opset: replace(_write_conv(attrs, types, opset), op_type="FusedConv", domain="com.microsoft"),
+        flops=_conv_flops,
         defaults={"group": 1},
     )
 )

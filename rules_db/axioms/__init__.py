@@ -23,12 +23,12 @@ from functools import cached_property, lru_cache
 from importlib import resources
 from types import MappingProxyType
 
-from mugraph.node import AttrVar, Term, variables, walk
+from mugraph.node import Term, open_names, variables, walk
 from mugraph.ops import get_operator
 from mugraph.text import Parser, TextError, format_term
 from rules_db.condition import RANGE_PREDICATES, Condition, parse_condition
 
-__all__ = ["Axiom", "AxiomError", "load_axioms", "open_names", "parse_axioms"]
+__all__ = ["Axiom", "AxiomError", "load_axioms", "parse_axioms"]
 
 
 class AxiomError(ValueError):
@@ -79,15 +79,6 @@ class Axiom:
     def __str__(self) -> str:
         when = f" when {', '.join(map(str, self.conditions))}" if self.conditions else ""
         return f"{self.name}: {format_term(self.left)} = {format_term(self.right)}{when}"
-
-
-def open_names(value: object) -> Iterator[str]:
-    """Names of the attribute variables in an attribute value."""
-    if isinstance(value, AttrVar):
-        yield value.name
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from open_names(item)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

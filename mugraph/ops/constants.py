@@ -1,0 +1,78 @@
+"""Constant tensors that operator properties speak of: operators without operands (TASO, section 3.1, constant tensors).
+
+In a term they are leaves: like variables and numbers they do not count as applications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from mugraph.domains.base import Array, Domain
+from mugraph.ops.base import AttrMap, OnnxForm, Operator, integers, register
+from mugraph.shape import DataType, Dim, ShapeError, TensorType
+
+Shape = Callable[[AttrMap], tuple[Dim, ...]]
+
+
+def _register(
+    name: str, shape: Shape, ones: Callable[[tuple[int, ...]], np.ndarray], value: Callable[[AttrMap], Fraction]
+) -> None:
+    """An operator whose entries are ``value`` where ``ones`` of its shape says so, and zero elsewhere."""
+
+    def infer(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        dims = shape(attrs)
+        if any(isinstance(d, int) and d < 1 for d in dims):
+            raise ShapeError(f"{name} of shape {dims}")
+        return (TensorType(DataType.FLOAT, dims),)
+
+    def where(attrs: AttrMap) -> np.ndarray:
+        return ones(tuple(integers(shape(attrs), f"the shape of {name}").tolist()))
+
+    def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        entry = domain.const(value(attrs))
+
+        def fill(zero: np.ndarray, one: np.ndarray) -> np.ndarray:
+            filled: np.ndarray = np.where(where(attrs), one, zero)
+            return filled
+
+        return (domain.move(fill, domain.const(0), entry),)
+
+    def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+        return OnnxForm("Identity", ((where(attrs) * float(value(attrs))).astype(np.float32),))
+
+    register(Operator(name, (0, 0), infer, evaluate, write=write))
+
+
+def _all(shape: tuple[int, ...]) -> np.ndarray:
+    return np.ones(shape, bool)
+
+
+def _diagonal(shape: tuple[int, ...]) -> np.ndarray:
+    return np.eye(*shape, dtype=bool)
+
+
+def _central(shape: tuple[int, ...]) -> np.ndarray:
+    """Channel i of the output is channel i of the input at the centre of the kernel."""
+    kernel = np.zeros(shape, bool)
+    for channel in range(shape[0]):
+        kernel[(channel, channel, *(size // 2 for size in shape[2:]))] = True
+    return kernel
+
+
+def _one(attrs: AttrMap) -> Fraction:
+    return Fraction(1)
+
+
+_register("Ones", lambda attrs: tuple(attrs["shape"]), _all, _one)
+_register("Eye", lambda attrs: (attrs["size"], attrs["size"]), _diagonal, _one)
+# Kernels of convolutions over [..., C, *spatial]: dense, and depthwise (as many groups as channels).
+_register("IdentityKernel", lambda attrs: (attrs["channels"], attrs["channels"], *attrs["kernel"]), _central, _one)
+_register(
+    "AveragingKernel",
+    lambda attrs: (attrs["channels"], 1, *attrs["kernel"]),
+    _all,
+    lambda attrs: Fraction(1, int(np.prod(attrs["kernel"]))),
+)
