@@ -152,7 +152,7 @@ class Operator:
     """The record of one operator.
 
     Attributes:
-        name: canonical name; also the ONNX op type unless ``onnx`` names others.
+        name: canonical name; also the ONNX op type unless ``onnx`` names others, or none.
         arity: least and greatest number of operands; ``None`` is unbounded (variadic).
         infer: types of the outputs. Raises ShapeError for an ill-typed application, Undecided where it depends on symbols.
         evaluate: semantics in a domain.
@@ -171,7 +171,7 @@ class Operator:
     read: Read = read_plain
     write: Write | None = None
     flops: Callable[[AttrMap, Sequence[TensorType], Sequence[TensorType]], int] = _no_flops
-    onnx: tuple[str, ...] = ()
+    onnx: tuple[str, ...] | None = None
     commutative: bool = False
     elementwise: bool = False
     defaults: AttrMap = field(default_factory=dict)
@@ -242,7 +242,7 @@ def register(operator: Operator) -> Operator:
     """Enters a record; a second one of the same name is a programming error."""
     assert operator.name not in REGISTRY, operator.name
     REGISTRY[operator.name] = operator
-    for op_type in operator.onnx or (operator.name,):
+    for op_type in (operator.name,) if operator.onnx is None else operator.onnx:
         assert op_type not in ONNX_OPERATORS, op_type
         ONNX_OPERATORS[op_type] = operator
     return operator

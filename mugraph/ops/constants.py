@@ -43,7 +43,7 @@ def _register(
     def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
         return OnnxForm("Identity", ((where(attrs) * float(value(attrs))).astype(np.float32),))
 
-    register(Operator(name, (0, 0), infer, evaluate, write=write))
+    register(Operator(name, (0, 0), infer, evaluate, write=write, onnx=()))
 
 
 def _all(shape: tuple[int, ...]) -> np.ndarray:

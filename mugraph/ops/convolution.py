@@ -246,6 +246,7 @@ register(
         _fused_conv,
         write=lambda attrs, types, opset: replace(_write_conv(attrs, types, opset), op_type="FusedConv", domain="com.microsoft"),
         flops=_conv_flops,
+        onnx=(),
         defaults={"group": 1},
     )
 )
