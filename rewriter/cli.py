@@ -12,17 +12,18 @@ import numpy as np
 from rich.console import Console
 
 from mugraph.onnx_io import ModelError
-from rewriter.cost import ProfileError
+from rewriter.cost import DEVICES, ProfileError
 from rewriter.optimize import optimize
 from rewriter.reference import InputError
 from rewriter.report import print_explanations, print_summary
 from rewriter.runtime_env import ProviderError
 from rules_db.store import StoreError
 
-__all__ = ["main"]
+__all__ = ["main", "parse_shapes"]
 
 
-def _shapes(items: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(items: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Reads ``NAME=2x128`` items. Raises InputError for one that is not of that form."""
     shapes: dict[str, tuple[int, ...]] = {}
     for item in items:
         name, _, text = item.rpartition("=")
@@ -67,6 +68,9 @@ def _data(path: Path) -> dict[str, np.ndarray]:
 @click.option("--inputs-may-be-infinite", is_flag=True, help="Do not assume that model inputs are finite numbers.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
 @click.option("--explain", is_flag=False, flag_value="all", metavar="[RULE|NODE]", help="Say why rules did not fire.")
+@click.option("--costs", type=click.Path(path_type=Path), metavar="FILE", help="Optimise for the device of this cost table.")
+@click.option("--device", metavar="NAME", help=f"Optimise for a device by its roofline: {', '.join(DEVICES)}.")
+@click.option("--deterministic", is_flag=True, help="Measure nothing: equal arguments write equal bytes.")
 @click.option("--no-verdict-cache", is_flag=True, help="Search and measure again, whatever was remembered.")
 @click.version_option(package_name="onnx-superopt")
 def main(
@@ -82,6 +86,9 @@ def main(
     inputs_may_be_infinite: bool,
     json_file: Path | None,
     explain: str | None,
+    costs: Path | None,
+    device: str | None,
+    deterministic: bool,
     no_verdict_cache: bool,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
@@ -94,7 +101,7 @@ def main(
                 model,
                 output,
                 provider=provider,
-                shapes=_shapes(inputs),
+                shapes=parse_shapes(inputs),
                 data=[_data(path) for path in data],
                 rules=rules,
                 budget=budget,
@@ -103,6 +110,9 @@ def main(
                 assume_finite=not inputs_may_be_infinite,
                 explain=explain,
                 use_verdicts=not no_verdict_cache,
+                costs=costs,
+                device=device,
+                deterministic=deterministic,
                 progress=status.update,
             )
         if json_file is not None:

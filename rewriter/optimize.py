@@ -14,23 +14,27 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from mugraph.fold import Folder
 from mugraph.graph import Graph
 from mugraph.onnx_io import Model, load, open_in, save
 from mugraph.shape import DataType, Undecided
 from rewriter import accept
-from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost import DEVICES, CostModel, Device, ProfileError, ProfileStore, get_device, read_table
 from rewriter.cost.store import default_profile_path
 from rewriter.explain import Explanation, explain_node, explain_rule
 from rewriter.ranges import RangeOracle
 from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs
-from rewriter.runtime_env import digest, environment, pick_provider
+from rewriter.runtime_env import digest, environment, pick_provider, usable_providers
 from rewriter.search import Candidate, Limits, Move, Search, Searched, replay, simplify
 from rules_db.rule import Rule
 from rules_db.store import open_rules
 
 __all__ = ["Fired", "Outcome", "optimize"]
+
+_UNTIMED_EXPANSIONS = 300
+"""Most expansions of a search that reads no clock."""
 
 VERDICT_VERSION = 1
 """Part of the key of cached verdicts; raise it when import, matching or search change what a recorded move means."""
@@ -52,7 +56,7 @@ class Outcome:
     """What was done and measured; ``--json`` writes it.
 
     Attributes:
-        improved: the written model is the rewritten one, faster beyond noise.
+        improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
         latency: beside the original under default settings, as a user runs it: the basis of the decision.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
@@ -120,6 +124,9 @@ def optimize(
     explain: str | None = None,
     cache: Path | None = None,
     use_verdicts: bool = True,
+    costs: Path | None = None,
+    device: str | None = None,
+    deterministic: bool = False,
     progress: Progress = _silent,
 ) -> Outcome:
     """Writes an equivalent, faster model, or the original where nothing is better.
@@ -138,6 +145,9 @@ def optimize(
         explain: ``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``.
         cache: file of measured costs and verdicts; default is in the user's cache directory.
         use_verdicts: whether a remembered verdict on the same model, rules, options and environment may be reused.
+        costs: a cost table, such as ``superopt-costs export`` writes: the model is optimised for the device it was measured on.
+        device: name of a device that is not here: its roofline stands in for measurements.
+        deterministic: nothing is measured and no clock is read, so that equal arguments write equal bytes.
         progress: called with a line of text now and then.
 
     Raises:
@@ -145,17 +155,65 @@ def optimize(
     """
     if not (math.isfinite(budget) and budget >= 0 and math.isfinite(alpha) and alpha >= 1):
         raise InputError(f"budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on")
-    options = _Options(
-        pick_provider(provider), dict(shapes or {}), list(data), budget, alpha, top, assume_finite, explain, use_verdicts
-    )
-    return _Run(model, output, rules, cache, options, progress).execute()
+    options = _Options(dict(shapes or {}), list(data), budget, alpha, top, assume_finite, explain, use_verdicts, deterministic)
+    return _Run(model, output, rules, cache, _target(provider, costs, device), options, progress).execute()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What the model is optimised for.
+
+    Attributes:
+        environment: device, versions and provider, in words: part of the key of all that is remembered.
+        device: whose roofline fills gaps.
+        here: it is this machine, so that results can be measured end to end.
+        costs: measured costs that were given.
+    """
+
+    environment: str
+    provider: str
+    device: Device
+    here: bool
+    costs: Mapping[str, float]
+
+    @property
+    def run_on(self) -> str:
+        """The provider that candidates run on here, to see whether they are right."""
+        return self.provider if self.here else "cpu"
+
+
+def _target(provider: str, costs: Path | None, device: str | None) -> _Target:
+    """Resolves the options that name a device; refuses a table of another onnxruntime or provider by name."""
+    if costs is None and device is None:
+        provider = pick_provider(provider)
+        return _Target(environment(provider), provider, DEVICES["h200" if provider == "cuda" else "cpu"], True, {})
+    try:
+        roofline = get_device(device) if device is not None else None
+    except KeyError as problem:
+        raise InputError(f"--device: {problem.args[0]}") from None
+    if costs is None:
+        assert roofline is not None
+        words = f"{roofline.name} by its roofline | onnxruntime {ort.__version__} | {roofline.provider}"
+        target = _Target(words, roofline.provider, roofline, False, {})
+    else:
+        table = read_table(costs)
+        if table.version != ort.__version__:
+            raise ProfileError(
+                f"{costs}: measured with onnxruntime {table.version}, this is {ort.__version__}; "
+                "measure again with this version or install that one"
+            )
+        here = table.provider in usable_providers() and table.environment == environment(table.provider)
+        default = DEVICES["h200" if table.provider == "cuda" else "cpu"]
+        target = _Target(table.environment, table.provider, roofline or default, here, table.costs)
+    if provider not in ("auto", target.provider):
+        raise ProfileError(f"{costs or device}: is about provider {target.provider}, not {provider}; leave --provider out")
+    return target
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
     """What the user asked for; see :func:`optimize`."""
 
-    provider: str
     shapes: Mapping[str, Sequence[int]]
     data: Sequence[Mapping[str, np.ndarray]]
     budget: float
@@ -164,6 +222,7 @@ class _Options:
     assume_finite: bool
     explain: str | None
     use_verdicts: bool
+    deterministic: bool
 
     def digest(self) -> str:
         """Of all that a verdict depends on."""
@@ -191,12 +250,14 @@ class _Run:
         output: str | Path | None,
         rules: str | Sequence[Rule] | None,
         cache: Path | None,
+        target: _Target,
         options: _Options,
         progress: Progress,
     ) -> None:
         self.began = time.monotonic()
-        self.options, self.progress = options, progress
-        self.provider, self.budget = options.provider, options.budget
+        self.options, self.target, self.progress = options, target, progress
+        self.budget = options.budget
+        self.measures = target.here and not options.deterministic
         progress("reading the model")
         self.model: Model = load(source)
         name = "model" if isinstance(source, onnx.ModelProto) else str(source)
@@ -209,7 +270,7 @@ class _Run:
             raise InputError(f"{self.output}: cannot be written there; name a file in an existing directory")
         self.sizes, assumed = bind_sizes(self.model, options.shapes)
         check_data(self.model, options.data)
-        self.outcome = Outcome(name, str(self.output), provider=self.provider, environment=environment(self.provider))
+        self.outcome = Outcome(name, str(self.output), provider=target.provider, environment=target.environment)
         self.outcome.notes = list(self.model.notes)
         if assumed:
             self.outcome.notes.append(f"measured with {', '.join(assumed)}; set sizes with --input NAME=...")
@@ -218,7 +279,9 @@ class _Run:
         if self.budget > 0:
             self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
             self.outcome.rules = len(self.rules)
-            self.store = ProfileStore(cache or default_profile_path(), environment(self.provider))
+            # Whatever else the cache holds must not change what a run that measures nothing gives.
+            self.store = ProfileStore((cache or default_profile_path()) if self.measures else None, target.environment)
+            self.store.preload(target.costs)
 
     def lap(self, name: str, since: float) -> float:
         now = time.monotonic()
@@ -243,12 +306,15 @@ class _Run:
 
     def verdict_key(self) -> str:
         ids = ",".join(sorted(rule.id for rule in self.rules))
-        return digest(self.model.digest(), ids, self.options.digest(), environment(self.provider), str(VERDICT_VERSION))
+        costs = str(sorted(self.target.costs.items()))
+        return digest(self.model.digest(), ids, self.options.digest(), self.target.environment, costs, str(VERDICT_VERSION))
 
     def new_search(self, costs: CostModel | None = None) -> Search:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         if costs is None:
-            costs = CostModel(self.store, self.model.opset, self.sizes, self.provider, self.began + self.budget / 2)
+            deadline = self.began + self.budget / 2 if self.measures else -math.inf
+            target = self.target
+            costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
         defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
         fold = Folder(self.model, self.model.graph).fold
         oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults)
@@ -257,7 +323,10 @@ class _Run:
             share = f"{best / max(start, 1e-9):.3f} of the original predicted"
             self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
-        limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
+        if self.options.deterministic:
+            limits = Limits(alpha=self.options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
+        else:
+            limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
         return Search(self.rules, costs, oracle, limits, report)
 
     def decide(self, key: str) -> None:
@@ -269,7 +338,7 @@ class _Run:
         outcome.dropped += [f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)]
         searched = search.run(self.model.graph, banned)
         for _ in range(2):
-            if not searched.better or not costs.second_opinion(self.model.graph, searched.better[0].graph):
+            if not (self.measures and searched.better and costs.second_opinion(self.model.graph, searched.better[0].graph)):
                 break
             search = self.new_search(costs)
             searched = search.run(self.model.graph, banned)
@@ -283,7 +352,10 @@ class _Run:
         winner: Candidate | None = None
         if not searched.better:
             outcome.message = f"no candidate is cheaper by the cost model ({searched.stopped}): the original was written"
-        elif any(t is not None and t.dtype == DataType.BFLOAT16 for t in self.model.inputs.values()) and self.provider == "cpu":
+        elif (
+            any(t is not None and t.dtype == DataType.BFLOAT16 for t in self.model.inputs.values())
+            and self.target.run_on == "cpu"
+        ):
             outcome.message = "bfloat16 inputs are not measured on the CPU provider: the original was written"
         else:
             winner = self.choose(search, searched)
@@ -298,7 +370,7 @@ class _Run:
             original = open_in(self.model, self.model.graph, Path(folder))
             self.progress("running the original and its reference in float64")
             try:
-                acceptance = accept.Acceptance(self.model, original, feeds, self.provider)
+                acceptance = accept.Acceptance(self.model, original, feeds, self.target.run_on)
             except accept.NondeterministicModel as problem:
                 outcome.message = f"{problem}: nothing can be compared, the original was written"
                 return None
@@ -308,15 +380,17 @@ class _Run:
                 )
                 return None
             outcome.error_before = acceptance.own_error()
+            if not self.measures:
+                return self.right(search, searched, acceptance, Path(folder))
             trials = self.trials(search, searched, acceptance, Path(folder))
             acceptance.close()
             for trial in trials:
                 self.progress("measuring the most promising candidate under default settings")
                 seconds = min(max(self.budget / 3, 2.0), 30.0)
-                timing = accept.confirm(original, trial.path, feeds, self.provider, seconds)
+                timing = accept.confirm(original, trial.path, feeds, self.target.provider, seconds)
                 if not timing.faster and timing.ratio < 0.995 and self.budget >= 30:
                     self.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
-                    timing = accept.confirm(original, trial.path, feeds, self.provider, 2 * seconds)
+                    timing = accept.confirm(original, trial.path, feeds, self.target.provider, 2 * seconds)
                 if timing.faster:
                     outcome.paired, outcome.latency, outcome.error_after = trial.timing, timing, trial.error
                     return trial.candidate
@@ -328,6 +402,16 @@ class _Run:
                     break
             outcome.message = outcome.message or "no candidate seemed faster end to end: the original was written"
             return None
+
+    def right(self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path) -> Candidate | None:
+        """The best candidate by the cost model that is numerically right: where time cannot or must not be measured."""
+        for proposal in self.portfolio(search, searched):
+            trial = self.verified(search, proposal, acceptance, folder)
+            if trial is not None:
+                self.outcome.error_after = trial.error
+                return trial.candidate
+        self.outcome.message = "no candidate was numerically right: the original was written"
+        return None
 
     def trials(self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path) -> list[_Trial]:
         """The two most promising candidates that are right, the better first.
@@ -431,7 +515,7 @@ class _Run:
         return _Trial(candidate, path, session, error)
 
     def quarantine_key(self, rule: str) -> str:
-        return digest("quarantine", self.model.digest(), rule, environment(self.provider))
+        return digest("quarantine", self.model.digest(), rule, self.target.environment)
 
     def explanations(self, search: Search, start: Candidate) -> Sequence[Explanation]:
         asked = self.options.explain

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-__all__ = ["PROVIDERS", "ProviderError", "digest", "environment", "new_session", "pick_provider"]
+__all__ = ["PROVIDERS", "ProviderError", "digest", "environment", "new_session", "pick_provider", "usable_providers"]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -26,10 +26,16 @@ def pick_provider(name: str) -> str:
     """Resolves ``cpu``, ``cuda`` or ``auto`` to one that works here."""
     if name not in (*PROVIDERS, "auto"):
         raise ProviderError(f"unknown provider '{name}': use cpu, cuda or auto")
-    cuda = PROVIDERS["cuda"] in ort.get_available_providers() and _cuda_device_present()
+    cuda = "cuda" in usable_providers()
     if name == "cuda" and not cuda:
         raise ProviderError("provider cuda: onnxruntime finds no CUDA device on this machine; use --provider cpu")
     return ("cuda" if cuda else "cpu") if name == "auto" else name
+
+
+def usable_providers() -> list[str]:
+    """The providers that work on this machine."""
+    cuda = PROVIDERS["cuda"] in ort.get_available_providers() and _cuda_device_present()
+    return ["cpu", "cuda"] if cuda else ["cpu"]
 
 
 @functools.cache

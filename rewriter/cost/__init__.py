@@ -1,6 +1,20 @@
 """What a candidate costs: operator times measured in the runtime that will run the model."""
 
+from rewriter.cost.devices import DEVICES, Device, get_device
 from rewriter.cost.model import CostModel, Signature
 from rewriter.cost.store import ProfileError, ProfileStore
+from rewriter.cost.table import CostTable, merge_tables, read_table, write_table
 
-__all__ = ["CostModel", "ProfileError", "ProfileStore", "Signature"]
+__all__ = [
+    "DEVICES",
+    "CostModel",
+    "CostTable",
+    "Device",
+    "ProfileError",
+    "ProfileStore",
+    "Signature",
+    "get_device",
+    "merge_tables",
+    "read_table",
+    "write_table",
+]

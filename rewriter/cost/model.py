@@ -18,6 +18,7 @@ from mugraph.graph import Graph, Node
 from mugraph.node import AttrValue, bind_attrs
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.shape import DataType, Dim, TensorType, Undecided, concrete, evaluate_dim
+from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import new_session
 
@@ -69,6 +70,7 @@ class CostModel:
         opset: of the default domain, for the one-node models.
         sizes: what the model's dimension symbols are bound to for measuring.
         deadline: after this :func:`time.monotonic` instant nothing new is measured.
+        device: whose roofline stands in where nothing is measured.
     """
 
     store: ProfileStore
@@ -76,6 +78,7 @@ class CostModel:
     sizes: Mapping[str, Dim]
     provider: str = "cpu"
     deadline: float = float("inf")
+    device: Device = DEVICES["cpu"]
 
     def __post_init__(self) -> None:
         self.measured = 0
@@ -135,7 +138,7 @@ class CostModel:
         return self.estimate(graph, node), False
 
     def estimate(self, graph: Graph, node: Node) -> float:
-        """Roofline of a modest core: 40 GFLOP/s and 8 GB/s; only the order of magnitude matters."""
+        """The roofline of the device."""
         known = self._estimates.get(node)
         if known is not None:
             return known
@@ -151,7 +154,8 @@ class CostModel:
             except (Undecided, ValueError):
                 flops, moved = 0, 0
             free = signature.op in ("Reshape", "Squeeze", "Unsqueeze")
-            price = NODE_OVERHEAD + (0.0 if free else max(flops / 40e3, moved / 8e3))
+            dtype = signature.operands[0].dtype if signature.operands else DataType.FLOAT
+            price = self.device.launch + (0.0 if free else self.device.microseconds(flops, moved, dtype))
         self._estimates[node] = price
         return price
 

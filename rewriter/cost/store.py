@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, func, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DatabaseError
 
@@ -56,6 +57,26 @@ class ProfileStore:
             raise self._error("opened", problem) from problem
         # A cache that cannot be written is noticed now, not after the search.
         self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": "opened", "value": environment}])
+
+    def preload(self, costs: Mapping[str, float]) -> None:
+        """Adds costs that hold for this run and are not written back."""
+        self._known.update(costs)
+
+    @property
+    def costs(self) -> Mapping[str, float]:
+        """Everything known of the environment: signature to microseconds."""
+        return self._known
+
+    def environments(self) -> dict[str, int]:
+        """Every environment in the file with the number of its costs."""
+        if self._engine is None:
+            return {}
+        try:
+            with self._engine.connect() as connection:
+                counted = select(_COSTS.c.environment, func.count()).group_by(_COSTS.c.environment)
+                return {row[0]: row[1] for row in connection.execute(counted.order_by(_COSTS.c.environment))}
+        except DatabaseError as problem:
+            raise self._error("read", problem) from problem
 
     def get(self, signature: str) -> float | None:
         return self._known.get(signature)

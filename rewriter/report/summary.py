@@ -53,7 +53,13 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     console.print(
         f"[dim]{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured; {spent}{cached}[/]"
     )
-    if outcome.improved and timing is not None:
+    if outcome.improved and timing is None:
+        share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
+        console.print(
+            f"[green]rewritten[/]: {share:.3f} of the original's time by the cost model for {escape(outcome.environment)}; "
+            "numerically checked, not timed end to end"
+        )
+    elif outcome.improved and timing is not None:
         console.print(f"[green]improved[/]: {1 / timing.ratio:.2f} times as fast as before")
     else:
         console.print(f"[bold]not improved[/]: {escape(outcome.message)}")

@@ -1,0 +1,93 @@
+"""Cost tables: measured costs as a file, so that a model can be optimised for a device that is not there.
+
+A table holds one environment: device, driver, onnxruntime version and provider, in words. Tables of different environments
+are never mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewriter.cost.store import ProfileError
+
+__all__ = ["CostTable", "merge_tables", "read_table", "write_table"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Measured costs of one environment.
+
+    Attributes:
+        environment: what they hold for.
+        version: of onnxruntime.
+        provider: ``cpu`` or ``cuda``.
+        costs: signature to microseconds.
+    """
+
+    environment: str
+    version: str
+    provider: str
+    costs: Mapping[str, float]
+
+
+def read_table(path: Path) -> CostTable:
+    """Reads a table. Raises :class:`ProfileError` for a file that is none, naming it."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) else "it is not JSON"
+        raise ProfileError(f"{path}: cannot read the cost table ({reason}); 'superopt-costs export' writes one") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ProfileError(f"{path}: not a cost table of format {FORMAT}; 'superopt-costs export' writes one")
+    environment, version, provider = (data.get(name) for name in ("environment", "onnxruntime", "provider"))
+    costs = data.get("costs")
+    sound = isinstance(costs, dict) and all(isinstance(t, int | float) and math.isfinite(t) and t >= 0 for t in costs.values())
+    if not sound or not (isinstance(environment, str) and isinstance(version, str) and provider in ("cpu", "cuda")):
+        raise ProfileError(f"{path}: a cost table with missing or impossible entries; export it again")
+    return CostTable(environment, version, provider, costs)
+
+
+def write_table(table: CostTable, path: Path) -> None:
+    """Writes a table whole or not at all, in an order that does not depend on how it came about."""
+    data = {
+        "format": FORMAT,
+        "environment": table.environment,
+        "onnxruntime": table.version,
+        "provider": table.provider,
+        "costs": {signature: round(table.costs[signature], 3) for signature in sorted(table.costs)},
+    }
+    try:
+        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=path.name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as problem:
+        raise ProfileError(f"{path}: the cost table cannot be written ({problem.strerror}); give another path") from None
+
+
+def merge_tables(tables: Sequence[CostTable]) -> CostTable:
+    """One table of several of one environment; the smaller of two times stays, since disturbances only add.
+
+    Raises:
+        ProfileError: two environments differ; both are named.
+    """
+    first, *others = tables
+    costs = dict(first.costs)
+    for other in others:
+        if other.environment != first.environment:
+            raise ProfileError(
+                f"cost tables of different environments are not mixed: '{first.environment}' and '{other.environment}'"
+            )
+        for signature, microseconds in other.costs.items():
+            costs[signature] = min(microseconds, costs.get(signature, math.inf))
+    return CostTable(first.environment, first.version, first.provider, costs)
