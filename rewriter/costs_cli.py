@@ -31,6 +31,10 @@ def cli() -> None:
     """Measured operator costs: fill a cache, share it as a table, use it with 'onnx-superopt --costs'."""
 
 
+def _out() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
 def _provider_of(name: str) -> str:
     """The provider that an environment ends with."""
     return name.rsplit("| ", 1)[-1]
@@ -44,7 +48,7 @@ def list_command() -> None:
     for name, count in store.environments().items():
         table.add_row(escape(name), f"{count:,}")
     store.close()
-    Console().print(table)
+    _out().print(table)
 
 
 @cli.command("fill")
@@ -65,7 +69,7 @@ def fill_command(models: tuple[Path, ...], provider: str, inputs: tuple[str, ...
         Search(known, costs, RangeOracle({}), Limits(seconds=budget)).run(model.graph)
         store.close()
         left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
-        Console().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")
+        _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")
 
 
 @cli.command("export")
@@ -81,7 +85,7 @@ def export_command(file: Path, name: str | None) -> None:
         raise ProfileError(f"no costs are known of '{name}'; 'superopt-costs list' shows the environments")
     version = next((p.removeprefix("onnxruntime ") for p in name.split(" | ") if p.startswith("onnxruntime ")), ort.__version__)
     write_table(CostTable(name, version, _provider_of(name), costs), file)
-    Console().print(f"{len(costs):,} costs of {escape(name)} in {escape(str(file))}")
+    _out().print(f"{len(costs):,} costs of {escape(name)} in {escape(str(file))}")
 
 
 @cli.command("import")
@@ -94,7 +98,7 @@ def import_command(files: tuple[Path, ...]) -> None:
             known = store.get(signature)
             store.put(signature, microseconds if known is None else min(known, microseconds))
         store.close()
-        Console().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
+        _out().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
 
 
 @cli.command("merge")
@@ -104,7 +108,7 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
     """Merges tables of one environment; the smaller of two times stays."""
     merged = merge_tables([read_table(file) for file in files])
     write_table(merged, output)
-    Console().print(f"{len(merged.costs):,} costs of {escape(merged.environment)} in {escape(str(output))}")
+    _out().print(f"{len(merged.costs):,} costs of {escape(merged.environment)} in {escape(str(output))}")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rewriter.cost.store import ProfileError
 
@@ -48,7 +49,7 @@ def read_table(path: Path) -> CostTable:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProfileError(f"{path}: not a cost table of format {FORMAT}; 'superopt-costs export' writes one")
     environment, version, provider = (data.get(name) for name in ("environment", "onnxruntime", "provider"))
-    costs = data.get("costs")
+    costs: Any = data.get("costs")
     sound = isinstance(costs, dict) and all(isinstance(t, int | float) and math.isfinite(t) and t >= 0 for t in costs.values())
     if not sound or not (isinstance(environment, str) and isinstance(version, str) and provider in ("cpu", "cuda")):
         raise ProfileError(f"{path}: a cost table with missing or impossible entries; export it again")
