@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from mugraph.graph import CycleError, Definition, Graph
-from mugraph.node import Term, bind_attrs, walk
-from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, same_shape
+from mugraph.node import AttrValue, Term, bind_attrs, bind_value, walk
+from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape
 from rewriter.match import FLOATS, Match, NoMatch, check_guards
 from rewriter.ranges import RangeOracle
 
@@ -39,7 +39,7 @@ def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMa
         return NoMatch(str(problem), match.values[0])
 
 
-def _instantiate(match: Match, graph: Graph, dims: Mapping[str, Dim]) -> dict[int, Definition]:
+def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> dict[int, Definition]:
     tables = graph.tables
     values: dict[Term, int] = {}
     for term in walk(match.direction.replacement):
@@ -52,7 +52,7 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, Dim]) -> dict[in
             dtype = _context(graph, [values[i] for i in term.inputs if i in values])
             for operand in term.inputs:
                 if operand not in values:
-                    values[operand] = _literal(graph, operand, dtype)
+                    values[operand] = _literal(graph, bind_value(operand.attr("value"), dims), dtype)
             attrs = bind_attrs(term.attrs, dims)
             if term.op == "Split" and concrete(dict(attrs)["sizes"]) is None:
                 raise Undecided(f"the sizes {dict(attrs)['sizes']} of a Split are not numbers")
@@ -64,7 +64,7 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, Dim]) -> dict[in
             if root not in values:
                 type_ = graph.type(value)
                 assert type_ is not None
-                values[root] = _literal(graph, root, type_.dtype)
+                values[root] = _literal(graph, bind_value(root.attr("value"), dims), type_.dtype)
             changes[value] = (tables.apply("Identity", (), [values[root]]), 0)
         else:
             maker = tables.makers[values[root]]
@@ -81,7 +81,8 @@ def _context(graph: Graph, operands: list[int]) -> DataType:
     return DataType.FLOAT
 
 
-def _literal(graph: Graph, term: Term, dtype: DataType) -> int:
-    wanted = term.attr("value")
+def _literal(graph: Graph, wanted: AttrValue, dtype: DataType) -> int:
+    if isinstance(wanted, SymDim):
+        raise Undecided(f"the number {wanted}")
     type_ = TensorType(DataType.BOOL if isinstance(wanted, bool) else dtype, ())
     return graph.tables.literal(np.asarray(wanted, type_.dtype.numpy()), type_)

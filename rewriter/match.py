@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node
-from mugraph.node import AttrValue, AttrVar, Term, bind_attrs, open_names, variables, walk
+from mugraph.node import AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
 from rewriter.ranges import RangeOracle
@@ -192,15 +192,19 @@ def _plain_symbol(dim: Dim) -> str | None:
     return None
 
 
-def _is_constant(graph: Graph, value: int, wanted: AttrValue) -> bool:
-    """Whether a value is a one-element constant equal to ``wanted``."""
+def _match_constant(graph: Graph, value: int, wanted: AttrValue, state: _State) -> bool:
+    """Whether a value is a one-element constant equal to ``wanted``; any float is, for an attribute variable, and binds it."""
     type_ = graph.type(value)
     if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
         return False
+    array = graph.tables.small_constant(value, 1)
+    if array is None:
+        return False
+    if isinstance(wanted, AttrVar):
+        return type_.dtype in FLOATS and _match_attr(wanted, float(np.asarray(array).reshape(())), state.dims)
     if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
         return False
-    array = graph.tables.small_constant(value, 1)
-    return array is not None and bool(np.asarray(array).reshape(()) == np.asarray(wanted).astype(array.dtype))
+    return bool(np.asarray(array).reshape(()) == np.asarray(wanted).astype(array.dtype))
 
 
 def _matches(graph: Graph, pattern: Term, value: int, state: _State) -> Iterator[_State]:
@@ -218,7 +222,7 @@ def _matches(graph: Graph, pattern: Term, value: int, state: _State) -> Iterator
             yield state
         return
     if pattern.is_var or pattern.op == "Const":
-        if graph.type(at) is None or (pattern.op == "Const" and not _is_constant(graph, at, pattern.attr("value"))):
+        if graph.type(at) is None or (pattern.op == "Const" and not _match_constant(graph, at, pattern.attr("value"), state)):
             return
         state.binding[pattern] = at
         yield state
@@ -380,7 +384,7 @@ class ModelFacts(Facts):
             if value is not None:
                 ranges[term] = self.oracle.range(self.graph, value)
             elif term.op == "Const":
-                ranges[term] = RangeDomain().const(term.attr("value"))
+                ranges[term] = RangeDomain().const(bind_value(term.attr("value"), self.binding))
             else:
                 operator = get_operator(term.op)
                 attrs = bind_attrs(term.attrs, self.binding)

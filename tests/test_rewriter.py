@@ -425,3 +425,31 @@ def test_a_direction_that_leaves_an_attribute_open_is_not_usable() -> None:
     """Nothing on the right says along which axis to concatenate."""
     lost = replace(rule("Concat[axis=$k](X, Y)", "Add(X, Y)", "X:[m,n] Y:[m,n]"), attrs={"k": -1})
     assert [direction.forward for direction in compile_rules([lost])] == [True]
+
+
+RMS = replace(
+    rule(
+        "Mul(Div(X, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul(X, X)), $e))), G)",
+        "RMSNormalization[axis=-1,epsilon=$e](X, G)",
+        "X:[m,n] G:[n]",
+        "typed(RMSNormalization[axis=-1,epsilon=$e](X, G))",
+    ),
+    attrs={"e": 0.5},
+)
+
+
+def test_an_attribute_variable_may_be_a_number() -> None:
+    b = Builder()
+    x, g, e = b.input("[2,3]"), b.weight(3), b.constant(np.asarray(0.25, np.float32))
+    mean = b.op("ReduceMean", b.op("Mul", x, x), axes=(-1,), keepdims=True)
+    graph = b.graph(b.op("Mul", b.op("Div", x, b.op("Sqrt", b.op("Add", mean, e))), g))
+    (composed,) = outcome(graph, RMS)
+    assert isinstance(composed, Graph)
+    assert [(n.op, dict(n.attrs)["epsilon"]) for n in composed.nodes()] == [("RMSNormalization", 0.25)]
+    b = Builder()
+    x, g = b.input("[2,3]"), b.weight(3)
+    (written_out,) = outcome(b.graph(b.op("RMSNormalization", x, g, axis=-1, epsilon=0.25)), RMS, forward=False)
+    assert isinstance(written_out, Graph)
+    (add,) = [node for node in written_out.nodes() if node.op == "Add"]
+    literal = written_out.tables.small_constant(add.inputs[1], 1)
+    assert literal is not None and literal == 0.25
