@@ -1,9 +1,10 @@
 """The models that the project measures itself on.
 
-Four families, all with random weights, so that nothing is downloaded:
+Five families, all with random weights, so that nothing is downloaded:
 
 - transformers' own models as ``torch.onnx`` exports them today (`export_model`; needs the optional extra ``zoo``);
 - the nine CNNs that travel inside the onnx wheel (`load_light`), exported years ago and spelled accordingly;
+- TASO's own three (`tools.taso_models`);
 - a Llama-style transformer block with LoRA adapters (`lora_block`), small enough for a demo;
 - a model of any size, written piece by piece (`write_big`), to measure memory.
 
@@ -24,6 +25,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+
+from tools.taso_models import TASO_MODELS
 
 if TYPE_CHECKING:
     import torch
@@ -596,6 +599,19 @@ def light(names: tuple[str, ...], directory: Path, seed: int) -> None:
     for name in names or light_models():
         path = directory / f"light_{name}.onnx"
         onnx.save(load_light(name, seed), path)
+        click.echo(describe(path))
+
+
+@main.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice(list(TASO_MODELS)))
+@directory_option
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
+def taso(names: tuple[str, ...], directory: Path, seed: int) -> None:
+    """Writes TASO's own models (all by default) with random weights."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names or TASO_MODELS:
+        path = directory / f"{name}.onnx"
+        onnx.save(TASO_MODELS[name](seed), path)
         click.echo(describe(path))
 
 

@@ -1,0 +1,142 @@
+"""The three models of TASO's evaluation that the transformers and CNNs of the zoo do not cover (SOSP'19, section 7.1).
+
+ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums) and NasRNN (a recurrent cell of
+many small products that share operands). Random weights that keep the activations' scale; no normalisation, as TASO has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+__all__ = ["TASO_MODELS"]
+
+OPSET, IR_VERSION = 20, 10
+
+
+class _Builder:
+    """A graph under construction: values are names, and channels are remembered by name."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.channels: dict[str, int] = {}
+
+    def node(self, op: str, *inputs: str, channels: int | None = None, **attributes: object) -> str:
+        """Appends a node; its one output is named after it and has the first input's channels unless told otherwise."""
+        name = f"{op.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
+        self.channels[name] = self.channels.get(inputs[0], 0) if channels is None else channels
+        return name
+
+    def weight(self, *shape: int) -> str:
+        """Normal entries scaled by what is summed over: all but the first axis of a kernel, the first of a matrix."""
+        fan = math.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        array = self.random.normal(0, math.sqrt(1 / fan), shape).astype(np.float32)
+        self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def conv(self, x: str, out: int, kernel: int, stride: int = 1, group: int = 1, relu: bool = True) -> str:
+        weight = self.weight(out, self.channels[x] // group, kernel, kernel)
+        y = self.node("Conv", x, weight, channels=out, **_window(kernel, stride), group=group)
+        return self.node("Relu", y) if relu else y
+
+    def pool(self, op: str, x: str, stride: int = 1) -> str:
+        return self.node(op, x, **_window(3, stride))
+
+    def model(self, name: str, inputs: dict[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
+        infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n, shape in inputs.items()]
+        result = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, name, infos, [result], self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def _window(kernel: int, stride: int) -> dict[str, list[int]]:
+    pads = [(kernel - 1) // 2] * 4
+    return {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "pads": pads}
+
+
+def resnext50(seed: int = 0) -> onnx.ModelProto:
+    """ResNeXt-50 32×4d at 1×3×224×224 (Xie et al., CVPR 2017)."""
+    b = _Builder(seed)
+    b.channels["x"] = 3
+    x = b.pool("MaxPool", b.conv("x", 64, 7, 2), 2)
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 128 << stage
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            y = b.conv(b.conv(x, width, 1), width, 3, stride, group=32)
+            y = b.conv(y, 2 * width, 1, relu=False)
+            shortcut = x if block else b.conv(x, 2 * width, 1, stride, relu=False)
+            x = b.node("Relu", b.node("Add", y, shortcut))
+    return b.model("resnext50", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", x))
+
+
+def nasnet_a(seed: int = 0, channels: int = 64, cells: int = 3) -> onnx.ModelProto:
+    """NasNet-A's normal and reduction cells (Zoph et al., CVPR 2018, figure 4) at 1×3×224×224."""
+    b = _Builder(seed)
+    b.channels["x"] = 3
+
+    def separable(x: str, out: int, kernel: int, stride: int = 1) -> str:
+        depthwise = b.conv(x, b.channels[x], kernel, stride, group=b.channels[x], relu=False)
+        return b.conv(depthwise, out, 1, relu=False)
+
+    def normal(previous: str, current: str, out: int) -> str:
+        p, c = b.conv(previous, out, 1), b.conv(current, out, 1)
+        average: Callable[[str], str] = lambda v: b.pool("AveragePool", v)  # noqa: E731
+        sums = [
+            b.node("Add", separable(c, out, 3), c),
+            b.node("Add", separable(p, out, 3), separable(c, out, 5)),
+            b.node("Add", average(c), p),
+            b.node("Add", average(p), average(p)),
+            b.node("Add", separable(p, out, 5), separable(p, out, 3)),
+        ]
+        return b.node("Concat", *sums, channels=5 * out, axis=1)
+
+    def reduction(previous: str, current: str, out: int) -> str:
+        p, c = b.conv(previous, out, 1), b.conv(current, out, 1)
+        first = b.node("Add", separable(p, out, 7, 2), separable(c, out, 5, 2))
+        second = b.node("Add", b.pool("MaxPool", c, 2), separable(p, out, 7, 2))
+        third = b.node("Add", b.pool("AveragePool", c, 2), separable(p, out, 5, 2))
+        fourth = b.node("Add", b.pool("MaxPool", c, 2), separable(first, out, 3))
+        fifth = b.node("Add", b.pool("AveragePool", first), second)
+        return b.node("Concat", second, third, fourth, fifth, channels=4 * out, axis=1)
+
+    current = b.pool("MaxPool", b.conv("x", channels, 7, 2), 2)
+    for stage in range(3):
+        previous = current
+        for _ in range(cells):
+            previous, current = current, normal(previous, current, channels)
+        if stage < 2:
+            channels *= 2
+            current = reduction(previous, current, channels)
+    return b.model("nasnet_a", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", b.node("Relu", current)))
+
+
+def nasrnn(seed: int = 0, hidden: int = 512, length: int = 5) -> onnx.ModelProto:
+    """The recurrent cell that architecture search found (Zoph and Le, ICLR 2017, figure 8), unrolled, batch 1."""
+    b = _Builder(seed)
+    state = "h"
+    weights = [(b.weight(hidden, hidden), b.weight(hidden, hidden)) for _ in range(8)]
+    for step in range(length):
+        t = [b.node("Add", b.node("MatMul", f"x{step}", w), b.node("MatMul", state, u)) for w, u in weights]
+        relu, sigmoid, tanh = (lambda v, op=op: b.node(op, v) for op in ("Relu", "Sigmoid", "Tanh"))
+        first = b.node("Add", relu(t[0]), sigmoid(t[3]))
+        second = b.node("Add", sigmoid(t[1]), tanh(t[2]))
+        third = b.node("Mul", sigmoid(t[4]), tanh(t[5]))
+        fourth = b.node("Mul", sigmoid(t[6]), relu(t[7]))
+        fifth = b.node("Add", sigmoid(second), tanh(third))
+        sixth = b.node("Mul", tanh(first), tanh(fourth))
+        state = tanh(b.node("Mul", tanh(fifth), tanh(sixth)))
+    inputs = {f"x{step}": (1, hidden) for step in range(length)} | {"h": (1, hidden)}
+    return b.model("nasrnn", inputs, state)
+
+
+TASO_MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {"resnext50": resnext50, "nasnet_a": nasnet_a, "nasrnn": nasrnn}
+"""Name to a function from a seed to the model."""
