@@ -1,0 +1,173 @@
+"""What a node of ``onnx.superopt.Kernel`` carries: the plan, the images and their packing, as the library reads them.
+
+The format is :data:`FORMAT_VERSION`'s; superopt_runtime.c is its other side.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.shape import DataType
+
+__all__ = ["DOMAIN", "FORMAT_VERSION", "OP_TYPE", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
+
+DOMAIN, OP_TYPE, FORMAT_VERSION = "onnx.superopt", "Kernel", 1
+
+_CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
+_INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING = range(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An integer computed from the inputs' dimensions at run time: a postfix program."""
+
+    code: tuple[int, ...]
+
+    @staticmethod
+    def of(value: Expression | int) -> Expression:
+        return value if isinstance(value, Expression) else Expression((_CONSTANT, value))
+
+    @staticmethod
+    def dimension(tensor: int, axis: int) -> Expression:
+        """The size of an input at an axis counted from the front."""
+        return Expression((_DIMENSION, tensor, axis))
+
+    def _with(self, other: Expression | int, operation: int) -> Expression:
+        return Expression((*self.code, *Expression.of(other).code, operation))
+
+    def __add__(self, other: Expression | int) -> Expression:
+        return self._with(other, _ADD)
+
+    def __sub__(self, other: Expression | int) -> Expression:
+        return self._with(other, _SUBTRACT)
+
+    def __mul__(self, other: Expression | int) -> Expression:
+        return self._with(other, _MULTIPLY)
+
+    def __floordiv__(self, other: Expression | int) -> Expression:
+        return self._with(other, _FLOOR_DIVIDE)
+
+    def ceil_div(self, other: Expression | int) -> Expression:
+        return self._with(other, _CEIL_DIVIDE)
+
+    def minimum(self, other: Expression | int) -> Expression:
+        return self._with(other, _MINIMUM)
+
+    def maximum(self, other: Expression | int) -> Expression:
+        return self._with(other, _MAXIMUM)
+
+    def packed(self) -> list[int]:
+        return [len(self.code), *self.code]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A parameter of a kernel, in the order of its signature."""
+
+    packed: tuple[int, ...]
+
+    @staticmethod
+    def input(index: int) -> Argument:
+        return Argument((_INPUT, index))
+
+    @staticmethod
+    def output(index: int) -> Argument:
+        return Argument((_OUTPUT, index))
+
+    @staticmethod
+    def scratch(index: int) -> Argument:
+        return Argument((_SCRATCH, index))
+
+    @staticmethod
+    def int32(value: Expression | int) -> Argument:
+        return Argument((_INT32, *Expression.of(value).packed()))
+
+    @staticmethod
+    def int64(value: Expression | int) -> Argument:
+        return Argument((_INT64, *Expression.of(value).packed()))
+
+    @staticmethod
+    def float32(value: float) -> Argument:
+        return Argument((_FLOAT32, struct.unpack("<i", struct.pack("<f", value))[0]))
+
+    @staticmethod
+    def nothing() -> Argument:
+        """A null pointer: the scratch parameters that Triton appends to every kernel."""
+        return Argument((_NOTHING,))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Element type and dimensions of an output."""
+
+    dtype: DataType
+    shape: tuple[Expression | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch: the kernel's name, threads a block, dynamic shared memory in bytes, grid and arguments."""
+
+    kernel: str
+    threads: int
+    shared: int
+    grid: tuple[Expression | int, Expression | int, Expression | int]
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a node computes: outputs, scratch buffers (bytes each) and launches, in order."""
+
+    inputs: int
+    outputs: tuple[Output, ...]
+    launches: tuple[Launch, ...]
+    scratch: tuple[Expression | int, ...] = ()
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of the kernels, each once."""
+        return list(dict.fromkeys(launch.kernel for launch in self.launches))
+
+    def packed(self) -> list[int]:
+        """The ``plan`` attribute."""
+        code = [self.inputs, len(self.outputs)]
+        for output in self.outputs:
+            code += [int(output.dtype), len(output.shape)]
+            for dim in output.shape:
+                code += Expression.of(dim).packed()
+        code.append(len(self.scratch))
+        for size in self.scratch:
+            code += Expression.of(size).packed()
+        code.append(len(self.launches))
+        for launch in self.launches:
+            code += [self.kernels.index(launch.kernel), launch.threads, launch.shared]
+            for extent in launch.grid:
+                code += Expression.of(extent).packed()
+            code.append(len(launch.arguments))
+            for argument in launch.arguments:
+                code += argument.packed
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Compiled kernels for an architecture such as 80 or 90: a cubin, or PTX that the driver compiles."""
+
+    architecture: int
+    is_ptx: bool
+    content: bytes
+
+
+def pack_images(images: Sequence[Image]) -> np.ndarray:
+    """The ``images`` attribute: uint8, a null after each image (PTX is text) and padding to multiples of 8."""
+    packed = bytearray()
+    for image in images:
+        content = image.content + b"\0"
+        packed += struct.pack("<3i", image.architecture, int(image.is_ptx), len(content)) + content
+        packed += bytes(-len(packed) % 8)
+    return np.frombuffer(bytes(packed), np.uint8)

@@ -1,0 +1,647 @@
+/* The run-time library of custom kernels: operator Kernel of domain onnx.superopt for stock onnxruntime.
+ *
+ * A node carries compiled kernels (cubins and PTX), and a plan: what its outputs look like and which kernels to launch with
+ * which arguments. The library loads the kernels through the CUDA driver, once per context, and launches them on
+ * onnxruntime's stream. It needs neither CUDA's nor onnxruntime's headers: both are reached through stable binary
+ * interfaces, the driver's by dlopen and onnxruntime's through its table of functions, whose slots never move.
+ *
+ * Attributes of a node:
+ *   version   int     of this format; the library refuses another one by name
+ *   images    uint8   tensor of entries: architecture, kind (0 cubin, 1 PTX) and length as three little-endian int32, then
+ *                     the bytes, up to a multiple of 8
+ *   kernels   string  names of the kernels, one a line
+ *   plan      ints    outputs, scratch buffers and launches, see read_plan
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT_VERSION 1
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_TENSORS 64
+#define MAX_RANK 16
+#define MAX_LAUNCHES 8
+#define MAX_PARAMS 64
+#define MAX_DEVICES 64
+
+/* ---- onnxruntime: API version 17, reached by slot --------------------------------------------------------------- */
+
+typedef struct OrtStatus OrtStatus;
+typedef struct OrtApi OrtApi; /* a table of function pointers */
+typedef struct { const OrtApi *(*get_api)(uint32_t version); const char *(*version)(void); } OrtApiBase;
+typedef void Handle; /* whatever onnxruntime gives us to pass on */
+
+enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_API_VERSION = 18, CUSTOM_OP_VERSION = 17 };
+enum { TYPE_UINT8 = 2, CHARACTERISTIC_VARIADIC = 2, ATTRIBUTE_INT = 1, ATTRIBUTE_INTS = 2 };
+
+static const OrtApi *ort;
+#define SLOT(index, result, ...) ((result(*)(__VA_ARGS__))((void *const *)ort)[index])
+#define CreateStatus SLOT(0, OrtStatus *, int, const char *)
+#define CreateCustomOpDomain SLOT(26, OrtStatus *, const char *, Handle **)
+#define CustomOpDomain_Add SLOT(27, OrtStatus *, Handle *, const void *)
+#define AddCustomOpDomain SLOT(28, OrtStatus *, Handle *, Handle *)
+#define GetTensorMutableData SLOT(51, OrtStatus *, Handle *, void **)
+#define CreateTensorTypeAndShapeInfo SLOT(57, OrtStatus *, Handle **)
+#define SetTensorElementType SLOT(58, OrtStatus *, Handle *, int)
+#define SetDimensions SLOT(59, OrtStatus *, Handle *, const int64_t *, size_t)
+#define GetDimensionsCount SLOT(61, OrtStatus *, const Handle *, size_t *)
+#define GetDimensions SLOT(62, OrtStatus *, const Handle *, int64_t *, size_t)
+#define GetTensorShapeElementCount SLOT(64, OrtStatus *, const Handle *, size_t *)
+#define GetTensorTypeAndShape SLOT(65, OrtStatus *, const Handle *, Handle **)
+#define AllocatorFree SLOT(76, OrtStatus *, Handle *, void *)
+#define KernelInfoGetAttribute_int64 SLOT(86, OrtStatus *, const Handle *, const char *, int64_t *)
+#define KernelInfoGetAttribute_string SLOT(87, OrtStatus *, const Handle *, const char *, char *, size_t *)
+#define KernelContext_GetInputCount SLOT(88, OrtStatus *, const Handle *, size_t *)
+#define KernelContext_GetInput SLOT(90, OrtStatus *, const Handle *, size_t, const Handle **)
+#define KernelContext_GetOutput SLOT(91, OrtStatus *, Handle *, size_t, const int64_t *, size_t, Handle **)
+#define ReleaseStatus SLOT(93, void, OrtStatus *)
+#define ReleaseMemoryInfo SLOT(94, void, Handle *)
+#define ReleaseValue SLOT(96, void, Handle *)
+#define ReleaseTensorTypeAndShapeInfo SLOT(99, void, Handle *)
+#define KernelInfoGetAttributeArray_int64 SLOT(163, OrtStatus *, const Handle *, const char *, int64_t *, size_t *)
+#define KernelContext_GetGPUComputeStream SLOT(193, OrtStatus *, const Handle *, void **)
+#define KernelInfoGetAttribute_tensor SLOT(236, OrtStatus *, const Handle *, const char *, Handle *, Handle **)
+#define GetAllocatorWithDefaultOptions SLOT(78, OrtStatus *, Handle **)
+#define ShapeInferContext_GetInputCount SLOT(267, OrtStatus *, const Handle *, size_t *)
+#define ShapeInferContext_GetInputTypeShape SLOT(268, OrtStatus *, const Handle *, size_t, Handle **)
+#define ShapeInferContext_GetAttribute SLOT(269, OrtStatus *, const Handle *, const char *, const Handle **)
+#define ShapeInferContext_SetOutputTypeShape SLOT(270, OrtStatus *, const Handle *, size_t, const Handle *)
+#define ReadOpAttr SLOT(272, OrtStatus *, const Handle *, int, void *, size_t, size_t *)
+#define KernelContext_GetScratchBuffer SLOT(277, OrtStatus *, const Handle *, const Handle *, size_t, void **)
+#define CreateMemoryInfo SLOT(68, OrtStatus *, const char *, int, int, int, Handle **)
+
+typedef struct {
+    uint32_t version;
+    OrtStatus *(*create_kernel_v1)(void);
+    const char *(*get_name)(const void *);
+    const char *(*get_provider)(const void *);
+    int (*get_input_type)(const void *, size_t);
+    size_t (*get_input_type_count)(const void *);
+    int (*get_output_type)(const void *, size_t);
+    size_t (*get_output_type_count)(const void *);
+    void (*compute_v1)(void *, Handle *);
+    void (*destroy)(void *);
+    int (*get_input_characteristic)(const void *, size_t);
+    int (*get_output_characteristic)(const void *, size_t);
+    int (*get_input_memory_type)(const void *, size_t);
+    int (*get_variadic_input_min)(const void *);
+    int (*get_variadic_input_homogeneity)(const void *);
+    int (*get_variadic_output_min)(const void *);
+    int (*get_variadic_output_homogeneity)(const void *);
+    OrtStatus *(*create)(const void *, const OrtApi *, const Handle *, void **);
+    OrtStatus *(*compute)(void *, Handle *);
+    OrtStatus *(*infer)(const void *, Handle *);
+    int (*get_start_version)(const void *);
+    int (*get_end_version)(const void *);
+    void *aliases[4];
+} CustomOp;
+
+/* ---- the CUDA driver, reached by dlopen -------------------------------------------------------------------------- */
+
+typedef int CUresult;
+static struct {
+    void *library;
+    CUresult (*init)(unsigned);
+    CUresult (*get_context)(void **);
+    CUresult (*get_device)(int *);
+    CUresult (*get_attribute)(int *, int, int);
+    CUresult (*load)(void **, const void *);
+    CUresult (*get_function)(void **, void *, const char *);
+    CUresult (*set_attribute)(void *, int, int);
+    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    CUresult (*error_name)(CUresult, const char **);
+    CUresult (*retain_primary)(void **, int);
+    CUresult (*set_context)(void *);
+} cuda;
+
+enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, MAX_DYNAMIC_SHARED = 8 };
+
+static int open_driver(char *message, size_t size) {
+    const char *name = getenv("ONNX_SUPEROPT_DRIVER");
+    if (name == NULL || *name == 0) name = "libcuda.so.1";
+    cuda.library = dlopen(name, RTLD_NOW);
+    if (cuda.library == NULL) {
+        snprintf(message, size, "onnx.superopt: no CUDA driver (%s); run the model without the library", dlerror());
+        return 0;
+    }
+    struct { const char *name; void **into; } wanted[] = {
+        {"cuInit", (void **)&cuda.init},
+        {"cuCtxGetCurrent", (void **)&cuda.get_context},
+        {"cuCtxGetDevice", (void **)&cuda.get_device},
+        {"cuDeviceGetAttribute", (void **)&cuda.get_attribute},
+        {"cuModuleLoadData", (void **)&cuda.load},
+        {"cuModuleGetFunction", (void **)&cuda.get_function},
+        {"cuFuncSetAttribute", (void **)&cuda.set_attribute},
+        {"cuLaunchKernel", (void **)&cuda.launch},
+        {"cuGetErrorName", (void **)&cuda.error_name},
+        {"cuDevicePrimaryCtxRetain", (void **)&cuda.retain_primary},
+        {"cuCtxSetCurrent", (void **)&cuda.set_context},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if ((*wanted[i].into = dlsym(cuda.library, wanted[i].name)) == NULL) {
+            snprintf(message, size, "onnx.superopt: %s has no %s; update the driver", name, wanted[i].name);
+            return 0;
+        }
+    CUresult result = cuda.init(0);
+    if (result != 0) {
+        snprintf(message, size, "onnx.superopt: the CUDA driver does not start (error %d)", result);
+        return 0;
+    }
+    return 1;
+}
+
+static const char *provider(const void *op) {
+    const char *own = getenv("ONNX_SUPEROPT_PROVIDER"); /* tests run with a driver that only records */
+    (void)op;
+    return own != NULL && *own != 0 ? own : "CUDAExecutionProvider";
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
+
+enum { CONSTANT, DIMENSION, ADD, SUBTRACT, MULTIPLY, CEIL_DIVIDE, FLOOR_DIVIDE, MINIMUM, MAXIMUM };
+enum { INPUT, OUTPUT, SCRATCH, INT32, INT64, FLOAT32, NOTHING };
+
+typedef struct { int start, length; } Expression; /* within the plan: a postfix program over the inputs' dimensions */
+typedef struct { int kind; int64_t value; Expression expression; } Param;
+typedef struct { int kernel, threads, shared; Expression grid[3]; int params; Param param[MAX_PARAMS]; } Launch;
+typedef struct { int type, rank; Expression dims[MAX_RANK]; } Output;
+
+typedef struct {
+    int64_t *code;
+    size_t length;
+    int inputs, outputs, scratches, launches;
+    Output output[MAX_TENSORS];
+    Expression scratch[MAX_TENSORS];
+    Launch launch[MAX_LAUNCHES];
+} Plan;
+
+typedef struct { const int64_t *code; size_t length, at; int bad; } Reader;
+
+static int64_t next(Reader *reader) {
+    if (reader->at >= reader->length) { reader->bad = 1; return 0; }
+    return reader->code[reader->at++];
+}
+
+static int64_t within(Reader *reader, int64_t least, int64_t most) {
+    int64_t value = next(reader);
+    if (value < least || value > most) { reader->bad = 1; return least; }
+    return value;
+}
+
+static Expression read_expression(Reader *reader) {
+    int64_t length = within(reader, 1, 256);
+    Expression expression = {(int)reader->at, (int)length};
+    if (reader->at + (size_t)length > reader->length) reader->bad = 1;
+    else reader->at += (size_t)length;
+    return expression;
+}
+
+/* inputs; outputs, each: element type, rank, dimensions; scratch buffers, each: bytes; launches, each: kernel, threads,
+ * shared memory, grid x y z, parameters, each: kind, then an index, an expression or the bits of a float. */
+static int read_plan(Plan *plan) {
+    Reader reader = {plan->code, plan->length, 0, 0};
+    plan->inputs = (int)within(&reader, 0, MAX_TENSORS);
+    plan->outputs = (int)within(&reader, 1, MAX_TENSORS);
+    for (int i = 0; i < plan->outputs; i++) {
+        plan->output[i].type = (int)within(&reader, 1, 32);
+        plan->output[i].rank = (int)within(&reader, 0, MAX_RANK);
+        for (int d = 0; d < plan->output[i].rank; d++) plan->output[i].dims[d] = read_expression(&reader);
+    }
+    plan->scratches = (int)within(&reader, 0, MAX_TENSORS);
+    for (int i = 0; i < plan->scratches; i++) plan->scratch[i] = read_expression(&reader);
+    plan->launches = (int)within(&reader, 1, MAX_LAUNCHES);
+    for (int i = 0; i < plan->launches && !reader.bad; i++) {
+        Launch *launch = &plan->launch[i];
+        launch->kernel = (int)within(&reader, 0, 1024);
+        launch->threads = (int)within(&reader, 1, 1024);
+        launch->shared = (int)within(&reader, 0, 1 << 20);
+        for (int axis = 0; axis < 3; axis++) launch->grid[axis] = read_expression(&reader);
+        launch->params = (int)within(&reader, 0, MAX_PARAMS);
+        for (int p = 0; p < launch->params; p++) {
+            Param *param = &launch->param[p];
+            param->kind = (int)within(&reader, INPUT, NOTHING);
+            switch (param->kind) {
+            case INPUT: param->value = within(&reader, 0, plan->inputs - 1); break;
+            case OUTPUT: param->value = within(&reader, 0, plan->outputs - 1); break;
+            case SCRATCH: param->value = within(&reader, 0, plan->scratches - 1); break;
+            case FLOAT32: param->value = next(&reader); break;
+            case INT32: case INT64: param->expression = read_expression(&reader); break;
+            }
+        }
+    }
+    return !reader.bad && reader.at == reader.length;
+}
+
+typedef struct { int rank; int64_t dims[MAX_RANK]; } Shape;
+
+/* The value of an expression; -1 where it depends on a dimension that is not known yet, and *bad where it has no value. */
+static int64_t evaluate(const Plan *plan, Expression expression, const Shape *shapes, int *bad) {
+    int64_t stack[64];
+    int top = 0, unknown = 0;
+    const int64_t *code = plan->code + expression.start;
+    for (int i = 0; i < expression.length; i++) {
+        int64_t a, b, operation = code[i];
+        if (operation == CONSTANT || operation == DIMENSION) {
+            int wide = operation == CONSTANT ? 1 : 2;
+            if (i + wide >= expression.length || top == 64) { *bad = 1; return -1; }
+            if (operation == CONSTANT) stack[top++] = code[i + 1];
+            else {
+                int64_t input = code[i + 1], axis = code[i + 2];
+                if (input < 0 || input >= plan->inputs || axis < 0 || axis >= shapes[input].rank) { *bad = 1; return -1; }
+                if (shapes[input].dims[axis] < 0) unknown = 1;
+                stack[top++] = shapes[input].dims[axis];
+            }
+            i += wide;
+            continue;
+        }
+        if (top < 2) { *bad = 1; return -1; }
+        b = stack[--top];
+        a = stack[--top];
+        switch (operation) {
+        case ADD: a += b; break;
+        case SUBTRACT: a -= b; break;
+        case MULTIPLY: a *= b; break;
+        case CEIL_DIVIDE: case FLOOR_DIVIDE:
+            if (b <= 0 && !unknown) { *bad = 1; return -1; }
+            if (!unknown) a = operation == CEIL_DIVIDE ? (a + b - 1) / b : a / b;
+            break;
+        case MINIMUM: a = a < b ? a : b; break;
+        case MAXIMUM: a = a > b ? a : b; break;
+        default: *bad = 1; return -1;
+        }
+        stack[top++] = a;
+    }
+    if (top != 1) { *bad = 1; return -1; }
+    return unknown ? -1 : stack[0];
+}
+
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+typedef struct { void *context; void *function[MAX_LAUNCHES]; } Loaded;
+
+typedef struct {
+    Plan plan;
+    unsigned char *images;
+    size_t images_length;
+    char *names; /* one a line */
+    pthread_mutex_t lock;
+    int loaded_count;
+    Loaded loaded[MAX_DEVICES];
+} Kernel;
+
+static OrtStatus *fail(const char *format, const char *detail, long number) {
+    char message[512];
+    snprintf(message, sizeof message, format, detail, number);
+    return CreateStatus(ORT_FAIL, message);
+}
+
+static OrtStatus *cuda_fail(const char *what, const char *kernel, CUresult result) {
+    const char *name = NULL;
+    char message[512];
+    cuda.error_name(result, &name);
+    snprintf(message, sizeof message, "onnx.superopt: %s of kernel %s failed: %s (%d)", what, kernel, name ? name : "?", result);
+    return CreateStatus(ORT_FAIL, message);
+}
+
+static int32_t read_int32(const unsigned char *bytes) {
+    return (int32_t)((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
+}
+
+/* The image for a device: the newest cubin of its generation that is not newer than itself, else the newest PTX it can
+ * compile. A cubin runs on later devices of the same major architecture only. */
+static const void *choose_image(const Kernel *kernel, int architecture) {
+    const unsigned char *best = NULL;
+    int best_score = -1;
+    for (size_t at = 0; at + 12 <= kernel->images_length;) {
+        int own = read_int32(kernel->images + at), kind = read_int32(kernel->images + at + 4);
+        int32_t length = read_int32(kernel->images + at + 8);
+        if (length < 0 || at + 12 + (size_t)length > kernel->images_length) break;
+        int fits = kind == 0 ? own / 10 == architecture / 10 && own <= architecture : own <= architecture;
+        int score = kind == 0 ? 10000 + own : own;
+        if (fits && score > best_score) {
+            best = kernel->images + at + 12;
+            best_score = score;
+        }
+        at += (12 + (size_t)length + 7) / 8 * 8;
+    }
+    return best;
+}
+
+static const char *kernel_name(const Kernel *kernel, int index, char *into, size_t size) {
+    const char *line = kernel->names;
+    while (index-- > 0 && line != NULL) line = (line = strchr(line, '\n')) ? line + 1 : NULL;
+    if (line == NULL || *line == 0) return NULL;
+    size_t length = strcspn(line, "\n");
+    if (length >= size) return NULL;
+    memcpy(into, line, length);
+    into[length] = 0;
+    return into;
+}
+
+/* Loads the kernels into the current context; called with the lock held. */
+static OrtStatus *load(Kernel *kernel, Loaded *loaded) {
+    int device = 0, major = 0, minor = 0;
+    CUresult result = cuda.get_device(&device);
+    if (result == 0) result = cuda.get_attribute(&major, COMPUTE_MAJOR, device);
+    if (result == 0) result = cuda.get_attribute(&minor, COMPUTE_MINOR, device);
+    if (result != 0) return cuda_fail("asking the device", kernel->names, result);
+    const void *image = choose_image(kernel, major * 10 + minor);
+    if (image == NULL)
+        return fail("onnx.superopt: the model holds no kernel for this GPU (sm_%s%ld); "
+                    "write it again with onnx-superopt --arch", "", major * 10 + minor);
+    void *module = NULL;
+    result = cuda.load(&module, image);
+    if (result != 0) return cuda_fail("loading the image", kernel->names, result);
+    for (int i = 0; i < kernel->plan.launches; i++) {
+        char name[256];
+        const Launch *launch = &kernel->plan.launch[i];
+        if (kernel_name(kernel, launch->kernel, name, sizeof name) == NULL)
+            return fail("onnx.superopt: launch %s%ld names a kernel that the node does not list", "", i);
+        result = cuda.get_function(&loaded->function[i], module, name);
+        if (result != 0) return cuda_fail("looking up", name, result);
+        if (launch->shared > 48 * 1024) {
+            result = cuda.set_attribute(loaded->function[i], MAX_DYNAMIC_SHARED, launch->shared);
+            if (result != 0) return cuda_fail("reserving shared memory", name, result);
+        }
+    }
+    return NULL;
+}
+
+static OrtStatus *functions_here(Kernel *kernel, void ***functions) {
+    void *context = NULL;
+    CUresult result = cuda.get_context(&context);
+    if (result == 0 && context == NULL) { /* the runtime API has not bound its primary context to this thread yet */
+        result = cuda.retain_primary(&context, 0);
+        if (result == 0) result = cuda.set_context(context);
+    }
+    if (result != 0) return cuda_fail("asking for the context", kernel->names, result);
+    OrtStatus *status = NULL;
+    pthread_mutex_lock(&kernel->lock);
+    Loaded *found = NULL;
+    for (int i = 0; i < kernel->loaded_count; i++)
+        if (kernel->loaded[i].context == context) found = &kernel->loaded[i];
+    if (found == NULL) {
+        if (kernel->loaded_count == MAX_DEVICES) status = fail("onnx.superopt: more than %s%ld devices", "", MAX_DEVICES);
+        else {
+            found = &kernel->loaded[kernel->loaded_count];
+            found->context = context;
+            status = load(kernel, found);
+            if (status == NULL) kernel->loaded_count++;
+        }
+    }
+    pthread_mutex_unlock(&kernel->lock);
+    if (status == NULL) *functions = found->function;
+    return status;
+}
+
+/* ---- the operator ------------------------------------------------------------------------------------------------ */
+
+static void destroy(void *opaque) {
+    Kernel *kernel = opaque;
+    if (kernel == NULL) return;
+    free(kernel->plan.code);
+    free(kernel->images);
+    free(kernel->names);
+    pthread_mutex_destroy(&kernel->lock);
+    free(kernel); /* modules stay loaded: a captured graph may still refer to them */
+}
+
+#define TRY(call) do { if ((status = (call)) != NULL) goto done; } while (0)
+
+static OrtStatus *read_attributes(Kernel *kernel, const Handle *info) {
+    OrtStatus *status = NULL;
+    Handle *allocator = NULL, *tensor = NULL, *shape = NULL;
+    int64_t version = 0;
+    size_t size = 0;
+    void *data = NULL;
+    TRY(KernelInfoGetAttribute_int64(info, "version", &version));
+    if (version != FORMAT_VERSION) {
+        char message[200];
+        snprintf(message, sizeof message, "onnx.superopt: the model is of format %ld, the library reads %d; %s", (long)version,
+                 FORMAT_VERSION, version > FORMAT_VERSION ? "install a newer onnx-superopt" : "optimise the model again");
+        status = CreateStatus(ORT_FAIL, message);
+        goto done;
+    }
+    TRY(KernelInfoGetAttributeArray_int64(info, "plan", NULL, &kernel->plan.length));
+    kernel->plan.code = calloc(kernel->plan.length + 1, sizeof(int64_t));
+    if (kernel->plan.code == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
+    TRY(KernelInfoGetAttributeArray_int64(info, "plan", kernel->plan.code, &kernel->plan.length));
+    if (!read_plan(&kernel->plan)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
+    TRY(KernelInfoGetAttribute_string(info, "kernels", NULL, &size));
+    kernel->names = calloc(size + 1, 1);
+    if (kernel->names == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
+    TRY(KernelInfoGetAttribute_string(info, "kernels", kernel->names, &size));
+    TRY(GetAllocatorWithDefaultOptions(&allocator));
+    TRY(KernelInfoGetAttribute_tensor(info, "images", allocator, &tensor));
+    TRY(GetTensorTypeAndShape(tensor, &shape));
+    TRY(GetTensorShapeElementCount(shape, &kernel->images_length));
+    TRY(GetTensorMutableData(tensor, &data));
+    kernel->images = malloc(kernel->images_length + 1); /* PTX is text: it ends with a null */
+    if (kernel->images == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
+    memcpy(kernel->images, data, kernel->images_length);
+    kernel->images[kernel->images_length] = 0;
+done:
+    if (shape) ReleaseTensorTypeAndShapeInfo(shape);
+    if (tensor) ReleaseValue(tensor);
+    return status;
+}
+
+static OrtStatus *create(const void *op, const OrtApi *api, const Handle *info, void **result) {
+    (void)op, (void)api;
+    Kernel *kernel = calloc(1, sizeof(Kernel));
+    if (kernel == NULL) return fail("onnx.superopt: out of memory%s%.0ld", "", 0);
+    pthread_mutex_init(&kernel->lock, NULL);
+    OrtStatus *status = read_attributes(kernel, info);
+    if (status != NULL) destroy(kernel);
+    else *result = kernel;
+    return status;
+}
+
+static OrtStatus *shape_of(const Handle *info, Shape *shape) {
+    size_t rank = 0;
+    OrtStatus *status = GetDimensionsCount(info, &rank);
+    if (status != NULL) return status;
+    if (rank > MAX_RANK) return fail("onnx.superopt: an input of more than %s%ld dimensions", "", MAX_RANK);
+    shape->rank = (int)rank;
+    return GetDimensions(info, shape->dims, rank);
+}
+
+static OrtStatus *compute(void *opaque, Handle *context) {
+    Kernel *kernel = opaque;
+    const Plan *plan = &kernel->plan;
+    OrtStatus *status = NULL;
+    Handle *memory = NULL;
+    Shape shapes[MAX_TENSORS];
+    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS], *stream = NULL, **functions = NULL;
+    size_t count = 0;
+    int bad = 0, empty = 0;
+    TRY(KernelContext_GetInputCount(context, &count));
+    if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
+    for (int i = 0; i < plan->inputs; i++) {
+        const Handle *value = NULL;
+        Handle *info = NULL;
+        TRY(KernelContext_GetInput(context, (size_t)i, &value));
+        TRY(GetTensorTypeAndShape(value, &info));
+        status = shape_of(info, &shapes[i]);
+        ReleaseTensorTypeAndShapeInfo(info);
+        if (status != NULL) goto done;
+        TRY(GetTensorMutableData((Handle *)value, &inputs[i]));
+    }
+    for (int i = 0; i < plan->outputs; i++) {
+        int64_t dims[MAX_RANK];
+        Handle *value = NULL;
+        for (int d = 0; d < plan->output[i].rank; d++) {
+            dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, &bad);
+            empty |= dims[d] == 0;
+            bad |= dims[d] < 0;
+        }
+        if (bad) break;
+        TRY(KernelContext_GetOutput(context, (size_t)i, dims, (size_t)plan->output[i].rank, &value));
+        TRY(GetTensorMutableData(value, &outputs[i]));
+    }
+    if (bad) { status = fail("onnx.superopt: the inputs of kernel %s do not fit its plan%.0ld", kernel->names, 0); goto done; }
+    if (empty) goto done;
+    TRY(functions_here(kernel, &functions));
+    TRY(KernelContext_GetGPUComputeStream(context, &stream));
+    if (plan->scratches > 0) {
+        int device = 0;
+        cuda.get_device(&device);
+        const char *where = strcmp(provider(NULL), "CPUExecutionProvider") == 0 ? "Cpu" : "Cuda";
+        TRY(CreateMemoryInfo(where, 0 /* device allocator */, device, 0 /* default */, &memory));
+    }
+    for (int i = 0; i < plan->scratches; i++) {
+        int64_t bytes = evaluate(plan, plan->scratch[i], shapes, &bad);
+        if (bad || bytes < 0) { status = fail("onnx.superopt: scratch memory of kernel %s has no size%.0ld", kernel->names, 0); goto done; }
+        TRY(KernelContext_GetScratchBuffer(context, memory, (size_t)bytes, &scratches[i]));
+    }
+    for (int i = 0; i < plan->launches; i++) {
+        const Launch *launch = &plan->launch[i];
+        int64_t values[MAX_PARAMS], grid[3];
+        void *arguments[MAX_PARAMS + 1];
+        for (int axis = 0; axis < 3; axis++) grid[axis] = evaluate(plan, launch->grid[axis], shapes, &bad);
+        for (int p = 0; p < launch->params; p++) {
+            const Param *param = &launch->param[p];
+            arguments[p] = &values[p];
+            switch (param->kind) {
+            case INPUT: arguments[p] = &inputs[param->value]; break;
+            case OUTPUT: arguments[p] = &outputs[param->value]; break;
+            case SCRATCH: arguments[p] = &scratches[param->value]; break;
+            case INT32: case INT64: values[p] = evaluate(plan, param->expression, shapes, &bad); break;
+            default: values[p] = param->kind == NOTHING ? 0 : param->value;
+            }
+        }
+        char name[256] = "?", where[400];
+        kernel_name(kernel, launch->kernel, name, sizeof name);
+        snprintf(where, sizeof where, "%s with grid %ld x %ld x %ld and %d threads", name, (long)grid[0], (long)grid[1],
+                 (long)grid[2], launch->threads);
+        if (bad || grid[0] < 0 || grid[1] < 0 || grid[2] < 0 || grid[0] > INT32_MAX || grid[1] > 65535 || grid[2] > 65535) {
+            status = fail("onnx.superopt: the launch of kernel %s is impossible%.0ld", where, 0);
+            goto done;
+        }
+        if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) continue;
+        CUresult result = cuda.launch(functions[i], (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
+                                      (unsigned)launch->threads, 1, 1, (unsigned)launch->shared, stream, arguments, NULL);
+        if (result != 0) { status = cuda_fail("the launch", where, result); goto done; }
+    }
+done:
+    if (memory) ReleaseMemoryInfo(memory);
+    return status;
+}
+
+static OrtStatus *infer(const void *op, Handle *context) {
+    (void)op;
+    OrtStatus *status = NULL;
+    const Handle *attribute = NULL;
+    Plan *plan = calloc(1, sizeof(Plan));
+    Shape shapes[MAX_TENSORS];
+    size_t bytes = 0, count = 0;
+    int bad = 0;
+    if (plan == NULL) return fail("onnx.superopt: out of memory%s%.0ld", "", 0);
+    TRY(ShapeInferContext_GetAttribute(context, "plan", &attribute));
+    status = ReadOpAttr(attribute, ATTRIBUTE_INTS, NULL, 0, &bytes); /* says how much there is by failing */
+    if (status != NULL) { ReleaseStatus(status); status = NULL; }
+    plan->code = calloc(bytes / sizeof(int64_t) + 1, sizeof(int64_t));
+    if (plan->code == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
+    TRY(ReadOpAttr(attribute, ATTRIBUTE_INTS, plan->code, bytes, &bytes));
+    plan->length = bytes / sizeof(int64_t);
+    if (!read_plan(plan)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
+    TRY(ShapeInferContext_GetInputCount(context, &count));
+    if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
+    for (int i = 0; i < plan->inputs; i++) {
+        Handle *info = NULL;
+        TRY(ShapeInferContext_GetInputTypeShape(context, (size_t)i, &info));
+        TRY(shape_of(info, &shapes[i]));
+    }
+    for (int i = 0; i < plan->outputs; i++) {
+        int64_t dims[MAX_RANK];
+        Handle *info = NULL;
+        for (int d = 0; d < plan->output[i].rank; d++) dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, &bad);
+        if (bad) { status = fail("onnx.superopt: the inputs do not fit the plan%s%.0ld", "", 0); goto done; }
+        TRY(CreateTensorTypeAndShapeInfo(&info));
+        status = SetTensorElementType(info, plan->output[i].type);
+        if (status == NULL) status = SetDimensions(info, dims, (size_t)plan->output[i].rank);
+        if (status == NULL) status = ShapeInferContext_SetOutputTypeShape(context, (size_t)i, info);
+        ReleaseTensorTypeAndShapeInfo(info);
+        if (status != NULL) goto done;
+    }
+done:
+    free(plan->code);
+    free(plan);
+    return status;
+}
+
+static const char *name(const void *op) { (void)op; return "Kernel"; }
+
+static int any_type(const void *op, size_t index) { (void)op, (void)index; return 0; }
+static size_t one(const void *op) { (void)op; return 1; }
+static int variadic(const void *op, size_t index) { (void)op, (void)index; return CHARACTERISTIC_VARIADIC; }
+static int default_memory(const void *op, size_t index) { (void)op, (void)index; return 0; }
+static int at_least_one(const void *op) { (void)op; return 1; }
+static int mixed(const void *op) { (void)op; return 0; }
+static int first_version(const void *op) { (void)op; return 1; }
+static int last_version(const void *op) { (void)op; return INT32_MAX; }
+
+static const CustomOp kernel_op = {
+    .version = CUSTOM_OP_VERSION,
+    .get_name = name,
+    .get_provider = provider,
+    .get_input_type = any_type,
+    .get_input_type_count = one,
+    .get_output_type = any_type,
+    .get_output_type_count = one,
+    .destroy = destroy,
+    .get_input_characteristic = variadic,
+    .get_output_characteristic = variadic,
+    .get_input_memory_type = default_memory,
+    .get_variadic_input_min = at_least_one,
+    .get_variadic_input_homogeneity = mixed,
+    .get_variadic_output_min = at_least_one,
+    .get_variadic_output_homogeneity = mixed,
+    .create = create,
+    .compute = compute,
+    .infer = infer,
+    .get_start_version = first_version,
+    .get_end_version = last_version,
+};
+
+EXPORT OrtStatus *RegisterCustomOps(Handle *options, const OrtApiBase *base) {
+    static Handle *domain;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    OrtStatus *status = NULL;
+    char message[512];
+    const OrtApi *api = base->get_api(ORT_API_VERSION);
+    if (api == NULL) return NULL; /* older than the interface: its own loader says so */
+    pthread_mutex_lock(&lock);
+    ort = api;
+    if (domain == NULL) {
+        if (cuda.library == NULL && !open_driver(message, sizeof message)) status = CreateStatus(ORT_FAIL, message);
+        if (status == NULL) status = CreateCustomOpDomain("onnx.superopt", &domain);
+        if (status == NULL) status = CustomOpDomain_Add(domain, &kernel_op);
+    }
+    if (status == NULL) status = AddCustomOpDomain(options, domain);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
