@@ -45,8 +45,8 @@ class ProtoNode:
     """A ``NodeProto`` with what the model knows of its inputs; implements :class:`mugraph.ops.base.ForeignNode`.
 
     Args:
-        node: the node, of the default domain.
-        opset: version of that domain in the model.
+        node: the node.
+        opset: version of its operator-set domain in the model.
         types: per input; ``None`` for an absent input or an unknown type.
         constants: values of the inputs that are constants, as a sequence or looked up by position on demand.
     """

@@ -195,5 +195,14 @@ def substitute(
     """Replaces variables by terms, attribute variables by values and dimension symbols by dimensions; others stay."""
     binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
     return rebuild(
-        root, lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else leaf, lambda value: bind_value(value, binding)
+        root,
+        lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else _close(leaf, attrs or {}),
+        lambda value: bind_value(value, binding),
     )
+
+
+def _close(constant: Term, attrs: Mapping[str, AttrValue]) -> Term:
+    """The constant that stands for an open one, where its value is known."""
+    value = constant.attr("value")
+    bound = attrs.get(value.name, value) if isinstance(value, AttrVar) else value
+    return Term("Const", (("value", bound),), (), 0) if isinstance(bound, AttrVar) else const(bound)

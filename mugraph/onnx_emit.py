@@ -283,7 +283,7 @@ class _Emitter:
         inputs = [self.form_input(node, item) for item in form.inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
-        outputs = [self.output_name(node, index, None) for index in range(len(node.values))]
+        outputs = form.output_names([self.output_name(node, index, None) for index in range(len(node.values))])
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
         proto.name = _unique(node.op, self.node_names)
         proto.attribute.extend(_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())

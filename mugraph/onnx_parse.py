@@ -10,6 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, NodeProto, TensorProto
 
+from mugraph.ops import RUNTIME_OPERATORS
 from mugraph.weights import ModelError, Weights, is_stored, nested_graphs, nested_nodes, nested_tensors, store_at
 from mugraph.wire import Buffer, Damaged, Field, delimited, fields
 
@@ -20,6 +21,7 @@ OLDEST_OPSET, NEWEST_OPSET = 9, 26
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
+_UNCHECKED = "onnx.superopt.unchecked"
 _STORED_FROM = 1 << 12  # bytes; smaller tensors (shapes, axes, scalars) are read at once
 _PROTOBUF_LIMIT = (1 << 31) - 1
 _MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
@@ -120,7 +122,8 @@ def opset_of(proto: ModelProto, label: str) -> int:
 def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     """The model without weights for onnx's checker and shape inference: stored tensors become graph inputs.
 
-    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does.
+    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does. So are the names
+    of operators that onnxruntime keeps in that domain though ONNX has none such.
 
     Returns:
         the model, and whether its types are the original's (a stored tensor within a subgraph cannot become an input).
@@ -147,6 +150,11 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     for entry in (*skeleton.opset_import, *nested_nodes(skeleton)):
         if entry.domain in DEFAULT_DOMAINS:
             entry.domain = ""
+    own = [node for node in nested_nodes(skeleton) if ("", node.op_type) in RUNTIME_OPERATORS and not node.domain]
+    for node in own:  # the default domain has no such operators, and the checker refuses what it does not know there
+        node.domain = _UNCHECKED
+    if own:
+        skeleton.opset_import.add(domain=_UNCHECKED, version=1)
     faithful = True
     for tensor in nested_tensors(skeleton):
         if is_stored(tensor):

@@ -21,7 +21,7 @@ from mugraph.foreign import ProtoNode
 from mugraph.graph import OPAQUE, Constant, Graph, Tables
 from mugraph.node import make_attrs
 from mugraph.onnx_parse import DEFAULT_DOMAINS, opset_of, parse, without_weights
-from mugraph.ops import ONNX_OPERATORS, NotUnderstood, Operator
+from mugraph.ops import NotUnderstood, Operator, Reading, reader_of
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape, symbol
 from mugraph.weights import ModelError, Weights, graphs_of, nested_tensors, tensor_type
 
@@ -296,7 +296,7 @@ class _Reader:
             value = inputs[index]
             return None if value is None else self.tables.small_constant(value)
 
-        reading = record.read(ProtoNode(node, self.opset, types, constant))
+        reading = record.read(ProtoNode(node, self.version_of(node.domain), types, constant))
         operands: list[int] = []
         operand_types: list[TensorType] = []
         for index in reading.operands:
@@ -310,9 +310,7 @@ class _Reader:
                 raise NotUnderstood(f"input {index} is computed at run time")
         attrs = make_attrs(reading.attrs)
         outputs = record.types(attrs, operand_types)
-        names = list(node.output)
-        while names and not names[-1]:
-            names.pop()
+        names = self.output_names(node, reading)
         if len(names) > len(outputs) or "" in names:
             raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(repr(n) for n in names)}")
         for name, type_ in zip(names, outputs, strict=False):
@@ -328,16 +326,34 @@ class _Reader:
             for value, array, type_ in zip(values, static, outputs, strict=False):
                 self.tables.constants[value] = Constant.of(array, type_)
 
+    def version_of(self, domain: str) -> int:
+        """The imported version of an operator set."""
+        if domain in DEFAULT_DOMAINS:
+            return self.opset
+        return next((entry.version for entry in self.proto.opset_import if entry.domain == domain), 1)
+
+    @staticmethod
+    def output_names(node: NodeProto, reading: Reading) -> list[str]:
+        """The names of the record's outputs, up to the last one that is wanted."""
+        names = list(node.output)
+        if reading.outputs is not None:
+            extra = [name for position, name in enumerate(names) if name and position not in reading.outputs]
+            if extra:
+                raise NotUnderstood(f"{node.op_type} with the output {extra[0]!r}")
+            names = [names[position] if position < len(names) else "" for position in reading.outputs]
+        while names and not names[-1]:
+            names.pop()
+        return names
+
     def record_of(self, node: NodeProto) -> Operator:
-        if node.domain not in DEFAULT_DOMAINS:
-            raise NotUnderstood(f"operator of domain {node.domain}")
-        if ("", node.op_type) in self.functions:
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        if (domain, node.op_type) in self.functions:
             raise NotUnderstood("a function of the model")
         if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
             raise NotUnderstood("it has subgraphs")
-        record = ONNX_OPERATORS.get(node.op_type)
+        record = reader_of(domain, node.op_type)
         if record is None:
-            raise NotUnderstood(f"no record describes {node.op_type}")
+            raise NotUnderstood(f"no record describes {node.op_type}" + (f" of domain {domain}" if domain else ""))
         return record
 
     def check_declared(self, name: str, own: TensorType) -> None:

@@ -2,12 +2,14 @@
 
 Grammar::
 
-    term   := NUMBER | "true" | "false" | NAME | OPERATOR [ "[" attr ("," attr)* "]" ] [ "." INDEX ] "(" [ term ("," term)* ] ")"
+    term   := NUMBER | "true" | "false" | "$" NAME | NAME
+            | OPERATOR [ "[" attr ("," attr)* "]" ] [ "." INDEX ] "(" [ term ("," term)* ] ")"
     attr   := NAME "=" value
     value  := NUMBER | "true" | "false" | "'" text "'" | dtype name | "$" NAME | dimension polynomial | "(" value "," ... ")"
 
 ``MatMul(Transpose[perm=(1,0)](x), y)`` or ``Split[axis=-1,sizes=(n,p)].0(x)``. A bare name in a value is a dimension
-symbol; element types are written ``float``, ``float16``, ``int64``, as ONNX names them.
+symbol; element types are written ``float``, ``float16``, ``int64``, as ONNX names them. Operator properties alone have open
+attributes, ``$k``, which may stand for constants too.
 """
 
 from __future__ import annotations
@@ -181,6 +183,8 @@ class Parser:
     def term(self) -> Term:
         if self.kind == "number":
             return const(float(self.number()))
+        if self.accept("$"):
+            return Term("Const", (("value", AttrVar(self.name("an attribute variable"))),), (), 0)
         name = self.name("a term")
         if name in ("true", "false"):
             return const(name == "true")

@@ -8,9 +8,11 @@ import numpy as np
 
 from mugraph.graph import CycleError, Definition, Graph
 from mugraph.node import AttrValue, Term, bind_attrs, bind_value, walk
-from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape
+from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
+from mugraph.text import format_value
 from rewriter.match import FLOATS, Match, NoMatch, check_guards
 from rewriter.ranges import RangeOracle
+from rules_db.rule import dim_symbols
 
 __all__ = ["apply_match"]
 
@@ -54,8 +56,9 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> d
                 if operand not in values:
                     values[operand] = _literal(graph, bind_value(operand.attr("value"), dims), dtype)
             attrs = bind_attrs(term.attrs, dims)
-            if term.op == "Split" and concrete(dict(attrs)["sizes"]) is None:
-                raise Undecided(f"the sizes {dict(attrs)['sizes']} of a Split are not numbers")
+            for name, value in attrs if term.op != "Reshape" else ():  # a Reshape can ask its input for a size
+                if dim_symbols([Term(term.op, ((name, value),), (), 0)]):
+                    raise Undecided(f"{name} {format_value(value)} of {term.op} is not known in numbers")
             node = tables.apply(term.op, attrs, [values[i] for i in term.inputs])
             values[term] = node.values[term.out]
     changes: dict[int, Definition] = {}

@@ -7,6 +7,7 @@ the substitution did not reach. Commutative operators match in both orders; Iden
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node
 from mugraph.node import AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided
 from rewriter.ranges import RangeOracle
 from rules_db.condition import Condition, Facts
 from rules_db.rule import Rule, Side, dim_symbols
@@ -186,10 +187,17 @@ def _match_attr(pattern: AttrValue, actual: AttrValue, dims: dict[str, AttrValue
 
 def _plain_symbol(dim: Dim) -> str | None:
     """The name where a dimension is one symbol alone."""
-    if isinstance(dim, SymDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
-        name, power = dim.terms[0][0][0]
-        return name if power == 1 else None
-    return None
+    name, multiple = _multiple_of_symbol(dim)
+    return name if multiple == 1 else None
+
+
+def _multiple_of_symbol(dim: Dim) -> tuple[str | None, int]:
+    """The symbol and the number of a dimension such as ``n`` or ``2*n``."""
+    if isinstance(dim, SymDim) and len(dim.terms) == 1:
+        monomial, multiple = dim.terms[0]
+        if len(monomial) == 1 and monomial[0][1] == 1 and multiple > 0:
+            return monomial[0][0], multiple
+    return None, 1
 
 
 def _match_constant(graph: Graph, value: int, wanted: AttrValue, state: _State) -> bool:
@@ -337,9 +345,15 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
         assert actual is not None
         sample = match.direction.rule.types[term.name].shape
         for position in range(1, min(len(sample), actual.rank) + 1):
-            name = _plain_symbol(sample[-position])
-            if name is not None:
-                dims.setdefault(name, actual.shape[-position])
+            name, multiple = _multiple_of_symbol(sample[-position])
+            if name is None or name in dims:
+                continue
+            size = actual.shape[-position]
+            if isinstance(size, int) and size % multiple == 0:
+                dims[name] = size // multiple
+            elif isinstance(size, SymDim):
+                with contextlib.suppress(Undecided):
+                    dims[name] = size.exact_div(multiple)
     return dims
 
 

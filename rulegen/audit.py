@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +18,15 @@ from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term
 from mugraph.shape import DataType, ShapeError, TensorType, Undecided, concrete
+from rulegen.candidates import Candidate, FloatVerdict, float_test, symbols_of
 from rulegen.certify.refute import assignments, random_input, same_residues, specialise
 from rulegen.certify.second import z3check
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.check import MALFORMED, check
 from rules_db.condition import RANGE_PREDICATES, Facts
-from rules_db.exchange import RuleTextError, format_rule, parse_rules
-from rules_db.rule import Rule
+from rules_db.exchange import RuleTextError, format_rule, parse_rule
+from rules_db.rule import FloatClass, Rule
+from rules_db.store import Entry
 
 __all__ = ["AuditReport", "Failure", "audit", "try_out"]
 
@@ -28,6 +34,12 @@ _PREFIXES: tuple[tuple[int, ...], ...] = ((), (2,), (1,), (3, 2), (1, 2))
 """Batch axes put before a variable's sample shape."""
 _TOLERANCE = 1e-9
 """Relative to the largest entry, in double precision."""
+_QUICK_RUNS, _DEEP_ROUNDS = 2, 4
+"""Random evaluations of an ordinary audit; seeds of a deep one, each with all shapes and ranks."""
+_FLOAT_RUNS = 5
+"""Measurements before a worse float class is believed."""
+_CHUNK = 16
+"""Rules that a process examines at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +56,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found. ``tried`` counts the rules that random inputs could be drawn for."""
+    """What an audit found.
+
+    Attributes:
+        checked: rules examined.
+        tried: those that random inputs could be drawn for.
+        failures: in the order of the rules.
+        standing: indices of the rules without a failure.
+    """
 
     checked: int
     tried: int
     failures: tuple[Failure, ...]
+    standing: tuple[int, ...]
 
     @property
     def passed(self) -> bool:
@@ -56,56 +76,141 @@ class AuditReport:
 
 
 def audit(
-    rules: Iterable[Rule],
+    rules: Iterable[Rule | Entry],
     axioms: Mapping[str, Axiom] | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
+    *,
+    deep: bool = False,
+    jobs: int = 1,
 ) -> AuditReport:
-    """Re-checks rules: text form, certificate and typing, Z3, random tests on typed shapes of several ranks.
+    """Re-checks rules: text form, certificate and typing, Z3, random tests on typed shapes of several ranks, float class.
 
     Args:
-        rules: the rules to examine.
-        axioms: operator properties; the package's own where left out.
-        seed: of the random tests.
+        rules: the rules to examine, or their unread text: a block that cannot be read fails, and the others are examined.
+        axioms: operator properties; the package's own where left out, and always with several processes.
+        seed: of the random tests. Equal arguments give equal reports.
         progress: called with the number of rules examined so far.
+        deep: random tests with several seeds, each on all shapes and ranks, instead of a few.
+        jobs: processes to work in. Few rules are examined in this one.
+
+    Raises:
+        BrokenProcessPool: a process died.
     """
-    axioms = load_axioms() if axioms is None else axioms
+    entries = [rule if isinstance(rule, Entry) else Entry("rule", format_rule(rule)) for rule in rules]
     failures: list[Failure] = []
-    checked = tried = 0
-    for rule in rules:
-        checked += 1
-        name = rule.id
-        try:
-            text = format_rule(rule)
-            if format_rule(*parse_rules(text)) != text:
-                failures.append(Failure(name, "text", "its text form does not read back as the same rule"))
-        except RuleTextError as problem:
-            failures.append(Failure(name, "text", str(problem)))
-        reasons = check(rule, axioms)
-        failures += [Failure(name, "certificate", reason) for reason in reasons]
-        if not any(reason.startswith(MALFORMED) for reason in reasons):
-            failures += [Failure(name, "Z3", reason) for reason in z3check(rule, axioms)]
-            runs, difference = try_out(rule, axioms, seed)
-            tried += runs > 0
-            if difference:
-                failures.append(Failure(name, "random test", difference))
+    standing, tried = [], 0
+    for index, result in enumerate(_results(entries, load_axioms() if axioms is None else axioms, seed, deep, jobs)):
+        tried += result.tried
+        failures += result.failures
+        if not result.failures:
+            standing.append(index)
         if progress is not None:
-            progress(checked)
-    return AuditReport(checked, tried, tuple(failures))
+            progress(index + 1)
+    return AuditReport(len(entries), tried, tuple(failures), tuple(standing))
 
 
-def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0) -> tuple[int, str | None]:
+@dataclass(frozen=True)
+class _Result:
+    tried: bool
+    failures: list[Failure]
+
+
+def _results(entries: Sequence[Entry], axioms: Mapping[str, Axiom], seed: int, deep: bool, jobs: int) -> Iterator[_Result]:
+    chunks = [entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK)]
+    if min(jobs, len(chunks)) < 2 or len(chunks) < 4:
+        for entry in entries:
+            yield _examine(entry, axioms, seed, deep)
+        return
+    # A fork spares the imports. Z3 and NumPy prepare their threads for it; elsewhere than on Linux system libraries do not.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(min(jobs, len(chunks)), context, _ignore_interrupts) as pool:
+        for results in pool.map(_examine_all, chunks, [seed] * len(chunks), [deep] * len(chunks)):
+            yield from results
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
+
+
+def _examine_all(entries: Sequence[Entry], seed: int, deep: bool) -> list[_Result]:
+    return [_examine(entry, load_axioms(), seed, deep) for entry in entries]
+
+
+def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -> _Result:
+    failures: list[Failure] = []
+
+    def fail(examination: str, reason: str) -> None:
+        failures.append(Failure(entry.name, examination, reason))
+
+    try:
+        rule = entry.read()
+        text = format_rule(rule)
+        if text != entry.text and format_rule(parse_rule(text)) != text:
+            fail("text", "its text form does not read back as the same rule")
+    except RuleTextError as problem:
+        fail("text", str(problem))
+        return _Result(False, failures)
+    reasons = check(rule, axioms)
+    for reason in reasons:
+        fail("evidence" if rule.certificate.kind == "tested" else "certificate", reason)
+    if any(reason.startswith(MALFORMED) for reason in reasons):
+        return _Result(False, failures)
+    if rule.certificate.kind == "axioms":
+        for reason in z3check(rule, axioms):
+            if reason not in reasons:  # both say of an unknown or changed property that it is
+                fail("Z3", reason)
+    runs = 0
+    for round_ in range(_DEEP_ROUNDS if deep else 1):
+        more, difference = try_out(rule, axioms, seed + round_, None if deep else _QUICK_RUNS)
+        runs += more
+        if difference:
+            fail("random test", difference)
+            return _Result(runs > 0, failures)
+    if not failures:
+        worse = _float_class(rule, seed)
+        if worse:
+            fail("float class", worse)
+    return _Result(runs > 0, failures)
+
+
+def _float_class(rule: Rule, seed: int) -> str | None:
+    """What is wrong with the recorded class: that most measurements say a worse one. A single one may overflow by chance."""
+    sample, classes = rule.sample(), [*FloatClass, None]
+    candidate, symbols = Candidate(sample.source, sample.target, sample.types), symbols_of(sample.types)
+    worse: list[FloatVerdict] = []
+    for turn in range(_FLOAT_RUNS):
+        try:
+            measured = float_test(candidate, symbols, seed + turn, draws=1)
+        except (Unsupported, ShapeError, Undecided):
+            return None
+        if classes.index(measured.float_class) > classes.index(rule.float_class):
+            worse.append(measured)
+        if turn + 1 >= 2 * len(worse):  # so far the class is not worse more often than not
+            return None
+    last = worse[-1]
+    found = f"it {last.float_class}" if last.float_class else "it loses the answer"
+    return f"recorded as '{rule.float_class}', but {found}: relative error {last.error32:.1e}, in float16 {last.error16:.1e}"
+
+
+def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int | None = None) -> tuple[int, str | None]:
     """Evaluates both sides on random inputs of several shapes and ranks.
+
+    Args:
+        rule: the rule.
+        axioms: operator properties that it may cite.
+        seed: of the inputs and ranks.
+        enough: evaluations that do; all shapes and ranks where left out.
 
     Returns:
         How many evaluations were made, and where the sides differ, if they do. A rule whose conditions speak of values is
         tried on positive inputs, and one that rests on properties of real numbers alone in floats only.
     """
-    runs = 0
+    rule, runs = rule.sample(), 0
     cited = [axioms[i.axiom] for i in rule.certificate.instances if i.axiom in axioms]
     only_real = any(axiom.only_real for axiom in cited)
     about_values = [c for c in rule.conditions if c.predicate in RANGE_PREDICATES]
-    for turn, sizes in enumerate(assignments(rule.types)):
+    for turn, sizes in enumerate(assignments(rule.types, roots=(*rule.source, *rule.target))):
         programs, sample = specialise([*rule.source, *rule.target], rule.types, sizes)
         conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if c not in about_values]
         for variant in range(6):
@@ -135,6 +240,8 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0) -> tuple[int
                 problem = _fields(pairs, types, generator, seed, turn)
             if problem:
                 return runs, f"{problem} at {where}"
+            if runs == enough:
+                return runs, None
     return runs, None
 
 

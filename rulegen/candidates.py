@@ -18,8 +18,9 @@ from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term, substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from rulegen.certify import refute
-from rulegen.enumerate import Enumeration, dim_sizes, mix
-from rules_db.rule import FloatClass, Side
+from rulegen.enumerate import Enumeration, dim_sizes
+from rulegen.fingerprint import mix
+from rules_db.rule import FloatClass, Side, dim_symbols
 
 __all__ = [
     "Candidate",
@@ -91,9 +92,12 @@ def multi_output_pairs(enumeration: Enumeration) -> np.ndarray:
             continue
         a, b = int(representative[parts[0]]), int(representative[parts[1]])
         own = [int(enumeration.mask[a]), int(enumeration.mask[b])]
-        if a == b or min(enumeration.level[[a, b]]) == 0 or template[a] != template[b] or is_split[template[a]]:
+        if a == b or min(enumeration.level[[a, b]]) == 0:
             continue
-        shared = own[0] != own[1] and bool(own[0] & own[1]) and not templates[template[a]].operator.elementwise
+        operator = templates[template[a]].operator
+        if operator is not templates[template[b]].operator or operator.name == "Split":
+            continue
+        shared = own[0] != own[1] and bool(own[0] & own[1]) and not operator.elementwise
         if own[0] | own[1] == int(enumeration.mask[whole]) and (shared or own[0] == own[1]):
             result.append((a, b, parts[0], parts[1]))
     return np.array(result, np.int64).reshape(-1, 4)
@@ -117,6 +121,16 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
 
 
 _WITHOUT_INVERSES = {"Sub": "Add", "Div": "Mul"}
+_INVERSES = frozenset({"Sub", "Div", "Neg", "Reciprocal"})
+_INVERSES_INSIDE = frozenset(f"{kind}Normalization" for kind in ("Layer", "RMS", "Batch", "Instance")) | {
+    "Softmax",
+    "LogSoftmax",
+    "Elu",
+    "Selu",
+    "Softsign",
+    "Pow",
+}
+"""Operators that subtract or divide themselves."""
 
 
 def cancels(candidate: Candidate) -> bool:
@@ -126,8 +140,12 @@ def cancels(candidate: Candidate) -> bool:
     operand. A rule to a leaf (x + y - y = x) says what there is to say; no program spells the others.
     """
     roots = (*candidate.source, *candidate.target)
-    if any(not root.inputs for root in roots) or not {t.op for t in walk(roots)} & {"Sub", "Div", "Neg", "Reciprocal"}:
+    operators = [{term.op for term in walk(side)} for side in (candidate.source, candidate.target)]
+    if any(not root.inputs for root in roots) or not (operators[0] | operators[1]) & _INVERSES:
         return False
+    for one, other in (operators, operators[::-1]):
+        if not one & _INVERSES and (one - other) & _INVERSES_INSIDE:  # a definition of what has its inverses inside
+            return False
     done: dict[Term, Term] = {}
     for term in walk(roots):
         inputs = tuple(done[operand] for operand in term.inputs)
@@ -143,19 +161,23 @@ def cancels(candidate: Candidate) -> bool:
 def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
     """The first of all rows that a renaming of variables of equal type and a swap of sides make equal.
 
-    ``pairs`` holds the outputs of one side, then as many of the other.
+    ``pairs`` holds the outputs of one side, then as many of the other. Of every type the first variables are used:
+    other rows are renamings of such ones.
     """
-    if not len(pairs):
-        return pairs
-    half, hashes = pairs.shape[1] // 2, enumeration.structure[pairs]
-    sides = []
-    for columns in (hashes[:, :half], hashes[:, half:]):
-        state = columns[:, 0]
-        for position in range(1, half):
-            state = mix(state, columns[:, position])
-        sides.append(state)
-    low, high = np.minimum(*sides), np.maximum(*sides)
-    _, first = np.unique(mix(low, high).min(axis=1), return_index=True)
+    masks = np.bitwise_or.reduce(enumeration.mask[pairs], axis=1)
+    pairs, masks = pairs[enumeration.missing(masks) == 0], masks[enumeration.missing(masks) == 0]
+    half, codes = pairs.shape[1] // 2, np.zeros(len(pairs), np.uint64)
+    for mask in np.unique(masks):
+        rows = np.flatnonzero(masks == mask)
+        hashes = enumeration.structure(pairs[rows], enumeration.renamings(int(mask)))
+        sides = []
+        for columns in (hashes[:, :half], hashes[:, half:]):
+            state = columns[:, 0]
+            for position in range(1, half):
+                state = mix(state, columns[:, position])
+            sides.append(state)
+        codes[rows] = mix(np.minimum(*sides), np.maximum(*sides)).min(axis=1)
+    _, first = np.unique(codes, return_index=True)
     kept: np.ndarray = pairs[np.sort(first)]
     return kept
 
@@ -261,7 +283,9 @@ def float_test(candidate: Candidate, symbols: Sequence[str], seed: int, draws: i
     errors: dict[tuple[str, np.dtype], float] = {}
     for kind in kinds:
         for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
-            errors[kind, dtype] = max(_worst(candidate, kind, dtype, seed + d, _float_sizes(symbols, d)) for d in range(draws))
+            errors[kind, dtype] = max(
+                _worst(candidate, kind, dtype, seed + d, _float_sizes(candidate, symbols, d)) for d in range(draws)
+            )
     single, half = np.dtype(np.float32), np.dtype(np.float16)
     guarded = any(errors[kind, single] > _LOST[single] for kind in kinds if kind != "positive")
     kept = ["positive"] if guarded else kinds
@@ -278,9 +302,14 @@ def float_test(candidate: Candidate, symbols: Sequence[str], seed: int, draws: i
     return FloatVerdict(float_class, error32, error16, guarded)
 
 
-def _float_sizes(symbols: Sequence[str], draw: int) -> dict[str, int]:
-    """Sizes of a model's order rather than the tiniest: rounding shows, and a matrix product still takes microseconds."""
-    return {name: 7 + 5 * size for name, size in dim_sizes(tuple(symbols), draw).items()}
+def _float_sizes(candidate: Candidate, symbols: Sequence[str], draw: int) -> dict[str, int]:
+    """Sizes of a model's order rather than the tiniest: rounding shows, and a matrix product still takes microseconds.
+
+    Images stay small: their convolutions have a factor for every dimension.
+    """
+    images = any(type_.rank > 3 for type_ in candidate.types.values())
+    names = (*symbols, *sorted(dim_symbols((*candidate.source, *candidate.target)) - set(symbols)))
+    return {name: 3 + size if images else 7 + 5 * size for name, size in dim_sizes(names, draw).items()}
 
 
 def symbols_of(types: Mapping[str, TensorType]) -> tuple[str, ...]:

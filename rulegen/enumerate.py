@@ -1,11 +1,11 @@
 """Enumeration of terms over a workload, batched: the first step of TASO's generator (section 3.1) without its graphs.
 
 Terms are built bottom-up, level by level (a level is a number of operator applications). Every combination of an
-operator and operand types is one *block*: its terms differ in their operands only and are evaluated in one call of the
-operator's semantics over a finite field, with a leading axis that counts terms and one that counts inputs. Terms of equal
-type and equal random projection form a class; classes with more than one member are evaluated under two further shape
-assignments, primes and orders before they are believed. Only one representative of a class becomes an operand of later
-levels, unless the workload says ``extend="all"``.
+operator and operand types is one *block*: its terms differ in their operands only and are fingerprinted together
+(:mod:`rulegen.fingerprint`). Terms of equal fingerprint have company: they are evaluated under two further shape
+assignments, primes and orders, and those that stay together form a class. Only one representative of a class becomes an
+operand of later levels, unless the workload says ``extend="all"``. Values are kept of representatives alone, and of the
+further evaluations only while they are needed; of the last level none is made but for the operators that are not linear.
 
 Typing is symbolic: a dimension symbol equals itself alone, so what holds for one choice of sizes by coincidence is
 never typed. Everything about a term is a row of NumPy columns; :meth:`Enumeration.term` makes the Python object of a few.
@@ -14,50 +14,37 @@ never typed. Everything about a term is a row of NumPy columns; :meth:`Enumerati
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from functools import partial
 
 import numpy as np
 
 from mugraph.domains.base import Array, Unsupported
-from mugraph.domains.field import FieldArray, FiniteField
+from mugraph.domains.field import FieldArray
 from mugraph.node import Term, make, var
 from mugraph.ops import Operator, get_operator
-from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
-from rulegen.workloads import Workload
+from mugraph.shape import DataType, ShapeError, TensorType, Undecided
+from rulegen.fingerprint import EVALUATIONS, Block, Evaluation, Kind, mix, residues
+from rulegen.workloads import Workload, slot_admits
 
-__all__ = ["BatchField", "Enumeration", "assignments", "dim_sizes", "enumerate_terms", "operand_rank_pad"]
-
-Kind = Literal["pair", "residue", "bool"]
-"""Pairs of residues, residues below an exponential or another opaque function, truth values."""
-
-EVALUATIONS = 3
-NEGATIVE = (0.5, 0.7, 0.93)
-"""Fraction of residues ordered below zero, one per evaluation: with a single threshold false merges survive relu."""
+__all__ = ["Enumeration", "assignments", "dim_sizes", "enumerate_terms"]
 
 _SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
 """Sizes of a workload's symbols in order, one row per evaluation, distinct in a row."""
 
 _ORDERED = frozenset({"Relu", "LeakyRelu", "Clip", "Max", "Min", "Abs", "ReduceMax", "ReduceMin", "Less", "Greater", "Where"})
-SAMPLES = 32
-"""Inputs drawn per evaluation where an operator depends on the order of residues: a scalar shows one bit of it only."""
+_ORDERED |= {"MaxPool", "GlobalMaxPool", "FusedConv", "HardSigmoid", "HardSwish", "Elu", "Selu", "PRelu"}
+"""Operators that depend on the order of residues."""
+SAMPLES, _ORDER_SAMPLES = 32, 32
+"""Inputs drawn per evaluation where an operator depends on the order of residues: a scalar shows one bit of it only. Of the
+fourth evaluation, which large groups have instead, more."""
 
-_CHUNK = 1 << 21
-"""Field elements of a block's result that are evaluated at once: bounds the memory, not the outcome."""
+_CHUNK = 1 << 18
+"""Field elements of a block's results, and terms, that are made at once: bounds the memory, not the outcome."""
 
-_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-
-
-def mix(state: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
-    """A pseudo-random function of two 64-bit words (splitmix64), elementwise."""
-    with np.errstate(over="ignore"):
-        x = (np.asarray(state, np.uint64) * _MIX[2]) ^ (np.asarray(value, np.uint64) + _MIX[0])
-        x = (x ^ (x >> np.uint64(30))) * _MIX[1]
-        x = (x ^ (x >> np.uint64(27))) * _MIX[2]
-        mixed: np.ndarray = x ^ (x >> np.uint64(31))
-        return mixed
+_FEW = 256
+"""Terms of a block that are evaluated sooner than their operator is tried for being linear."""
 
 
 def dim_sizes(symbols: tuple[str, ...], evaluation: int) -> dict[str, int]:
@@ -70,82 +57,46 @@ def assignments(symbols: tuple[str, ...]) -> list[dict[str, int]]:
     return [dim_sizes(symbols, e) for e in range(EVALUATIONS)]
 
 
-def concrete_value(value: Any, sizes: Mapping[str, int]) -> Any:
-    """An attribute value with the dimension symbols replaced by sizes."""
-    if isinstance(value, tuple):
-        return tuple(concrete_value(item, sizes) for item in value)
-    return evaluate_dim(value, sizes) if isinstance(value, SymDim) else value
+def _shared(values: np.ndarray) -> np.ndarray:
+    """Which entries occur more than once."""
+    order = np.argsort(values)
+    ordered = values[order]
+    same = ordered[1:] == ordered[:-1]
+    found = np.zeros(len(values), bool)
+    found[order[1:][same]] = True
+    found[order[:-1][same]] = True
+    return found
 
 
-class BatchField(FiniteField):
-    """A finite field in which the first axis counts programs: a zero divisor spoils its own program only.
+class _Values:
+    """Values of one evaluation by sort, in half the memory: single precision holds residues exactly."""
 
-    The second axis of all values counts independent inputs.
-    """
+    def __init__(self) -> None:
+        self._parts: dict[int, list[Array]] = {}
+        self._counts: dict[int, int] = {}
 
-    undefined: np.ndarray
-
-    def start(self, count: int) -> None:
-        """Prepares for a batch of ``count`` programs, none of them undefined so far."""
-        self.undefined = np.zeros(count, bool)
-
-    def div(self, a: Any, b: Any) -> Any:
-        zero = b.p == 0 if b.q is None else (b.p == 0) | (b.q == 0)
-        if zero.any():
-            self.undefined |= zero.reshape(zero.shape[0], -1).any(axis=1) if zero.ndim else True
-            b = FieldArray(np.where(zero, 1, b.p), None if b.q is None else np.where(zero, 1, b.q))
-        return super().div(a, b)
-
-
-def operand_rank_pad(operator: Operator, values: list[Array]) -> list[Array]:
-    """Inserts axes of size 1 after the two leading axes, so that operands of unequal rank broadcast from the right."""
-    if not operator.elementwise and operator.name != "MatMul":
-        return values
-    rank = max(value_ndim(v) for v in values)
-
-    def pad(value: Array) -> Array:
-        def reshape(x: np.ndarray) -> np.ndarray:
-            return x.reshape(x.shape[:2] + (1,) * (rank - x.ndim) + x.shape[2:])
-
+    def append(self, sort: int, value: Array) -> int:
+        """Stores rows; returns the place of the first."""
         if isinstance(value, FieldArray):
-            return FieldArray(reshape(value.p), None if value.q is None else reshape(value.q))
-        return reshape(value)
+            value = FieldArray(value.p.astype(np.float32), None if value.q is None else value.q.astype(np.float32))
+        self._parts.setdefault(sort, []).append(value)
+        first = self._counts.get(sort, 0)
+        self._counts[sort] = first + len(residues(value))
+        return first
 
-    return [pad(v) for v in values]
-
-
-def value_ndim(value: Array) -> int:
-    return len(value.shape)
-
-
-def _broadcast_rows(value: Array, shape: tuple[int, ...]) -> Array:
-    """A result in full size: an operator whose result does not depend on the batch returns a smaller one."""
-    if isinstance(value, FieldArray):
-        if value.shape == shape:
-            return value
-        return FieldArray(np.broadcast_to(value.p, shape), None if value.q is None else np.broadcast_to(value.q, shape))
-    return np.broadcast_to(value, shape)
-
-
-def _part(value: Array) -> np.ndarray:
-    """What the fingerprint sees: the residues modulo p, or truth values as 0 and 1."""
-    return value.p if isinstance(value, FieldArray) else np.asarray(value, np.float64)
-
-
-def _is_trivial(value: Array) -> np.ndarray:
-    """Rows whose entries are all 0 or all 1: x - x and x / x in all their forms are not worth extending."""
-    if not isinstance(value, FieldArray):
-        return np.zeros(len(value), bool)
-    flat = value.p.reshape(len(value.p), -1)
-    trivial: np.ndarray = (flat == 0).all(axis=1) | (flat == 1).all(axis=1)
-    return trivial
-
-
-def _join(values: list[Array]) -> Array:
-    if isinstance(values[0], FieldArray):
-        q = None if values[0].q is None else np.concatenate([v.q for v in values])
-        return FieldArray(np.concatenate([v.p for v in values]), q)
-    return np.concatenate(values)
+    def take(self, sort: int, rows: np.ndarray) -> Array:
+        parts = self._parts[sort]
+        if len(parts) > 1:
+            if isinstance(parts[0], FieldArray):
+                q = None if parts[0].q is None else np.concatenate([part.q for part in parts])
+                parts[:] = [FieldArray(np.concatenate([part.p for part in parts]), q)]
+            else:
+                parts[:] = [np.concatenate(parts)]
+        value = parts[0]
+        if not isinstance(value, FieldArray):
+            return value[rows]
+        q = None if value.q is None else value.q[rows].astype(np.float64)
+        return FieldArray(value.p[rows].astype(np.float64), q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +104,7 @@ class Template:
     """An operator of a workload with its attributes; ``slots`` holds per operand a fixed constant or a filter's name."""
 
     operator: Operator
-    attrs: tuple[tuple[str, Any], ...]
+    attrs: tuple[tuple[str, object], ...]
     slots: tuple[Term, ...]
 
     @property
@@ -162,37 +113,41 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Terms that differ in their operands only."""
+class _Grid:
+    """A block with the rows that may stand for each operand; all combinations are terms.
 
-    template: int
-    sorts: tuple[int, ...]
-    types: tuple[TensorType, ...]
+    ``ordered``: of two operands from the same rows the first must not come after the second.
+    """
+
+    block: int
+    columns: list[np.ndarray]
+    ordered: bool
 
 
-_Stored = list[tuple[np.ndarray, list[Array]]]
-"""Positions among a level's terms and their values under every evaluation."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Terms of one grid: operands [terms, arity] and a fingerprint per output."""
+
+    grid: int
+    block: int
+    operands: np.ndarray
+    keys: list[np.ndarray]
 
 
 @dataclass
 class _Rows:
-    """The terms of one level under construction, column by column."""
+    """The terms of one level under construction, column by column; ``keys`` of an evaluation not made are 0."""
 
     block: np.ndarray
     out: np.ndarray
     operands: np.ndarray
-    mask: np.ndarray
-    uses: np.ndarray
-    type: np.ndarray
-    key: np.ndarray
-    trivial: np.ndarray
+    keys: np.ndarray
 
     def __getitem__(self, index: np.ndarray) -> _Rows:
-        return _Rows(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+        return _Rows(self.block[index], self.out[index], self.operands[index], self.keys[index])
 
-    @staticmethod
-    def join(parts: list[_Rows]) -> _Rows:
-        return _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Rows.__dataclass_fields__))
+    def __len__(self) -> int:
+        return len(self.block)
 
 
 class Enumeration:
@@ -200,28 +155,40 @@ class Enumeration:
 
     Columns, one row per kept term (last-level terms without company are counted and dropped): ``block``, ``out``,
     ``operands`` (row numbers, -1 where there is none), ``level``, ``cls`` (class number), ``mask`` (bit set of
-    variables), ``type`` (index into ``types``), ``trivial`` (all entries 0 or all 1), ``sort`` and ``row`` (where an
-    operand's values lie).
+    variables), ``type`` (index into ``types``), ``trivial`` (all entries 0 or all 1), ``keys`` (fingerprints per
+    evaluation, 0 where none was needed), ``sort`` (type and kind of a term that may be an operand, else -1).
 
     Attributes:
-        counts: number of terms evaluated per level, leaves first.
+        counts: number of terms fingerprinted per level, leaves first.
         classes: number of classes per level (those first met there).
     """
 
     def __init__(self, workload: Workload, max_ops: int, seed: int) -> None:
         self.workload, self.max_ops, self.seed = workload, max_ops, seed
-        self.symbols = workload.symbols
-        self.samples = SAMPLES if any(t.op in _ORDERED for t in workload.operator_terms) else 1
-        self.sizes = assignments(self.symbols)
+        ordered = any(t.op in _ORDERED for t in workload.operator_terms)
+        self.samples = workload.samples or (SAMPLES if ordered else 1)
+        self._orders = np.array([t.op in _ORDERED for t in workload.operator_terms])
         self.leaves = [var(name) for name in workload.variables] + list(workload.constant_terms)
         self.types: list[TensorType] = []
         self.sorts: list[tuple[int, Kind]] = []
         self.blocks: list[Block] = []
+        self._type_ids: dict[TensorType, int] = {}
         self._block_ids: dict[tuple[int, tuple[int, ...]], int | None] = {}
         self.templates = [Template(get_operator(t.op), t.attrs, t.inputs) for t in workload.operator_terms]
+        self.arity = max(len(template.slots) for template in self.templates)
+        self.applied = np.array([[t.operator.name == name for name in workload.uses] for t in self.templates], np.int8)
         self.counts: list[int] = []
         self.classes: list[int] = []
         self._terms: dict[int, Term] = {}
+        self._values: list[_Values] = []
+        self.evaluations = [
+            Evaluation(seed, e, sizes | {name: own[e] for name, own in workload.sizes.items()}, self.samples)
+            for e, sizes in enumerate(assignments(workload.symbols))
+        ]
+        if ordered and self.samples < SAMPLES:
+            small = {name: own[EVALUATIONS] if len(own) > EVALUATIONS else min(own) for name, own in workload.sizes.items()}
+            sizes = dim_sizes(workload.symbols, 0) | small
+            self.evaluations.append(Evaluation(seed, EVALUATIONS, sizes, _ORDER_SAMPLES))
 
     # Construction
 
@@ -229,13 +196,15 @@ class Enumeration:
         """Enumerates level by level."""
         self._start()
         for level in range(1, self.max_ops + 1):
-            self._level(level, last=level == self.max_ops)
+            self._level(level)
+        self._values.clear()
         return self
 
     def _type_id(self, type_: TensorType) -> int:
-        if type_ not in self.types:
+        if type_ not in self._type_ids:
+            self._type_ids[type_] = len(self.types)
             self.types.append(type_)
-        return self.types.index(type_)
+        return self._type_ids[type_]
 
     def _sort_id(self, type_id: int, kind: Kind) -> int:
         if (type_id, kind) not in self.sorts:
@@ -243,66 +212,29 @@ class Enumeration:
         return self.sorts.index((type_id, kind))
 
     def _start(self) -> None:
-        self.fields = [BatchField(_field_seed(self.seed, e), e, NEGATIVE[e]) for e in range(EVALUATIONS)]
-        self._generators = [np.random.default_rng([self.seed, e]) for e in range(EVALUATIONS)]
-        self._projections: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
-        self.values: list[dict[int, Array]] = [{} for _ in range(EVALUATIONS)]
-        self.blocks, self._block_ids, self.counts, self.classes = [], {}, [len(self.leaves)], [len(self.leaves)]
         n, workload = len(self.leaves), self.workload
+        self._values = [_Values() for _ in self.evaluations]
+        self.counts, self.classes = [n], [n]
         types = [workload.types[leaf.name] if leaf.is_var else workload.constant_type(leaf) for leaf in self.leaves]
         self.type = np.array([self._type_id(t) for t in types], np.int32)
         self.level = np.zeros(n, np.int8)
         self.cls = np.arange(n, dtype=np.int32)
         self.block, self.out = np.full(n, -1, np.int32), np.zeros(n, np.int8)
-        self.operands = np.full((n, 3), -1, np.int32)
-        count = len(workload.variables)
-        self.mask = np.array([1 << i if i < count else 0 for i in range(n)], np.uint64)
+        self.operands = np.full((n, self.arity), -1, np.int32)
+        self.mask = np.array([1 << i if leaf.is_var else 0 for i, leaf in enumerate(self.leaves)], np.uint64)
         self.trivial = np.zeros(n, bool)
-        self.uses = np.zeros((n, count), np.int8)
-        self.uses[np.arange(count), np.arange(count)] = 1
-        rows: list[dict[int, list[Array]]] = [{} for _ in range(EVALUATIONS)]
-        self.sort, self.row = np.zeros(n, np.int32), np.zeros(n, np.int32)
+        self._undefined, self._ordered = np.zeros(n, bool), np.zeros(n, bool)
+        self.uses = np.array([[leaf.is_var and leaf.name == name for name in workload.uses] for leaf in self.leaves], np.int8)
+        self.keys = np.zeros((n, len(self.evaluations)), np.uint64)
+        self.sort, self._place = np.zeros(n, np.int32), np.zeros(self.keys.shape, np.int32)
         for i, (leaf, type_) in enumerate(zip(self.leaves, types, strict=True)):
-            pair = self.workload.exponentials or not leaf.is_var  # an exponent is recognised by both residues
+            pair = workload.exponentials or leaf.op == "Const"
             kind: Kind = "bool" if type_.dtype == DataType.BOOL else "pair" if pair else "residue"
             self.sort[i] = self._sort_id(int(self.type[i]), kind)
-            self.row[i] = len(rows[0].get(int(self.sort[i]), []))
-            for e in range(EVALUATIONS):
-                rows[e].setdefault(int(self.sort[i]), []).append(self._leaf(leaf, type_, e))
-        for e in range(EVALUATIONS):
-            self.values[e] = {sort: _join(parts) for sort, parts in rows[e].items()}
-        self.key = np.zeros((n, EVALUATIONS), np.uint64)
-        for e in range(EVALUATIONS):
-            for i in range(n):
-                value = self.values[e][int(self.sort[i])][self.row[i] : self.row[i] + 1]
-                self.key[i, e] = self._fingerprint(value, int(self.type[i]), e)[0]
-
-    def _leaf(self, leaf: Term, type_: TensorType, e: int) -> Array:
-        """The value of a variable or constant: one row."""
-        shape = (1, self.samples, *self._shape(type_, e))
-        if leaf.is_var:
-            if type_.dtype == DataType.BOOL:
-                return self._generators[e].integers(0, 2, shape).astype(bool)
-            drawn = self.fields[e].random(self._generators[e], shape)
-            return drawn if self.workload.exponentials else FieldArray(drawn.p, None)
-        value = self.fields[e].const(leaf.attr("value"))
-        return _broadcast_rows(value, shape)
-
-    def _shape(self, type_: TensorType, e: int) -> tuple[int, ...]:
-        return tuple(int(evaluate_dim(d, self.sizes[e])) for d in type_.shape)  # type: ignore[arg-type]
-
-    def _fingerprint(self, value: Array, type_id: int, e: int) -> np.ndarray:
-        """64 bits a row: three random projections modulo p, of the entries and then of the samples, and the type."""
-        p, samples = self.fields[e].p, self.samples
-        flat = _part(value).reshape(value.shape[0], samples, -1)
-        if (type_id, e) not in self._projections:
-            generator = np.random.default_rng([self.seed, e, *str(self.types[type_id].shape).encode()])
-            entries = generator.integers(1, p, (flat.shape[2], 3)).astype(np.float64)
-            self._projections[type_id, e] = entries, generator.integers(1, p, (samples, 3)).astype(np.float64)
-        entries, across = self._projections[type_id, e]
-        projected = np.mod(np.mod(flat @ entries, p) * across, p).sum(axis=1)
-        word = np.mod(projected, p).astype(np.uint64)
-        return mix(word[:, 0] | (word[:, 1] << np.uint64(22)) | (word[:, 2] << np.uint64(44)), type_id + 1)
+            for e, evaluation in enumerate(self.evaluations):
+                value = evaluation.leaf(leaf, type_, workload.exponentials)
+                self._place[i, e] = self._values[e].append(int(self.sort[i]), value)
+                self.keys[i, e] = evaluation.fingerprint(value, type_)[0]
 
     def _block(self, template: int, sorts: tuple[int, ...]) -> int | None:
         """The block of an operator and operand sorts, or ``None`` where the application is ill-typed."""
@@ -311,12 +243,15 @@ class Enumeration:
             return self._block_ids[key]
         record, block = self.templates[template], None
         try:
-            types = [self.types[self.sorts[s][0]] for s in sorts]
+            types = tuple(self.types[self.sorts[s][0]] for s in sorts)
+            if len({t for t, slot in zip(types, record.slots, strict=True) if slot.is_var and slot.name == "same"}) > 1:
+                raise ShapeError("operands of one type are wanted")
             if record.operator.name == "MatMul" and min(t.rank for t in types) < 2:
                 raise ShapeError("vectors have no place beside a batch axis")
             outputs = record.operator.types(record.attrs, types)
             if all(self._within_limits(t) for t in outputs):
-                self.blocks.append(Block(template, sorts, outputs))
+                kinds = tuple(self.sorts[s][1] for s in sorts)
+                self.blocks.append(Block(template, sorts, record.operator, record.attrs, types, kinds, outputs))
                 block = len(self.blocks) - 1
         except (ShapeError, Undecided):
             pass
@@ -324,23 +259,17 @@ class Enumeration:
         return block
 
     def _within_limits(self, type_: TensorType) -> bool:
-        """Small enough, and no matrix of one entry: such laws hold for it alone."""
+        """Small enough, not empty, and no matrix of one entry: such laws hold for it alone."""
         if type_.rank and all(dim == 1 for dim in type_.shape):
             return False
-        return type_.rank <= self.workload.max_rank and int(np.prod(self._shape(type_, 0))) <= self.workload.max_entries
+        if any(size < 1 for evaluation in self.evaluations for size in evaluation.shape(type_)):
+            return False
+        return type_.rank <= self.workload.max_rank and self.evaluations[0].entries(type_) <= self.workload.max_entries
 
-    def _evaluate(self, block: Block, operands: np.ndarray, e: int) -> tuple[list[Array], np.ndarray]:
-        """The outputs of a block for rows of operands, and which rows are undefined."""
-        record, field = self.templates[block.template], self.fields[e]
-        field.start(len(operands))
-        values = [self.values[e][sort][self.row[operands[:, i]]] for i, sort in enumerate(block.sorts)]
-        attrs = tuple((name, concrete_value(value, self.sizes[e])) for name, value in record.attrs)
-        results = record.operator.run(field, attrs, operand_rank_pad(record.operator, values))
-        shapes = [(len(operands), self.samples, *self._shape(t, e)) for t in block.types]
-        return [_broadcast_rows(v, s) for v, s in zip(results, shapes, strict=True)], field.undefined
+    # Which terms
 
-    def _combinations(self, level: int, last: bool) -> Iterator[tuple[int, np.ndarray]]:
-        """Blocks with the operand rows of this level: every split of ``level - 1`` applications over the operands."""
+    def _grids(self, level: int) -> Iterator[_Grid]:
+        """The terms of a level: every split of ``level - 1`` applications over the operands of every operator."""
         by_sort: list[dict[int, np.ndarray]] = [
             {s: np.flatnonzero((self.level == n) & (self.sort == s)) for s in range(len(self.sorts))} for n in range(level)
         ]
@@ -354,193 +283,336 @@ class Enumeration:
                 ]
                 for choice in itertools.product(*choices):
                     block = self._block(number, tuple(s for s, _ in choice))
-                    if block is None:
-                        continue
-                    chunk = _CHUNK // self._block_size(self.blocks[block])
-                    for operands in self._grid([rows for _, rows in choice], chunk):
-                        if template.commutative and levels[0] == levels[1]:
-                            operands = operands[operands[:, 0] <= operands[:, 1]]
-                        operands = operands[self._wanted(operands, last)]
-                        if len(operands):
-                            yield block, operands
+                    if block is not None:
+                        ordered = template.commutative and levels[0] == levels[1]
+                        yield _Grid(block, [rows for _, rows in choice], ordered)
 
     def _admitted(self, slot: Term, level: int, sort: int, rows: np.ndarray) -> np.ndarray:
         """The rows that may stand in a slot of a template."""
         if not slot.is_var:
             return rows[rows == self.leaves.index(slot)] if level == 0 else rows[:0]
+        if slot.name in self.workload.variables:
+            return rows[rows == list(self.workload.variables).index(slot.name)] if level == 0 else rows[:0]
         if level == 0:  # the constants of templates stand nowhere else
             rows = rows[rows < len(self.workload.variables) + len(self.workload.constants)]
-        rank = self.types[self.sorts[sort][0]].rank
-        if (slot.name == "scalar" and rank) or (slot.name == "tensor" and not rank) or (slot.name == "leaf" and level):
-            return rows[:0]
-        return rows
+        admitted = slot_admits(slot.name, self.types[self.sorts[sort][0]]) and not (slot.name == "leaf" and level)
+        return rows if admitted else rows[:0]
 
-    @staticmethod
-    def _grid(columns: list[np.ndarray], chunk: int) -> Iterator[np.ndarray]:
-        total = int(np.prod([len(c) for c in columns]))
-        for start in range(0, total, chunk):
-            index = np.unravel_index(np.arange(start, min(start + chunk, total)), [len(c) for c in columns])
-            yield np.stack([c[i] for c, i in zip(columns, index, strict=True)], axis=1)
+    def _wanted(self, grid: _Grid, spare: int, room: int) -> Iterator[list[np.ndarray]]:
+        """Positions in the columns of a grid of the terms that are wanted, at most about ``room`` combinations at a time.
 
-    def _wanted(self, operands: np.ndarray, last: bool) -> np.ndarray:
-        """Terms with a variable, within the limits of use; at the last level only the first of all renamings."""
-        mask = np.bitwise_or.reduce(self.mask[operands], axis=1)
-        wanted: np.ndarray = mask != 0
-        if self.workload.uses:
-            limits = np.array([self.workload.uses.get(name, 127) for name in self.workload.variables])
-            wanted &= (self.uses[operands].sum(axis=1) <= limits).all(axis=1)
-        if last:
-            for group in self.workload.interchangeable:
-                for first, second in itertools.pairwise(group):
-                    bits = (mask >> np.uint64(second)) & ~(mask >> np.uint64(first)) & np.uint64(1)
-                    wanted &= bits == 0
-        return wanted
+        Terms of more than constants, within the limits of use, and of all renamings only those that a term of the last
+        level may need: each of the ``spare`` applications above a term brings in at most one variable that it lacks.
+        Constant tensors may meet under operators that do not ask for the order of numbers.
+        """
+        columns, block = grid.columns, self.blocks[grid.block]
+        masks = [np.unique(self.mask[rows], return_inverse=True) for rows in columns]
+        joint: np.ndarray = masks[0][0]
+        for own, _ in masks[1:]:
+            joint = joint[..., None] | own
+        admitted: np.ndarray = np.less_equal(self.missing(joint), spare)
+        if not any(type_.rank for type_ in block.inputs) or block.operator.name in _ORDERED:
+            admitted &= joint != 0  # a number has its own order, which the field does not know
+        longest = max(range(len(columns)), key=lambda i: len(columns[i]))
+        others = tuple(i for i in range(len(columns)) if i != longest)
+        alive = np.flatnonzero(np.any(admitted, axis=others, keepdims=True).ravel()[masks[longest][1]])
+        step = max(1, room // int(np.prod([len(columns[i]) for i in others])))
+        limits = np.array(list(self.workload.uses.values())) - self.applied[block.template]
+        for start in range(0, len(alive), step):
+            rows = alive[start : start + step]
+            inverse = [rows_of[1] if i != longest else rows_of[1][rows] for i, rows_of in enumerate(masks)]
+            positions = list(np.nonzero(admitted[np.ix_(*inverse)]))
+            positions[longest] = rows[positions[longest]]
+            kept = np.ones(len(positions[0]), bool)
+            if grid.ordered:
+                kept &= columns[0][positions[0]] <= columns[1][positions[1]]
+            if self.workload.uses:
+                uses = sum(self.uses[rows[index]] for rows, index in zip(columns, positions, strict=True))
+                kept &= (uses <= limits).all(axis=1)
+            if not kept.all():
+                positions = [index[kept] for index in positions]
+            if len(positions[0]):
+                yield positions
 
-    def _level(self, level: int, last: bool) -> None:
-        parts: list[_Rows] = []
-        for number, operands in self._combinations(level, last):
-            block = self.blocks[number]
+    def missing(self, mask: np.ndarray) -> np.ndarray:
+        """How many variables stand unused before a used one of their type: 0 for the first of all renamings."""
+        count = np.zeros(mask.shape, np.int8)
+        for group in self.workload.interchangeable:
+            later = np.zeros(mask.shape, np.uint64)
+            for position in reversed(group):
+                bit = mask >> np.uint64(position) & np.uint64(1)
+                count += (later > bit).astype(np.int8)
+                later |= bit
+        return count
+
+    # Their fingerprints
+
+    def _level(self, level: int) -> None:
+        parts: list[_Part] = []
+        for number, grid in enumerate(self._grids(level)):
             try:
-                results, undefined = self._evaluate(block, operands, 0)
+                for positions, keys, kept in self._fingerprints(grid, self.max_ops - level):
+                    operands = np.stack([rows[i] for rows, i in zip(grid.columns, positions, strict=True)], axis=1)
+                    operands = operands.astype(np.int32)
+                    if not kept.all():
+                        operands, keys = operands[kept], [k[kept] for k in keys]
+                    parts.append(_Part(number, grid.block, operands, keys))
             except Unsupported:
                 continue
-            for out, result in enumerate(results):
-                kept = ~undefined
-                padded = np.full((int(kept.sum()), 3), -1, np.int32)
-                padded[:, : operands.shape[1]] = operands[kept]
-                type_id = self._type_id(block.types[out])
-                parts.append(
-                    _Rows(
-                        np.full(len(padded), number, np.int32),
-                        np.full(len(padded), out, np.int8),
-                        padded,
-                        np.bitwise_or.reduce(self.mask[operands[kept]], axis=1),
-                        self.uses[operands[kept]].sum(axis=1).astype(np.int8),
-                        np.full(len(padded), type_id, np.int32),
-                        self._fingerprint(result, type_id, 0)[kept],
-                        _is_trivial(result)[kept],
-                    )
-                )
-        rows = _Rows.join(parts) if parts else None
-        self.counts.append(0 if rows is None else len(rows.key))
-        self.classes.append(0 if rows is None else self._classify(rows, level, last))
+        self.counts.append(sum(len(keys) for part in parts for keys in part.keys))
+        self.classes.append(self._classify(parts, level) if self.counts[-1] else 0)
 
-    def _classify(self, rows: _Rows, level: int, last: bool) -> int:
-        """Assigns classes to the terms of a level and keeps them; returns the number of classes that are new."""
-        known = self._representatives()
-        _, inverse, count = np.unique(np.concatenate([self.key[known, 0], rows.key]), return_inverse=True, return_counts=True)
-        in_company = count[inverse[len(known) :]] > 1
-        keys = np.zeros((len(rows.key), EVALUATIONS), np.uint64)
-        keys[:, 0] = rows.key
-        index = np.flatnonzero(in_company) if last else np.arange(len(rows.key))
-        values = self._store(rows, index, keys, keep_values=not last)
-        company, alone = np.flatnonzero(in_company & (keys[:, 0] != 0)), np.flatnonzero(~in_company & (keys[:, 0] != 0))
-        full = mix(mix(keys[:, 0], keys[:, 1]), keys[:, 2])
-        reference = mix(mix(self.key[known, 0], self.key[known, 1]), self.key[known, 2])
-        cls = np.full(len(rows.key), -1, np.int64)
+    def _fingerprints(self, grid: _Grid, spare: int) -> Iterator[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]]:
+        """Positions of terms in the columns of a grid, a fingerprint per output and which terms are defined."""
+        block, first = self.blocks[grid.block], self.evaluations[0]
+        lengths = [len(rows) for rows in grid.columns]
+        combinations, outs = int(np.prod(lengths)), range(len(block.types))
+        degree = first.degree(block) if combinations > _FEW else "other"
+        if degree == "bilinear" and combinations * self.samples < first.bilinear_effort(block):
+            degree = "other"
+        if degree == "linear":
+            parts = [
+                first.linear_parts(block, i, outs, partial(self._residues, rows, 0, block.sorts[i]), len(rows))
+                for i, rows in enumerate(grid.columns)
+            ]
+            for positions in self._wanted(grid, spare, _CHUNK):
+                keys = [
+                    first.linear_keys(block, out, [part[out][index] for part, index in zip(parts, positions, strict=True)])
+                    for out in outs
+                ]
+                yield positions, keys, np.ones(len(positions[0]), bool)
+        elif degree == "bilinear":
+            long = int(lengths[1] > lengths[0])
+            fixed = self._residues(grid.columns[1 - long], 0, block.sorts[1 - long], slice(None))
+            weights = [first.bilinear_weights(block, out, 1 - long, fixed) for out in outs]
+            for positions in self._wanted(grid, spare, _CHUNK // 4):
+                rows, index = np.unique(positions[long], return_inverse=True)
+                value = self._residues(grid.columns[long], 0, block.sorts[long], rows)
+                keys = [first.bilinear_keys(block, out, value, weights[out])(index, positions[1 - long]) for out in outs]
+                yield positions, keys, np.ones(len(index), bool)
+        else:
+            for positions in self._wanted(grid, spare, max(1, _CHUNK // self._block_size(block, 0))):
+                operands = [rows[index] for rows, index in zip(grid.columns, positions, strict=True)]
+                results, undefined = first.apply(block, self._take(operands, 0, block.sorts))
+                yield positions, [first.fingerprint(r, t) for r, t in zip(results, block.types, strict=True)], ~undefined
+
+    def _take(self, operands: Sequence[np.ndarray], e: int, sorts: Sequence[int]) -> list[Array]:
+        """Values of operands under an evaluation, from their row numbers and sorts."""
+        return [self._values[e].take(sort, self._place[rows, e]) for rows, sort in zip(operands, sorts, strict=True)]
+
+    def _residues(self, rows: np.ndarray, e: int, sort: int, which: slice | np.ndarray) -> np.ndarray:
+        return residues(self._take([rows[which]], e, [sort])[0])
+
+    def _block_size(self, block: Block, e: int) -> int:
+        """Entries of a row of a block's results and operands under an evaluation, over all samples."""
+        evaluation = self.evaluations[e]
+        return evaluation.samples * sum(evaluation.entries(t) for t in (*block.types, *block.inputs))
+
+    def _by_block(self, rows: _Rows, e: int) -> Iterator[tuple[Block, int, np.ndarray, np.ndarray]]:
+        """Blocks and outputs with positions among the rows and operands; only what is defined under an evaluation.
+
+        Operands get their values first, where they have none yet.
+        """
+        self._ensure(np.unique(rows.operands[rows.operands >= 0]), e)
+        order = np.lexsort((rows.out, rows.block))
+        starts = np.flatnonzero((np.diff(rows.block[order]) != 0) | (np.diff(rows.out[order]) != 0)) + 1
+        for members in np.split(order, starts) if len(order) else []:
+            block, out = self.blocks[int(rows.block[members[0]])], int(rows.out[members[0]])
+            operands = rows.operands[members][:, : len(block.sorts)]
+            defined = ~self._undefined[operands].any(axis=1)
+            if defined.any():
+                yield block, out, members[defined], operands[defined]
+
+    def _evaluate(self, block: Block, out: int, operands: np.ndarray, e: int) -> Iterator[tuple[np.ndarray, Array]]:
+        """Positions among operands of those that are defined and the values, part by part."""
+        step = max(1, _CHUNK // self._block_size(block, e))
+        for start in range(0, len(operands), step):
+            part = np.arange(start, min(start + step, len(operands)))
+            results, undefined = self.evaluations[e].apply(block, self._take(list(operands[part].T), e, block.sorts))
+            if not undefined.all():
+                yield part[~undefined], results[out][~undefined] if undefined.any() else results[out]
+
+    def _ensure(self, rows: np.ndarray, e: int) -> None:
+        """Makes the values of operands under an evaluation."""
+        rows = rows[(self._place[rows, e] < 0) & ~self._undefined[rows]]
+        if not len(rows):
+            return
+        for block, out, members, operands in self._by_block(self._rows(rows), e):
+            for part, value in self._evaluate(block, out, operands, e):
+                self._store(rows[members[part]], value, e)
+        self._undefined[rows[self._place[rows, e] < 0]] = True
+
+    def _store(self, rows: np.ndarray, value: Array, e: int) -> None:
+        first = self._values[e].append(int(self.sort[rows[0]]), value)
+        self._place[rows, e] = first + np.arange(len(rows))
+
+    def _rows(self, index: np.ndarray) -> _Rows:
+        return _Rows(self.block[index], self.out[index], self.operands[index], self.keys[index])
+
+    # Classes
+
+    def _classify(self, parts: list[_Part], level: int) -> int:
+        """Assigns classes to the terms of a level and keeps them; returns the number of classes that are new.
+
+        Of the last level only terms with company are kept.
+        """
+        last = level == self.max_ops
+        _, known = np.unique(self.cls, return_index=True)  # representatives, by class
+        company = _shared(np.concatenate([self.keys[known, 0], *(keys for part in parts for keys in part.keys)]))
+        known, company = known[company[: len(known)]], company[len(known) :]
+        alone = int((~company).sum()) if last else 0
+        rows, company = self._select(parts, company, last)
+        del parts[:]
+        if last:
+            self._values[0] = _Values()
+        trivial = self._looks_trivial(rows.keys[:, 0], 0)
+        company |= trivial
+        member = np.flatnonzero(company)
+        code, reference = rows.keys[:, 0], self.keys[known, 0]
+        for e in range(1, EVALUATIONS):
+            self._verify(rows, member, known, e, last)
+            trivial[trivial] = self._looks_trivial(rows.keys[trivial, e], e)
+            code, reference = mix(code, rows.keys[:, e]), mix(reference, self.keys[known, e])
+        defined = ~company | (rows.keys[:, :EVALUATIONS] != 0).all(axis=1)
+        for e in range(EVALUATIONS, len(self.evaluations)):
+            codes = np.concatenate([code, reference])
+            asks = np.concatenate([company & self._depends_on_order(rows), np.zeros(len(known), bool)])
+            doubtful = _shared(codes) | np.concatenate([trivial, np.zeros(len(known), bool)])
+            again = np.isin(codes, codes[doubtful & asks])
+            mine, theirs = again[: len(code)] & company, np.flatnonzero(again[len(code) :])
+            self._verify(rows, np.flatnonzero(mine), known[theirs], e, last)
+            defined &= ~mine | (rows.keys[:, e] != 0)
+            both = mine & trivial
+            trivial[both] = self._looks_trivial(rows.keys[both, e], e)
+            code[mine] = mix(code[mine], rows.keys[mine, e])
+            reference[theirs] = mix(reference[theirs], self.keys[known[theirs], e])
         order = np.argsort(reference)
-        place = np.searchsorted(reference[order], full[company])
+        place = np.searchsorted(reference[order], code)
         place[place == len(order)] = 0
-        old = reference[order][place] == full[company]
-        cls[company[old]] = self.cls[known[order[place[old]]]]
-        fresh = np.sort(company[~old] if last else np.concatenate([company[~old], alone]))
-        _, first, inverse = np.unique(full[fresh], return_index=True, return_inverse=True)
+        old = company & defined & (reference[order][place] == code) if len(order) else np.zeros(len(rows), bool)
+        cls = np.full(len(rows), -1, np.int64)
+        cls[old] = self.cls[known[order[place[old]]]]
+        fresh = np.flatnonzero(~old & defined)
+        _, first, inverse, count = np.unique(code[fresh], return_index=True, return_inverse=True, return_counts=True)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
-        cls[fresh] = rank[inverse] + int(self.cls.max()) + 1
-        new_classes = len(first) + (len(alone) if last else 0)
-        keep = np.flatnonzero(cls >= 0)
+        start = int(self.cls.max()) + 1
+        cls[fresh] = start + rank[inverse]
         if last:  # a class of one that only a collision of the first evaluation gave company
-            sizes = np.bincount(cls[keep], minlength=int(cls.max(initial=0)) + 1)
-            keep = keep[(sizes[cls[keep]] > 1) | (cls[keep] <= int(self.cls.max()))]
-        self._append(rows, keep, keys, cls, level, values)
-        return new_classes
+            cls[fresh[count[inverse] == 1]] = -1
+        keep = np.flatnonzero(cls >= 0)
+        self._append(rows[keep], cls[keep].astype(np.int32), trivial[keep], level)
+        if not last:
+            self._extend(np.arange(len(self.cls) - len(keep), len(self.cls)), start)
+        return len(first) + alone
 
-    def _representatives(self) -> np.ndarray:
-        """The first term of every class."""
-        _, first = np.unique(self.cls, return_index=True)
-        return first
+    def _select(self, parts: list[_Part], company: np.ndarray, last: bool) -> tuple[_Rows, np.ndarray]:
+        """The terms of a level, of the last those with company alone, in an order that does not depend on their making."""
+        grids, columns, flags, at = [], [], [], 0
+        for part in parts:
+            for out, keys in enumerate(part.keys):
+                own = company[at : at + len(keys)]
+                at += len(keys)
+                chosen = np.flatnonzero(own) if last else np.arange(len(keys))
+                operands = np.full((len(chosen), self.arity), -1, np.int32)
+                operands[:, : part.operands.shape[1]] = part.operands[chosen]
+                table = np.zeros((len(chosen), len(self.evaluations)), np.uint64)
+                table[:, 0] = keys[chosen]
+                grids.append(np.full(len(chosen), part.grid, np.int32))
+                columns.append(
+                    _Rows(np.full(len(chosen), part.block, np.int32), np.full(len(chosen), out, np.int8), operands, table)
+                )
+                flags.append(own[chosen])
+        rows = _Rows(
+            np.concatenate([c.block for c in columns]),
+            np.concatenate([c.out for c in columns]),
+            np.concatenate([c.operands for c in columns]),
+            np.concatenate([c.keys for c in columns]),
+        )
+        order = np.lexsort((*rows.operands.T[::-1], rows.out, np.concatenate(grids)))
+        return rows[order], np.concatenate(flags)[order]
 
-    def _store(self, rows: _Rows, index: np.ndarray, keys: np.ndarray, keep_values: bool) -> _Stored:
-        """Fills in the fingerprints of further evaluations; a term undefined in one of them loses its key.
-
-        Returns the values under every evaluation where they are wanted, part by part.
-        """
-        found: _Stored = []
-        group = rows.block[index].astype(np.int64) * 8 + rows.out[index]
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-        for members in np.split(index[order], starts[1:]) if len(index) else []:
-            block, out = self.blocks[int(rows.block[members[0]])], int(rows.out[members[0]])
-            for part in np.array_split(members, 1 + len(members) * self._block_size(block) // _CHUNK):
-                values: list[Array] = []
-                for e in range(0 if keep_values else 1, EVALUATIONS):
-                    results, undefined = self._evaluate(block, rows.operands[part][:, : len(block.sorts)], e)
-                    values.append(results[out])
-                    if e:
-                        keys[part, e] = self._fingerprint(results[out], int(rows.type[part[0]]), e)
-                        keys[part[undefined], 0] = 0
-                if keep_values:
-                    found.append((part, values))
+    def _looks_trivial(self, keys: np.ndarray, e: int) -> np.ndarray:
+        """Numbers that an evaluation cannot tell from all zeros or all ones: x - x and x / x in all their forms."""
+        types = {type_ for block in self.blocks for type_ in block.types if type_.dtype != DataType.BOOL}
+        words = [self.evaluations[e].uniform(type_, entry) for type_ in types for entry in (0, 1)]
+        ordered = np.sort(np.array(words, np.uint64))
+        place = np.searchsorted(ordered, keys)
+        place[place == len(ordered)] = 0
+        found: np.ndarray = ordered[place] == keys
         return found
 
-    def _block_size(self, block: Block) -> int:
-        """Entries of a row of a block's results under the first assignment, at least 8, over all samples."""
-        return max(8, self.samples * int(sum(np.prod(self._shape(t, 0)) for t in block.types)))
+    def _depends_on_order(self, rows: _Rows) -> np.ndarray:
+        templates = np.array([block.template for block in self.blocks])[rows.block]
+        below = (self._ordered[np.maximum(rows.operands, 0)] & (rows.operands >= 0)).any(axis=1)
+        found: np.ndarray = self._orders[templates] | below
+        return found
 
-    def _append(
-        self,
-        rows: _Rows,
-        keep: np.ndarray,
-        keys: np.ndarray,
-        cls: np.ndarray,
-        level: int,
-        values: _Stored,
-    ) -> None:
-        base = len(self.cls)
-        sort, row = np.full(len(rows.key), -1, np.int32), np.full(len(rows.key), -1, np.int32)
-        if values:
-            node = np.zeros(len(rows.key), bool)
-            if self.workload.extend == "all":
-                node[keep] = True
-            else:
-                _, first = np.unique(cls[keep], return_index=True)
-                node[keep[first]] = cls[keep[first]] > int(self.cls.max())
-            node &= ~rows.trivial
-            collected: list[dict[int, list[Array]]] = [{} for _ in range(EVALUATIONS)]
-            filled: dict[int, int] = {}
-            for part, results in values:
-                chosen = np.flatnonzero(node[part])
-                if not len(chosen):
-                    continue
-                type_id = int(rows.type[part[0]])
-                kind: Kind = "bool" if not isinstance(results[0], FieldArray) else "residue" if results[0].q is None else "pair"
-                sort_id = self._sort_id(type_id, kind)
-                if sort_id not in filled:
-                    filled[sort_id] = self.values[0][sort_id].shape[0] if sort_id in self.values[0] else 0
-                sort[part[chosen]] = sort_id
-                row[part[chosen]] = filled[sort_id] + np.arange(len(chosen))
-                filled[sort_id] += len(chosen)
-                for e in range(EVALUATIONS):
-                    collected[e].setdefault(sort_id, []).append(results[e][chosen])
-            for e in range(EVALUATIONS):
-                for sort_id, parts in collected[e].items():
-                    old = [self.values[e][sort_id]] if sort_id in self.values[e] else []
-                    self.values[e][sort_id] = _join(old + parts)
-        kept = rows[keep]
-        self.block = np.concatenate([self.block, kept.block])
-        self.out = np.concatenate([self.out, kept.out])
-        self.operands = np.concatenate([self.operands, kept.operands])
-        self.mask = np.concatenate([self.mask, kept.mask])
-        self.uses = np.concatenate([self.uses, kept.uses])
-        self.type = np.concatenate([self.type, kept.type])
-        self.trivial = np.concatenate([self.trivial, kept.trivial])
-        self.key = np.concatenate([self.key, keys[keep]])
-        self.cls = np.concatenate([self.cls, cls[keep].astype(np.int32)])
-        self.level = np.concatenate([self.level, np.full(len(keep), level, np.int8)])
-        self.sort = np.concatenate([self.sort, sort[keep]])
-        self.row = np.concatenate([self.row, row[keep]])
-        assert len(self.cls) == base + len(keep)
+    def _verify(self, rows: _Rows, member: np.ndarray, known: np.ndarray, e: int, last: bool) -> None:
+        """Fills in the fingerprints of some rows and of known terms under a further evaluation, 0 where it is undefined.
+
+        After the last level the values are of no more use.
+        """
+        unverified = known[self.keys[known, e] == 0]
+        self.keys[unverified, e] = self._further_keys(self._rows(unverified), e)
+        rows.keys[member, e] = self._further_keys(rows[member], e)
+        if last:
+            self._values[e] = _Values()
+
+    def _further_keys(self, rows: _Rows, e: int) -> np.ndarray:
+        keys, evaluation = np.zeros(len(rows), np.uint64), self.evaluations[e]
+        for block, out, members, operands in self._by_block(rows, e):
+            if len(members) > _FEW and self.evaluations[0].degree(block) == "linear":
+                parts = []
+                for i, sort in enumerate(block.sorts):
+                    own, inverse = np.unique(operands[:, i], return_inverse=True)
+                    (part,) = evaluation.linear_parts(block, i, [out], partial(self._residues, own, e, sort), len(own))
+                    parts.append(part[inverse])
+                keys[members] = evaluation.linear_keys(block, out, parts)
+                continue
+            for part, value in self._evaluate(block, out, operands, e):
+                keys[members[part]] = evaluation.fingerprint(value, block.types[out])
+        return keys
+
+    def _append(self, rows: _Rows, cls: np.ndarray, trivial: np.ndarray, level: int) -> None:
+        n = len(rows)
+        operands, real = np.maximum(rows.operands, 0), rows.operands >= 0
+        mask, uses = np.zeros(n, np.uint64), np.zeros((n, self.uses.shape[1]), np.int8)
+        for i in range(self.arity):
+            mask |= np.where(real[:, i], self.mask[operands[:, i]], np.uint64(0))
+            uses += np.where(real[:, i : i + 1], self.uses[operands[:, i]], np.int8(0))
+        uses += self.applied[np.array([block.template for block in self.blocks])[rows.block]]
+        types = np.zeros((len(self.blocks), max(len(block.types) for block in self.blocks)), np.int32)
+        for number, block in enumerate(self.blocks):
+            types[number, : len(block.types)] = [self._type_id(t) for t in block.types]
+        self.block = np.concatenate([self.block, rows.block])
+        self.out = np.concatenate([self.out, rows.out])
+        self.operands = np.concatenate([self.operands, rows.operands])
+        self.mask = np.concatenate([self.mask, mask])
+        self.uses = np.concatenate([self.uses, uses])
+        self.type = np.concatenate([self.type, types[rows.block, rows.out]])
+        self.trivial = np.concatenate([self.trivial, trivial])
+        self.keys = np.concatenate([self.keys, rows.keys])
+        self.cls = np.concatenate([self.cls, cls])
+        self.level = np.concatenate([self.level, np.full(n, level, np.int8)])
+        self.sort = np.concatenate([self.sort, np.full(n, -1, np.int32)])
+        self._undefined = np.concatenate([self._undefined, np.zeros(n, bool)])
+        self._ordered = np.concatenate([self._ordered, self._depends_on_order(rows)])
+        self._place = np.concatenate([self._place, np.full((n, len(self.evaluations)), -1, np.int32)])
+
+    def _extend(self, rows: np.ndarray, start: int) -> None:
+        """Makes operands of the new terms, or of the first of every class from ``start`` on."""
+        rows = rows[~self.trivial[rows]]
+        if self.workload.extend == "representatives":
+            rows = rows[self.cls[rows] >= start]
+            _, first = np.unique(self.cls[rows], return_index=True)
+            rows = rows[np.sort(first)]
+        for block, out, members, operands in self._by_block(self._rows(rows), 0):
+            for part, value in self._evaluate(block, out, operands, 0):
+                own = rows[members[part]]
+                kind: Kind = "bool" if not isinstance(value, FieldArray) else "residue" if value.q is None else "pair"
+                self.sort[own] = self._sort_id(int(self.type[own[0]]), kind)
+                self._store(own, value, 0)
 
     # Reading
 
@@ -565,38 +637,38 @@ class Enumeration:
                 self._terms[top] = make(template.operator.name, inputs, template.attrs, int(self.out[top]))
         return self._terms[index]
 
-    @cached_property
-    def permutations(self) -> list[tuple[int, ...]]:
-        """The renamings of variables of equal type, the identity first."""
-        count = len(self.workload.variables)
+    def renamings(self, mask: int) -> list[tuple[int, ...]]:
+        """The renamings of the variables of a mask among those of equal type, the identity first."""
+        image = list(range(len(self.leaves)))
         result = []
-        groups = self.workload.interchangeable
-        for choice in itertools.product(*(itertools.permutations(group) for group in groups)):
-            image = list(range(count))
-            for group, permuted in zip(groups, choice, strict=True):
+        used = [[v for v in group if mask >> v & 1] for group in self.workload.interchangeable]
+        for choice in itertools.product(*map(itertools.permutations, used)):
+            for group, permuted in zip(used, choice, strict=True):
                 for a, b in zip(group, permuted, strict=True):
                     image[a] = b
             result.append(tuple(image))
         return result
 
-    @cached_property
-    def structure(self) -> np.ndarray:
-        """Structural hashes [term, renaming]: equal exactly when the terms are equal after the renaming.
+    def structure(self, rows: np.ndarray, renamings: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Structural hashes [*rows, renaming]: equal exactly when the terms are equal after the renaming.
 
         Operands of commutative operators are unordered.
         """
-        hashes = np.zeros((len(self.cls), len(self.permutations)), np.uint64)
-        count = len(self.workload.variables)
-        for i in range(len(self.leaves)):
-            for p, image in enumerate(self.permutations):
-                hashes[i, p] = mix(7, image[i] if i < count else i)
+        needed = np.union1d(rows, np.arange(len(self.leaves)))
+        for level in range(self.max_ops, 0, -1):
+            operands = self.operands[needed[self.level[needed] == level]]
+            needed = np.union1d(needed, operands[operands >= 0])
+        hashes = np.zeros((len(needed), len(renamings)), np.uint64)
+        hashes[: len(self.leaves)] = mix(7, np.array(renamings, np.uint64).T)
         for level in range(1, self.max_ops + 1):
-            rows = np.flatnonzero(self.level == level)
-            for number in np.unique(self.block[rows]):
-                block = self.blocks[number]
-                members = rows[self.block[rows] == number]
+            own = np.flatnonzero(self.level[needed] == level)
+            own = own[np.argsort(self.block[needed[own]], kind="stable")]
+            starts = np.flatnonzero(np.diff(self.block[needed[own]])) + 1
+            for places in np.split(own, starts) if len(own) else []:
+                members = needed[places]
+                block = self.blocks[self.block[members[0]]]
                 template = self.templates[block.template]
-                parts = hashes[self.operands[members][:, : len(block.sorts)]]
+                parts = hashes[np.searchsorted(needed, self.operands[members][:, : len(block.sorts)])]
                 if template.commutative:
                     parts = np.sort(parts, axis=1)
                 state = mix(
@@ -604,13 +676,9 @@ class Enumeration:
                 )
                 for position in range(parts.shape[1]):
                     state = mix(state, parts[:, position])
-                hashes[members] = state
-        return hashes
-
-
-def _field_seed(seed: int, evaluation: int) -> int:
-    """A seed for the domain of one evaluation."""
-    return int(np.random.default_rng([seed, evaluation, 0xF1E1D]).integers(1 << 62))
+                hashes[places] = state
+        found: np.ndarray = hashes[np.searchsorted(needed, rows)]
+        return found
 
 
 def enumerate_terms(workload: Workload, max_ops: int | None = None, seed: int = 0) -> Enumeration:

@@ -3,25 +3,23 @@
 * *Renaming* is done on columns, before any Python object exists: :func:`rulegen.candidates.unique_up_to_renaming`.
 * *Common subgraph*: f(s) = g(s) with a shared subterm s becomes f(v) = g(v), if that is true. A shared constant stays.
 * *Instances* of a more general rule go, modulo commutativity, renaming of dimension symbols and exchange of sides.
-* *Derivable* rules go: those that a few applications of smaller, already proved rules turn from one side into the other.
+
+Derivability, which goes beyond these, is :mod:`rulegen.derive`.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mugraph.domains.range import Range
 from mugraph.interp import infer_types
-from mugraph.node import AttrValue, Term, substitute, var, walk
+from mugraph.node import AttrValue, AttrVar, Term, var, walk
 from mugraph.ops import get_operator
 from mugraph.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rulegen.candidates import Candidate, candidate_types
-from rules_db.condition import RANGE_PREDICATES, Condition, Facts
-from rules_db.rule import Rule, Side
+from rules_db.rule import Side
 
-__all__ = ["Deriver", "Typing", "commuted", "generalise", "is_instance", "matches", "more_general_first"]
+__all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "matches", "more_general_first"]
 
 
 class Typing:
@@ -146,17 +144,25 @@ def matches(
 
 
 def _settled(binding: Binding) -> Binding | None:
-    """The binding, if the attribute values agree under it; symbols that occur in attributes alone are bound here."""
-    dims = dict(binding.dims)
+    """The binding, if the attribute values agree under it.
+
+    Attribute variables, and symbols that occur in attributes alone, are bound here.
+    """
+    dims, attrs = dict(binding.dims), dict[str, AttrValue]()
 
     def bind(own: AttrValue, other: AttrValue) -> None:
-        if isinstance(own, tuple) and isinstance(other, tuple) and len(own) == len(other):
+        if isinstance(own, AttrVar):
+            attrs.setdefault(own.name, other)
+        elif isinstance(own, tuple) and isinstance(other, tuple) and len(own) == len(other):
             for pair in zip(own, other, strict=True):
                 bind(*pair)
         elif isinstance(own, SymDim) and str(own) in own.symbols():
             dims.setdefault(str(own), other)
 
     def agree(own: AttrValue, other: AttrValue) -> bool:
+        if isinstance(own, AttrVar):
+            own = attrs[own.name]
+            return type(own) is type(other) and bool(own == other)
         if isinstance(own, tuple):
             return isinstance(other, tuple) and len(own) == len(other) and all(map(agree, own, other))
         if isinstance(own, SymDim):
@@ -290,146 +296,3 @@ def generalise(candidate: Candidate, typing: Typing, true: Callable[[Candidate],
         general = Candidate(sides[0], sides[1], candidate_types(sides[0], sides[1], typing.variables))
         if true(general):
             candidate = general
-
-
-# Derivability
-
-
-class Deriver:
-    """Decides whether a few applications of proved rules turn one side of a candidate into the other.
-
-    A rule applies as in the rewriter: its variables match anything, its conditions are asked of the types; a condition
-    on values holds only where it is assumed.
-    """
-
-    def __init__(self, typing: Typing, limit: int = 300) -> None:
-        """``limit`` bounds the states reached from one side."""
-        self.typing, self.limit = typing, limit
-        self._single: dict[str, list[tuple[Term, Term, Rule]]] = {}
-        self._joint: list[tuple[Side, Side, Rule]] = []  # of two outputs
-        self._steps: dict[Term, tuple[int, list[tuple[Term, Rule]]]] = {}
-        self._without: Rule | None = None
-        self._assumed: frozenset[str] = frozenset()
-
-    def add(self, rule: Rule) -> None:
-        """Makes a rule available, in both directions as far as one side binds the other's variables."""
-        for left, right in ((rule.source, rule.target), (rule.target, rule.source)):
-            names = {t.name for t in walk(left) if t.is_var}
-            if any(t.is_var and t.name not in names for t in walk(right)):
-                continue
-            if len(left) > 1:
-                self._joint.append((left, right, rule))
-            elif not left[0].is_var:
-                self._single.setdefault(left[0].op, []).append((left[0], right[0], rule))
-
-    def _type(self, term: Term) -> TensorType:
-        type_ = self.typing.of(term)
-        if type_ is None:
-            raise ShapeError(f"{term!r} is ill-typed")
-        return type_
-
-    def _apply(self, left: Side, right: Side, rule: Rule, state: Side) -> Iterator[Side]:
-        for binding in _match_sides(left, state, None, self.typing.of, Binding()):
-            settled = _settled(_with_dims(binding, rule.types, self.typing.of))
-            if settled is None:
-                continue
-            facts = Facts(self._type, lambda term: Range.top())  # the symbols are replaced below
-            conditions = (c.substitute(settled.terms, dims=settled.dims) for c in rule.conditions)
-            if all(str(c) in self._assumed if c.predicate in RANGE_PREDICATES else c.holds(facts) for c in conditions):
-                yield tuple(commuted(substitute(root, settled.terms, dims=settled.dims)) for root in right)
-
-    def _at_root(self, term: Term) -> list[Term]:
-        """Results of one application at the root, except by expansions of a variable such as x = transpose(transpose(x))."""
-        rules = self._single.get(term.op, [])
-        done, results = self._steps.get(term, (0, []))
-        if done < len(rules):
-            for left, right, rule in rules[done:]:
-                results += [(after, rule) for (after,) in self._apply((left,), (right,), rule, (term,))]
-            self._steps[term] = (len(rules), results)
-        return list(dict.fromkeys(after for after, rule in results if rule is not self._without))
-
-    def _neighbours(self, state: Side, largest: int) -> Iterator[Side]:
-        for part in walk(state):
-            if not part.inputs:
-                continue
-            for new in self._at_root(part):
-                after = tuple(commuted(replace(root, {part: new})) for root in state)
-                if max(root.size for root in after) <= largest and all(self.typing.of(root) is not None for root in after):
-                    yield after
-        parts = [part for part in walk(state) if part.inputs]
-        for left, right, rule in self._joint:
-            for first, second in itertools.product(parts, parts):
-                if first.op != left[0].op or second.op != left[1].op or rule is self._without:
-                    continue
-                for pair in self._apply(left, right, rule, (first, second)):
-                    mapped = {first: pair[0], second: pair[1]}
-                    yield tuple(commuted(replace(root, mapped)) for root in state)
-
-    def _reach(self, start: Side, steps: int, largest: int, goal: set[Side]) -> tuple[set[Side], bool]:
-        seen, frontier = {start}, [start]
-        for _ in range(steps):
-            following: list[Side] = []
-            for state in frontier:
-                for after in self._neighbours(state, largest):
-                    if after not in seen:
-                        seen.add(after)
-                        following.append(after)
-                        if after in goal:
-                            return seen, True
-                if len(seen) > self.limit:
-                    return seen, False
-            frontier = following
-        return seen, False
-
-    def remove(self, rule: Rule) -> None:
-        """Takes a rule away."""
-        self._steps = {}
-        self._joint = [entry for entry in self._joint if entry[2] is not rule]
-        self._single = {op: [entry for entry in entries if entry[2] is not rule] for op, entries in self._single.items()}
-
-    def covers(self, general: Rule, special: Rule) -> bool:
-        """Whether one application of ``general`` at the roots turns one side of ``special`` into the other."""
-        if len(general.source) != len(special.source):
-            return False
-        self._assume(special.conditions)
-        sides = (special.source, special.target)
-        for start, goal in (sides, sides[::-1]):
-            wanted = tuple(map(commuted, goal))
-            if any(after == wanted for after in self._apply(general.source, general.target, general, start)):
-                return True
-        return False
-
-    def _assume(self, conditions: Sequence[Condition]) -> None:
-        assumed = frozenset(str(c) for c in conditions if c.predicate in RANGE_PREDICATES)
-        if assumed != self._assumed:
-            self._assumed, self._steps = assumed, {}
-
-    def derives(self, candidate: Candidate | Rule, conditions: Sequence[Condition] = (), without: Rule | None = None) -> bool:
-        """Whether the known rules, except ``without``, derive the candidate, assuming its conditions on values.
-
-        Two steps from either side are tried, one where no side has more than two operators: the small rules are the
-        basis from which the others follow in few steps, and the ones that a search wants as single steps.
-        """
-        self._assume(conditions)
-        self._without = without
-        source = tuple(map(commuted, candidate.source))
-        target = tuple(map(commuted, candidate.target))
-        largest = max(root.size for root in (*source, *target))
-        steps = 1 if largest <= 2 else 2
-        if source == target:
-            return True
-        back, hit = self._reach(target, steps, largest + 1, {source})
-        return hit or self._reach(source, steps, largest + 1, back)[1]
-
-
-def _with_dims(binding: Binding, types: Mapping[str, TensorType], type_of: TypeOf) -> Binding:
-    """Dimension symbols bound through the last dimensions of the variables, as far as ranks reach."""
-    dims = dict(binding.dims)
-    for name, term in binding.terms.items():
-        actual = type_of(term)
-        if actual is None:
-            continue
-        for own, other in zip(reversed(types[name].shape), reversed(actual.shape), strict=False):
-            if isinstance(own, SymDim) and str(own) in own.symbols():
-                dims.setdefault(str(own), other)
-    return Binding(binding.terms, dims, binding.pending)

@@ -1,15 +1,19 @@
-"""Certificates: ground instances of named operator properties from which target = source follows by congruence alone."""
+"""Certificates: ground instances of named operator properties from which target = source follows by congruence alone.
+
+What the properties do not give yet may enter by exhaustive and random tests instead (:class:`BoundedTests`).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mugraph.node import AttrValue, Term, bind_value, substitute
 from mugraph.shape import Dim
-from mugraph.text import Parser, format_term, format_value
+from mugraph.text import Parser, TextError, format_term, format_value
 
-__all__ = ["Certificate", "Instance"]
+__all__ = ["BoundedTests", "Certificate", "Instance"]
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,64 @@ class Instance:
 
 
 @dataclass(frozen=True)
+class BoundedTests:
+    """Evidence of the kinds ``bounded`` and ``probabilistic`` (design, Rules), which count together only.
+
+    Attributes:
+        shapes, ranks: the sides are equal as polynomials for all operands of at most so many dimensions, each at most so long.
+        tests, seed: random tests in finite fields that repeat from the seed.
+        delta: the tests pass two different programs with a probability of at most 2 to the power of minus this.
+    """
+
+    shapes: int
+    ranks: int
+    tests: int
+    seed: int
+    delta: int
+
+    _FORM = re.compile(
+        r"bounded\(shapes<=(\d{1,9}), ranks<=(\d{1,9})\) & probabilistic\(tests=(\d{1,9}), seed=(\d{1,9}), delta=2\^-(\d{1,9})\)"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"bounded(shapes<={self.shapes}, ranks<={self.ranks}) & "
+            f"probabilistic(tests={self.tests}, seed={self.seed}, delta=2^-{self.delta})"
+        )
+
+    def in_words(self) -> str:
+        """What was tried."""
+        return (
+            f"both sides are equal polynomials for all operands of at most {self.ranks} dimensions, each at most {self.shapes} "
+            f"long, and agree in {self.tests} random tests (seed {self.seed}), which two different ones pass with a probability "
+            f"of at most 2^-{self.delta}"
+        )
+
+    @staticmethod
+    def parse(text: str) -> BoundedTests:
+        """Reads the text form."""
+        found = BoundedTests._FORM.fullmatch(text)
+        if found is None:
+            raise TextError(f"expected evidence like '{BoundedTests(2, 3, 3, 0, 60)}'")
+        return BoundedTests(*map(int, found.groups()))
+
+
+@dataclass(frozen=True)
 class Certificate:
-    """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order."""
+    """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order; or tests in their place."""
 
     instances: tuple[Instance, ...]
+    tested: BoundedTests | None = None
+
+    @property
+    def kind(self) -> str:
+        """``axioms`` or ``tested``."""
+        return "tested" if self.tested else "axioms"
 
     def substitute(
         self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
     ) -> Certificate:
-        return Certificate(tuple(i.substitute(terms, attrs, dims) for i in self.instances))
+        return replace(self, instances=tuple(i.substitute(terms, attrs, dims) for i in self.instances))
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.instances))
+        return str(self.tested) if self.tested else "; ".join(map(str, self.instances))

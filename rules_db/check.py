@@ -8,9 +8,9 @@ so by induction every present term is well-typed, and terms joined by instances 
 application where the rule is well-typed and its conditions hold. The rule is proved when all instances were used and each
 target is joined to its source.
 
-Instances' conditions must follow from the rule's: be among them, or be *implied* by the few syntactic laws below.
-An attribute variable of the rule stands for any value, so that a proof treats it as a name and nothing more: no law below
-looks into it. Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's
+Instances' conditions must follow from the rule's: be among them, or be implied by the syntactic laws of
+:mod:`rules_db.implied`. An attribute variable of the rule stands for any value, so that a proof treats it as a name and
+nothing more. Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's
 sample types and attributes.
 """
 
@@ -18,21 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
-
-import numpy as np
 
 from mugraph.domains.range import Range
 from mugraph.interp import infer_types
 from mugraph.node import Term, open_names, substitute, walk
-from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, TensorType, Undecided
+from mugraph.shape import Undecided
 from rules_db.axioms import Axiom
 from rules_db.certificate import Instance
 from rules_db.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.evidence import repeat_tests
+from rules_db.implied import implied
 from rules_db.rule import Rule, Side
 
-__all__ = ["MALFORMED", "Step", "check", "implied", "instantiate", "presence"]
+__all__ = ["MALFORMED", "Step", "check", "instantiate", "presence"]
 
 MALFORMED = "the rule is malformed, an attribute or argument is not of its kind"
 """How the failure of a rule begins that cannot be examined at all."""
@@ -148,101 +146,6 @@ def presence(source: Side, target: Side, steps: Sequence[Step], typed: Collectio
 # What conditions imply without being asked.
 
 
-def _least_rank(term: Term, given: Collection[Condition]) -> int:
-    """A lower bound of the rank."""
-    least: dict[Term, int] = {}
-    for sub in walk([term]):
-        bound = 0
-        for condition in given:
-            match condition.predicate, condition.arguments:
-                case "matrix", (x,) if x is sub:
-                    bound = max(bound, 2)
-                case ("dim", (x, int(axis), _)) if x is sub:
-                    bound = max(bound, -axis)
-                case ("agree", (x, y, int(axis))) if sub is x or sub is y:
-                    bound = max(bound, -axis)
-        operands = [least[i] for i in sub.inputs]
-        if sub.op == "Transpose":
-            bound = max(bound, operands[0], len(sub.attr("perm")))
-        elif sub.op in ("Concat", "Split"):
-            bound = max(bound, -sub.attr("axis"), *operands)
-        elif sub.op == "MatMul":
-            bound = max(bound, max(operands) if min(operands) >= 2 else max(operands) - 1)
-        elif sub.inputs and get_operator(sub.op).elementwise:
-            bound = max(bound, *operands)
-        least[sub] = bound
-    return least[term]
-
-
-def _dimension(term: Term, axis: int, given: Collection[Condition]) -> Dim | None:
-    """The size at a negative axis, where the conditions on variables tell."""
-    for condition in given:
-        known = condition.predicate == "dim" and not condition.open_names()
-        if known and condition.arguments[:2] == (term, axis):
-            return cast(Dim, condition.arguments[2])
-    if term.op == "MatMul" and axis >= -2 and all(_least_rank(i, given) >= 2 for i in term.inputs[axis + 2 :]):
-        return _dimension(term.inputs[axis + 2], axis, given)
-    if term.op == "Transpose":
-        perm = term.attr("perm")
-        return _dimension(term.inputs[0], perm[axis + len(perm)] - len(perm) if -axis <= len(perm) else axis, given)
-    if term.op == "Concat" and axis == term.attr("axis"):
-        sizes = [_dimension(i, axis, given) for i in term.inputs]
-        return None if None in sizes else sum(sizes[1:], sizes[0])  # type: ignore[arg-type]
-    if term.op in ("Concat", "Split"):
-        return term.attr("sizes")[term.out] if axis == term.attr("axis") else _dimension(term.inputs[0], axis, given)
-    if len(term.inputs) == 1 and get_operator(term.op).elementwise:
-        return _dimension(term.inputs[0], axis, given)
-    return None
-
-
-_CONSTANTS = Facts(
-    lambda term: TensorType(DataType.FLOAT, ()),
-    lambda term: Range.of(np.asarray(term.attr("value"))),
-)
-"""What is known of constants, which is everything but their element type."""
-
-_SAME_DTYPE = frozenset(
-    ["MatMul", "Transpose", "Concat", "Split", "Reshape", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Div", "Neg"]
-)
-
-
-def implied(condition: Condition, given: Collection[Condition]) -> bool:
-    """Whether a condition on well-typed terms follows from the given ones by the laws written here."""
-    if condition in given:
-        return True
-    if condition.open_names():
-        return False  # the laws below read attributes
-    name: str = condition.predicate
-    arguments: tuple[Any, ...] = condition.arguments
-    terms = condition.terms()
-    if all(term.op == "Const" for term in terms) and name != "floating":
-        return condition.holds(_CONSTANTS) is True
-    first = terms[0]
-    match name:
-        case "matrix":
-            return _least_rank(first, given) >= 2
-        case "dim":
-            return bool(_dimension(first, arguments[1], given) == arguments[2])
-        case "same_shape":
-            return first is terms[1]
-        case "fits":
-            return first is terms[1] or first.op == "Const"
-        case "agree":
-            if first is terms[1]:
-                return _least_rank(first, given) >= -int(arguments[2])
-            sizes = [_dimension(x, arguments[2], given) for x in terms]
-            return bool(sizes[0] is not None and sizes[0] == sizes[1])
-        case "constant_along" | "ones":
-            if first.op == "Const" or (name == "constant_along" and Condition("ones", (first,)) in given):
-                return True
-            if not first.inputs or not get_operator(first.op).elementwise:
-                return False
-            return all(implied(Condition(name, (i, *arguments[1:])), given) for i in first.inputs)
-        case "floating":
-            return first.op in _SAME_DTYPE and any(implied(Condition(name, (i,)), given) for i in first.inputs)
-    return False
-
-
 def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
     try:
@@ -263,6 +166,8 @@ def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
 def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
+    if rule.certificate.tested:
+        return repeat_tests(rule, rule.certificate.tested)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         cited = [term for c in rule.conditions for term in c.terms()]

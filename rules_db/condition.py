@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from mugraph.domains.range import Range
 from mugraph.node import AttrValue, Term, bind_value, open_names, substitute, walk
-from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, broadcast, same_dim, same_shape
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, broadcast, concrete, same_dim, same_shape
 from mugraph.text import Parser, format_value
 
 __all__ = ["FLOATING", "PREDICATES", "RANGE_PREDICATES", "SIGNATURES", "SOLVERS", "Condition", "Facts", "parse_condition"]
 
 Argument = Term | AttrValue
+Pads = tuple[int, ...]
+"""Of a window: pads (all begins, then all ends), kernel sizes, strides or dilations."""
 
 FLOATING = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16})
 
@@ -39,6 +41,16 @@ class Facts:
 def _matrix(facts: Facts, x: Term) -> bool | None:
     """x has at least two dimensions."""
     return len(facts.shape(x)) >= 2
+
+
+def _rank(facts: Facts, x: Term, count: int) -> bool | None:
+    """x has exactly so many dimensions."""
+    return len(facts.shape(x)) == count
+
+
+def _same_rank(facts: Facts, x: Term, y: Term) -> bool | None:
+    """x and y have equally many dimensions."""
+    return len(facts.shape(x)) == len(facts.shape(y))
 
 
 def _same_shape(facts: Facts, x: Term, y: Term) -> bool | None:
@@ -96,6 +108,11 @@ def _fits(facts: Facts, x: Term, y: Term) -> bool | None:
 def _floating(facts: Facts, x: Term) -> bool | None:
     """The entries of x are floating-point numbers: division is division."""
     return facts.type_of(x).dtype in FLOATING
+
+
+def _single(facts: Facts, x: Term) -> bool | None:
+    """The entries of x are of the element type of constant tensors, 32-bit floats."""
+    return facts.type_of(x).dtype == DataType.FLOAT
 
 
 def _not_nan(facts: Facts, x: Term) -> bool | None:
@@ -168,15 +185,243 @@ def _length(facts: Facts, dims: tuple[Dim, ...], count: int) -> bool | None:
     return len(dims) == count
 
 
+def _spatial(s: int | tuple[int, ...]) -> int:
+    """A number of spatial axes: given itself, or by an attribute with an entry for each."""
+    return s if isinstance(s, int) else len(s)
+
+
+def _channel_axis(facts: Facts, axis: int, s: int | tuple[int, ...]) -> bool | None:
+    """The axis is that of the channels: the one before the spatial axes, of which there are as many as s says."""
+    return axis == -_spatial(s) - 1
+
+
+def _batch_axis(facts: Facts, axis: int, s: int | tuple[int, ...]) -> bool | None:
+    """The axis is that of the batch, in a kernel that of the output channels: two before the spatial axes."""
+    return axis == -_spatial(s) - 2
+
+
+def _outside(facts: Facts, axis: int, s: int | tuple[int, ...]) -> bool | None:
+    """The axis is none of the last, of which there are as many as s says."""
+    return axis < -_spatial(s)
+
+
+def _last_axes(facts: Facts, axes: tuple[int, ...], s: int | tuple[int, ...]) -> bool | None:
+    """The axes are the spatial ones: the last, as many as s says."""
+    return axes == tuple(range(-_spatial(s), 0))
+
+
+def _from_axis(facts: Facts, axes: tuple[int, ...], first: int) -> bool | None:
+    """The axes are those from ``first`` (negative) to the last."""
+    return axes == tuple(range(first, 0))
+
+
+def _per_channel(facts: Facts, x: Term, s: int | tuple[int, ...]) -> bool | None:
+    """x is [C,1,...,1], with as many ones as s says."""
+    shape, n = facts.shape(x), _spatial(s)
+    return same_shape(shape[1:], (1,) * n) if len(shape) == n + 1 else False
+
+
+def _constant_over(facts: Facts, x: Term, s: int | tuple[int, ...]) -> bool | None:
+    """x has size 1 at each of its last axes, as many as s says, or does not reach them."""
+    verdicts = [_constant_along(facts, x, axis) for axis in range(-_spatial(s), 0)]
+    return False if False in verdicts else (None if None in verdicts else True)
+
+
+def _depthwise(facts: Facts, w: Term, group: Dim) -> bool | None:
+    """w is a kernel [group,1,...]: each channel has its own, and gives one."""
+    return same_shape(facts.shape(w)[:2], (group, 1))
+
+
+def _same_per_group(facts: Facts, w: Term, g: Dim, v: Term, h: Dim) -> bool | None:
+    """The kernels w in g groups and v in h groups have equally many output channels in each group."""
+    return same_dim(facts.shape(w)[0] * h, facts.shape(v)[0] * g)
+
+
+def _sums(facts: Facts, total: Dim, a: Dim, b: Dim) -> bool | None:
+    """The number is the sum of the two others."""
+    return same_dim(total, a + b)
+
+
+def _centred(facts: Facts, pads: Pads, kernel: Pads, dilations: Pads) -> bool | None:
+    """At stride 1 the kernel stands around each entry: its middle, at half its size rounded down, lies there."""
+    return pads == _centring(pads, kernel, dilations)
+
+
+def _centring(pads: Pads, kernel: Pads, dilations: Pads) -> Pads:
+    begins = tuple(d * (k // 2) for k, d in zip(kernel, dilations, strict=True))
+    return begins + tuple(d * (k - 1) - b for k, d, b in zip(kernel, dilations, begins, strict=True))
+
+
+def _padded(facts: Facts, more: Pads, pads: Pads, begins: Pads, ends: Pads) -> bool | None:
+    """The pads ``more`` are ``pads`` and those of the spatial axes added."""
+    return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
+
+
+def _widened(facts: Facts, more: Pads, pads: Pads, begins: Pads, ends: Pads, dilations: Pads) -> bool | None:
+    """The pads ``more`` are ``pads`` grown as a kernel needs it that has ``begins`` and ``ends`` entries more."""
+    return more == _grown(more, pads, begins, ends, dilations) and min(pads, default=0) >= 0
+
+
+def _grown(more: Pads, pads: Pads, begins: Pads, ends: Pads, dilations: Pads = ()) -> Pads:
+    added = tuple(d * p for d, p in zip((dilations or (1,) * len(begins)) * 2, begins + ends, strict=True))
+    return tuple(p + a for p, a in zip(pads, added, strict=True))
+
+
+def _shrunk(more: Pads, pads: Pads, begins: Pads, ends: Pads, dilations: Pads = ()) -> Pads:
+    added = _grown(more, (0,) * len(more), begins, ends, dilations)
+    less = tuple(p - a for p, a in zip(more, added, strict=True))
+    if min(less, default=0) < 0:
+        raise ValueError(f"pads {more} less {added}")
+    return less
+
+
+def _unpadded(facts: Facts, pads: Pads) -> bool | None:
+    """There is no padding."""
+    return not any(pads)
+
+
+def _unit(facts: Facts, steps: Pads) -> bool | None:
+    """Every stride, or dilation, is 1."""
+    return set(steps) <= {1}
+
+
+def _odd(facts: Facts, sizes: Pads) -> bool | None:
+    """Every size is odd."""
+    return all(size % 2 for size in sizes)
+
+
+def _enlarged(facts: Facts, large: Pads, small: Pads, begins: Pads, ends: Pads) -> bool | None:
+    """Adding entries makes the small kernel the large one, and its middle stays the middle."""
+    middles = all(b + k // 2 == m // 2 for m, k, b in zip(large, small, begins, strict=True))
+    return middles and large == _enlarge(large, small, begins, ends)
+
+
+def _enlarge(large: Pads, small: Pads, begins: Pads, ends: Pads) -> Pads:
+    return tuple(map(sum, zip(small, begins, ends, strict=True)))
+
+
+def _sums_each(facts: Facts, total: Pads, a: Pads, b: Pads) -> bool | None:
+    """The sizes are the sums of the two others, entry by entry."""
+    return total == _each(total, a, b)
+
+
+def _each(total: Pads, a: Pads, b: Pads) -> Pads:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def _above(axes: tuple[int, ...], count: int) -> list[int]:
+    """Where the last ``count`` axes lie when ``axes`` are inserted: -1's place first."""
+    places: list[int] = []
+    place = 0
+    while len(places) < count:
+        place -= 1
+        if place not in axes:
+            places.append(place)
+    return places
+
+
+def _lifted(facts: Facts, after: int, before: int, axes: tuple[int, ...]) -> bool | None:
+    """The axis ``before`` is at ``after`` once dimensions of size 1 are inserted at ``axes``."""
+    return after == _above(axes, -before)[-1]
+
+
+def _stacked(facts: Facts, total: tuple[int, ...], outer: tuple[int, ...], inner: tuple[int, ...]) -> bool | None:
+    """Inserting dimensions at ``inner`` and then at ``outer`` is inserting them at ``total``."""
+    return total == _stack(total, outer, inner)
+
+
+def _stack(total: tuple[int, ...], outer: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
+    places = _above(outer, -min(inner, default=0))
+    return tuple(sorted([*outer, *(places[-axis - 1] for axis in inner)]))
+
+
+def _among(facts: Facts, axis: int, axes: tuple[int, ...]) -> bool | None:
+    """The axis is one of the axes."""
+    return axis in axes
+
+
+def _below(facts: Facts, x: Term, axis: int) -> bool | None:
+    """x does not reach ``axis`` (negative)."""
+    return len(facts.shape(x)) < -axis
+
+
+def _still(facts: Facts, x: Term, perm: tuple[int, ...]) -> bool | None:
+    """Of the axes that a transposition moves, x has those of size 1 only."""
+    verdicts = [_constant_along(facts, x, i - len(perm)) for i, axis in enumerate(perm) if axis != i]
+    return False if False in verdicts else (None if None in verdicts else True)
+
+
+def _doubles(facts: Facts, total: Dim, half: Dim) -> bool | None:
+    """The number is twice the other."""
+    return same_dim(total, half + half)
+
+
+def _half(total: Dim, half: Dim) -> Dim:
+    if isinstance(total, SymDim) and all(c % 2 == 0 for _, c in total.terms):
+        return SymDim.make({monomial: c // 2 for monomial, c in total.terms})
+    if isinstance(total, int) and total % 2 == 0:
+        return total // 2
+    raise ValueError(f"{total} has no known half")
+
+
+def _clamped(facts: Facts, result: float, value: float, low: float, high: float) -> bool | None:
+    """The number is the value, raised to the lower bound and then lowered to the upper one."""
+    return result == min(max(value, low), high)
+
+
+def _opposite(facts: Facts, a: float, b: float) -> bool | None:
+    """One number is the negative of the other."""
+    return a == -b
+
+
+def _at_most(facts: Facts, a: float, b: float) -> bool | None:
+    """The first number is not greater than the second."""
+    return a <= b
+
+
+def _full(facts: Facts, pads: Pads, kernel: Pads, dilations: Pads) -> bool | None:
+    """The pads reach just as far as the kernel, so that every place where it meets an entry has a result."""
+    return pads == _reach(pads, kernel, dilations)
+
+
+def _reach(pads: Pads, kernel: Pads, dilations: Pads) -> Pads:
+    return tuple(d * (k - 1) for k, d in zip(kernel, dilations, strict=True)) * 2
+
+
+def _surrounds(facts: Facts, w: Term, pads: Pads, dilations: Pads) -> bool | None:
+    """The pads reach as far as the kernel: each place where it meets an entry of the image has a result."""
+    kernel = concrete(facts.shape(w)[-len(dilations) :])
+    return None if kernel is None else all(p >= r for p, r in zip(pads, _reach(pads, kernel, dilations), strict=True))
+
+
 SOLVERS: dict[str, Mapping[int, Callable[..., AttrValue]]] = {
     "composes": {0: lambda r, p, q: _compose(p, q)},
     "moves": {1: lambda p, before, after: _axis_before(p, after), 2: lambda p, before, after: _axis_after(p, before)},
+    "length": {1: lambda dims, count: len(dims)},
+    "channel_axis": {0: lambda axis, s: -_spatial(s) - 1},
+    "batch_axis": {0: lambda axis, s: -_spatial(s) - 2},
+    "last_axes": {0: lambda axes, s: tuple(range(-_spatial(s), 0))},
+    "from_axis": {0: lambda axes, first: tuple(range(first, 0)), 1: lambda axes, first: -len(axes)},
+    "sums": {0: lambda total, a, b: a + b, 1: lambda total, a, b: total - b, 2: lambda total, a, b: total - a},
+    "sums_each": {0: _each},
+    "lifted": {0: lambda after, before, axes: _above(axes, -before)[-1]},
+    "stacked": {0: _stack},
+    "centred": {0: _centring},
+    "padded": {0: _grown, 1: _shrunk},
+    "widened": {0: _grown, 1: _shrunk},
+    "enlarged": {0: _enlarge, 1: lambda large, small, b, e: tuple(m - p - q for m, p, q in zip(large, b, e, strict=True))},
+    "full": {0: _reach},
+    "doubles": {0: lambda total, half: half + half, 1: _half},
+    "clamped": {0: lambda result, value, low, high: min(max(value, low), high)},
+    "opposite": {0: lambda a, b: -b, 1: lambda a, b: -a},
 }
 """For predicates about attributes alone: the argument at a position from the others. Only who looks for a proof solves."""
 
 PREDICATES: dict[str, Callable[..., bool | None]] = {
     "matrix": _matrix,
     "vector": _vector,
+    "rank": _rank,
+    "same_rank": _same_rank,
     "same_shape": _same_shape,
     "agree": _agree,
     "tail": _tail,
@@ -185,6 +430,7 @@ PREDICATES: dict[str, Callable[..., bool | None]] = {
     "dim": _dim,
     "fits": _fits,
     "floating": _floating,
+    "single": _single,
     "not_nan": _not_nan,
     "finite": _finite,
     "nonzero": _nonzero,
@@ -195,6 +441,35 @@ PREDICATES: dict[str, Callable[..., bool | None]] = {
     "moves": _moves,
     "distinct": _distinct,
     "length": _length,
+    "channel_axis": _channel_axis,
+    "batch_axis": _batch_axis,
+    "outside": _outside,
+    "last_axes": _last_axes,
+    "from_axis": _from_axis,
+    "per_channel": _per_channel,
+    "constant_over": _constant_over,
+    "depthwise": _depthwise,
+    "same_per_group": _same_per_group,
+    "sums": _sums,
+    "sums_each": _sums_each,
+    "lifted": _lifted,
+    "stacked": _stacked,
+    "centred": _centred,
+    "padded": _padded,
+    "widened": _widened,
+    "unpadded": _unpadded,
+    "unit": _unit,
+    "odd": _odd,
+    "enlarged": _enlarged,
+    "among": _among,
+    "below": _below,
+    "still": _still,
+    "doubles": _doubles,
+    "clamped": _clamped,
+    "opposite": _opposite,
+    "at_most": _at_most,
+    "full": _full,
+    "surrounds": _surrounds,
 }
 """Name to definition; a definition's docstring is what ``rulegen show`` prints."""
 
@@ -254,6 +529,37 @@ SIGNATURES = {
     "moves": "vvv",
     "distinct": "vv",
     "length": "vv",
+    "channel_axis": "vv",
+    "batch_axis": "vv",
+    "outside": "vv",
+    "last_axes": "vv",
+    "from_axis": "vv",
+    "per_channel": "tv",
+    "constant_over": "tv",
+    "depthwise": "tv",
+    "same_per_group": "tvtv",
+    "sums": "vvv",
+    "sums_each": "vvv",
+    "lifted": "vvv",
+    "stacked": "vvv",
+    "rank": "tv",
+    "same_rank": "tt",
+    "centred": "vvv",
+    "padded": "vvvv",
+    "widened": "vvvvv",
+    "unpadded": "v",
+    "unit": "v",
+    "odd": "v",
+    "enlarged": "vvvv",
+    "among": "vv",
+    "below": "tv",
+    "still": "tv",
+    "doubles": "vv",
+    "clamped": "vvvv",
+    "opposite": "vv",
+    "at_most": "vv",
+    "full": "vvv",
+    "surrounds": "tvv",
 }
 """Arguments of a predicate: ``t`` a term, ``v`` an attribute value; one term where nothing stands here."""
 

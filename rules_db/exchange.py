@@ -14,11 +14,11 @@ from mugraph.node import AttrValue, Term, open_names, walk
 from mugraph.ops import get_operator
 from mugraph.shape import TensorType
 from mugraph.text import Parser, TextError, format_term, format_value
-from rules_db.certificate import Certificate, Instance
+from rules_db.certificate import BoundedTests, Certificate, Instance
 from rules_db.condition import Condition, parse_condition
 from rules_db.rule import FloatClass, Rule, Side
 
-__all__ = ["RuleTextError", "format_rule", "format_rules", "parse_rules", "read_rules"]
+__all__ = ["RuleTextError", "format_rule", "format_rules", "parse_rule", "parse_rules", "read_rules", "read_text", "split_rules"]
 
 
 class RuleTextError(ValueError):
@@ -84,6 +84,8 @@ def _conditions(text: str) -> tuple[Condition, ...]:
 
 
 def _certificate(text: str) -> Certificate:
+    if text.startswith("bounded("):
+        return Certificate((), BoundedTests.parse(text))
     parser = Parser(text)
     instances = []
     while parser.kind != "end":
@@ -112,16 +114,16 @@ _FIELDS = {
 _REQUIRED = ("let", "source", "target", "class", "proof")
 
 
-def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
-    block: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            block.append((number, line))
-        elif block and not line.strip():
-            yield block
+def split_rules(text: str) -> Iterator[tuple[int, str]]:
+    """The blocks of a file, unread, each with the number of its first line. What is comment alone is no block."""
+    block: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.strip():
+            block.append(line)
+        else:
+            if not all(other.startswith("#") for other in block):
+                yield number - len(block), "\n".join(block) + "\n"
             block = []
-    if block:
-        yield block
 
 
 def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dict[str, AttrValue]) -> None:
@@ -137,14 +139,17 @@ def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dic
                     raise TextError(f"attribute variable '${name}' is not declared by 'let'")
 
 
-def _parse_block(block: list[tuple[int, str]], file: str) -> Rule:
-    number, header = block[0]
+def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
+    """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does."""
+    (number, header), *others = [
+        (number, text) for number, text in enumerate(block.splitlines(), line) if text.strip() and not text.startswith("#")
+    ] or [(line, "")]
     word, _, identity = header.partition(" ")
     if word != "rule" or not identity.strip():
         raise RuleTextError(f"{file}:{number}: expected 'rule ID', not {header[:40]!r}")
     fields: dict[str, object] = {}
-    for line_number, line in block[1:]:
-        name, _, value = line.strip().partition(" ")
+    for line_number, text in others:
+        name, _, value = text.strip().partition(" ")
         if name not in _FIELDS or name in fields:
             problem = "a second" if name in fields else "unknown"
             raise RuleTextError(f"{file}:{line_number}: {problem} field '{name}'; a rule has {', '.join(_FIELDS)}")
@@ -182,19 +187,20 @@ def parse_rules(text: str, file: str = "<text>") -> list[Rule]:
     Raises:
         RuleTextError: with file and line of the first block that cannot be read.
     """
-    rules = []
-    for block in _blocks(text):
-        rules.append(_parse_block(block, file))
-    return rules
+    return [parse_rule(block, file, line) for line, block in split_rules(text)]
 
 
-def read_rules(path: str | Path) -> list[Rule]:
-    """Reads a file of rules. Raises :class:`RuleTextError`, also where the file cannot be read."""
+def read_text(path: str | Path) -> str:
+    """The text of a file of rules. Raises :class:`RuleTextError` where it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
         raise RuleTextError(
             f"{path}: cannot read the rules ({reason}); give a .rules file, such as 'rulegen grow --out' writes"
         ) from None
-    return parse_rules(text, str(path))
+
+
+def read_rules(path: str | Path) -> list[Rule]:
+    """Reads a file of rules. Raises :class:`RuleTextError`, also where the file cannot be read."""
+    return parse_rules(read_text(path), str(path))

@@ -1,34 +1,54 @@
 """Where rules live: a table of text blocks in any database SQLAlchemy speaks to, an SQLite file by default.
 
 Nothing in a database is trusted: a rule is checked when it enters and again when it is read. The rules that the package
-ships are text (``shipped/*.rules``), checked by ``rulegen audit`` and the tests, and need no database.
+ships are text (``shipped/*.rules``), which is checked at first use; a database in the cache folder remembers that it was.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EISDIR
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from rules_db.axioms import load_axioms
 from rules_db.check import check
-from rules_db.exchange import RuleTextError, format_rule, parse_rules, read_rules
+from rules_db.exchange import RuleTextError, format_rule, parse_rule, read_rules, read_text, split_rules
 from rules_db.rule import FloatClass, Rule
 
-__all__ = ["SCHEMA_VERSION", "Entry", "RuleStore", "StoreError", "open_rules", "preferred", "read_entries", "shipped_rules"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Entry",
+    "RuleStore",
+    "StoreError",
+    "by_size",
+    "cache_folder",
+    "check_writable",
+    "open_rules",
+    "preferred",
+    "read_entries",
+    "shipped_rules",
+    "write_text",
+]
 
 SCHEMA_VERSION = 1
 """Raised with every change of the tables."""
 
+_LOG = logging.getLogger(__name__)
 _METADATA = sa.MetaData()
 _ABOUT = sa.Table(
     "superopt_schema", _METADATA, sa.Column("id", sa.Integer, primary_key=True), sa.Column("version", sa.Integer, nullable=False)
@@ -55,35 +75,80 @@ class Entry:
         place: the file, or the database and the row.
         text: its block.
         line: where the block begins in the file.
+        identity: that of the database's row, which the block must have.
     """
 
     place: str
     text: str
     line: int = 1
+    identity: str = ""
 
     @property
     def name(self) -> str:
-        """The identity that the block claims."""
+        """The identity that is claimed, or the place."""
         found = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
-        return found.group(1) if found else f"at {self.place}:{self.line}"
+        return self.identity or (found.group(1) if found else f"at {self.place}:{self.line}")
 
     def read(self) -> Rule:
         """Raises :class:`RuleTextError`, naming place and line."""
-        (rule,) = parse_rules("\n" * (self.line - 1) + self.text, self.place)
+        rule = parse_rule(self.text, self.place, self.line)
+        if self.identity not in ("", rule.id):
+            raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
         return rule
 
 
 def preferred(rules: Iterable[Rule]) -> Rule:
     """The one to keep of rules with one identity, in whatever order they come.
 
-    The more careful float class wins, then the shorter proof, then the smaller text.
+    Proofs from operator properties win, then the more careful float class, then the shorter proof, then the smaller text.
     """
 
-    def key(rule: Rule) -> tuple[int, int, int, str]:
-        text = format_rule(rule)
-        return -list(FloatClass).index(rule.float_class), len(rule.certificate.instances), len(text), text
+    def key(rule: Rule) -> tuple[bool, int, int, int, str]:
+        text, proof = format_rule(rule), rule.certificate
+        return proof.kind != "axioms", -list(FloatClass).index(rule.float_class), len(proof.instances), len(text), text
 
     return min(rules, key=key)
+
+
+def cache_folder() -> Path:
+    """``$ONNX_SUPEROPT_CACHE`` or the user's cache directory."""
+    base = os.environ.get("ONNX_SUPEROPT_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "onnx-superopt")
+    return Path(base).expanduser()
+
+
+def by_size(rules: Iterable[Rule]) -> list[Rule]:
+    """The order of exported files: the smallest programs first, then by identity."""
+    return sorted(rules, key=lambda rule: (sum(term.size for term in (*rule.source, *rule.target)), rule.id))
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a file whole or not at all. Raises StoreError where that cannot be."""
+    path, name = Path(path), None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(handle)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+        name = None
+    except OSError as problem:
+        raise StoreError(f"{path}: cannot be written ({problem.strerror}); give another path") from None
+    finally:
+        if name is not None:
+            os.unlink(name)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises StoreError where :func:`write_text` would: to be asked before long work."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as problem:
+        raise StoreError(f"{path}: cannot be written ({problem.strerror}); give another path") from None
 
 
 def _as_url(url: str) -> sa.URL:
@@ -93,6 +158,18 @@ def _as_url(url: str) -> sa.URL:
         except (sa.exc.ArgumentError, ValueError):  # the latter: a port that is no number
             raise StoreError(f"{url}: not a database URL; write e.g. sqlite:///rules.db or postgresql://host/name") from None
     return sa.URL.create("sqlite", database=os.path.abspath(url))
+
+
+def _leave_transactions_to_us(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # else the driver begins a transaction at the first change, after what was read
+
+
+def _begin(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+_DAMAGED = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
 
 
 def _grow_one(name: str) -> str:
@@ -125,6 +202,8 @@ class RuleStore:
                 raise StoreError(f"{path}: there is no such rule database; {_grow_one(path)}")
             if not path.startswith("file:") and not os.path.isdir(os.path.dirname(path) or "."):
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
+        if file and os.path.isfile(file) and 0 < os.path.getsize(file) < 512:  # SQLite would take it for an empty database
+            raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no database; {_DAMAGED}")
         try:
             engine = sa.create_engine(parsed, connect_args={"timeout": 60} if path else {})
         except (sa.exc.SQLAlchemyError, ImportError) as problem:
@@ -174,6 +253,15 @@ class RuleStore:
             with connection.begin():
                 yield connection
 
+    def check_writable(self) -> None:
+        """Raises StoreError where no rule could be added: to be asked before long work."""
+
+        def nothing() -> None:
+            with self._writing() as connection:
+                connection.execute(_RULES.delete().where(_RULES.c.id == ""))
+
+        self._guard(nothing)
+
     def _guard(self, action: Callable[[], _Result]) -> _Result:
         """Runs a database action; what the database objects to becomes one line."""
         try:
@@ -182,8 +270,8 @@ class RuleStore:
             reason = str(problem.orig)
             if "readonly" in reason or "read-only" in reason or "unable to open" in reason:
                 way_out = "make the file and its folder writable or give another path"
-            elif "not a database" in reason or "malformed" in reason or "no such" in reason:
-                way_out = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
+            elif "not a database" in reason or "malformed" in reason or "no such" in reason or "decode" in reason:
+                way_out = _DAMAGED
             elif "is full" in reason:
                 way_out = "make room; nothing was changed"
             elif "locked" in reason:
@@ -234,19 +322,25 @@ class RuleStore:
     def _stands_before(self, rule: Rule, text: str) -> bool:
         """Whether a proved rule replaces a row: always one that cannot be read or is not proved."""
         try:
-            there = Entry(self._name, text).read()
-        except ValueError:
+            there = Entry(self._name, text, identity=rule.id).read()
+        except RuleTextError:
             return True
-        return there.id != rule.id or bool(check(there, load_axioms())) or preferred([there, rule]) is rule
+        return bool(check(there, load_axioms())) or preferred([there, rule]) is rule
 
     def _texts(self) -> dict[str, str]:
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_RULES.c.id, _RULES.c.text).order_by(_RULES.c.id))
-            return {row.id: row.text for row in rows}
+            return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
+
+    def _insert(self, rows: Mapping[str, str]) -> None:
+        """Rows as they are, for a new database whose rules were checked."""
+        with self._writing() as connection:
+            connection.execute(_RULES.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
 
     def entries(self) -> list[Entry]:
         """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""
-        return [Entry(f"{self._name}, row {identity}", text) for identity, text in self._guard(self._texts).items()]
+        rows = self._guard(self._texts).items()
+        return [Entry(f"{self._name}, row {identity}", text, identity=identity) for identity, text in rows]
 
     def rules(self) -> list[Rule]:
         """All rules, by identity, each checked again.
@@ -254,16 +348,10 @@ class RuleStore:
         Raises:
             StoreError: the database is damaged or holds a rule that its certificate does not prove.
         """
-        found = []
-        for identity, text in self._guard(self._texts).items():
-            try:
-                rule = Entry(f"{self._name}, row {identity}", text).read()
-                if rule.id != identity:
-                    raise ValueError(f"{self._name}, row {identity}: holds the rule {rule.id}")
-            except ValueError as problem:
-                raise StoreError(f"{problem}; delete that row or restore a copy of the database") from None
-            found.append(rule)
-        return _proved(found, self._name)
+        try:
+            return _proved([entry.read() for entry in self.entries()], self._name)
+        except RuleTextError as problem:
+            raise StoreError(f"{problem}; delete that row or restore a copy of the database") from None
 
     def __len__(self) -> int:
         def count() -> int:
@@ -290,19 +378,107 @@ def _proved(rules: list[Rule], name: str) -> list[Rule]:
     return rules
 
 
-@lru_cache(maxsize=1)
-def _shipped() -> tuple[Rule, ...]:
-    rules: dict[str, Rule] = {}
-    for entry in sorted(resources.files("rules_db").joinpath("shipped").iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".rules"):
-            for rule in parse_rules(entry.read_text(encoding="utf-8"), entry.name):
-                rules.setdefault(rule.id, rule)
-    return tuple(rules.values())
+def _files(folder: str, ending: str) -> list[Traversable]:
+    """Files of this package, by name."""
+    files = resources.files("rules_db").joinpath(folder).iterdir()
+    return sorted((file for file in files if file.name.endswith(ending)), key=lambda file: file.name)
+
+
+def _shipped_entries() -> list[Entry]:
+    """The shipped text, unread."""
+    found = [(file.name, split_rules(file.read_text(encoding="utf-8"))) for file in _files("shipped", ".rules")]
+    return [Entry(name, text, line) for name, blocks in found for line, text in blocks]
+
+
+def _shipped_digest(entries: Iterable[Entry]) -> str:
+    """16 hexadecimal digits of the shipped text and of all that decides whether it is proved."""
+    content = hashlib.blake2b(f"schema {SCHEMA_VERSION}".encode(), digest_size=8)
+    for entry in entries:
+        content.update(entry.text.encode())
+    for file in [*_files("axioms", ".axioms"), *_files("", ".py")]:
+        content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def _write_database(path: Path, rows: Mapping[str, str]) -> None:
+    """A database of these rows, whole or not at all. Raises OSError, StoreError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        with RuleStore.open(name) as store:
+            store._guard(lambda: store._insert(rows))
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
+    """Whether there is a database of these rows; what is damaged or altered is told."""
+    if not path.exists():
+        return False
+    try:
+        with RuleStore.open(str(path), create=False) as store:
+            if store._guard(store._texts) == rows:
+                return True
+        reason = f"{path}: its rules are not those that the package ships"
+    except StoreError as problem:
+        reason = str(problem)
+    _LOG.warning("%s; it is written anew", reason)
+    return False
+
+
+@lru_cache(maxsize=4)
+def _shipped(folder: Path) -> tuple[Rule, ...]:
+    """The shipped rules; a database in ``folder`` records that this text was checked with these properties."""
+    entries: dict[str, Entry] = {}
+    for entry in _shipped_entries():
+        entries.setdefault(entry.name, entry)
+    rows = {name: entry.text for name, entry in entries.items()}
+    path = folder / f"shipped-{_shipped_digest(entries.values())}.sqlite"
+    try:
+        rules = [entry.read() for entry in entries.values()]
+    except RuleTextError as problem:
+        raise StoreError(str(problem)) from None
+    if not _read_database(path, rows):
+        _proved(rules, "the shipped rules")
+        try:
+            _write_database(path, rows)
+        except (OSError, StoreError) as problem:
+            _LOG.warning(
+                "%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem
+            )
+    return tuple(rules)
 
 
 def shipped_rules() -> list[Rule]:
-    """The rules that come with the package, those of several groups once."""
-    return list(_shipped())
+    """The rules that come with the package, those of several groups once.
+
+    They are text. At first use they are checked and put into an SQLite database in the cache folder, which stands for the
+    check afterwards: its rows must be that very text.
+
+    Raises:
+        StoreError: a shipped rule cannot be read or is not proved.
+    """
+    return list(_shipped(cache_folder()))
+
+
+def read_entries(url: str | None = None) -> list[Entry]:
+    """What :func:`open_rules` would read, block by block and unread, for an audit.
+
+    Raises:
+        StoreError: there is no such file or database, or it cannot be read as a whole.
+    """
+    if url is None:
+        return _shipped_entries()
+    if url.endswith(".rules"):
+        try:
+            return [Entry(url, text, line) for line, text in split_rules(read_text(url))]
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
+    with RuleStore.open(url, create=False) as store:
+        return store.entries()
 
 
 def open_rules(url: str | None = None) -> list[Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,29 @@ Inputs = Sequence[np.ndarray | None]
 onnxruntime.set_default_logger_severity(4)
 
 
-def make_node(op_type: str, inputs: Inputs, attributes: Mapping[str, Any], outputs: int = 1) -> onnx.NodeProto:
-    """A node whose inputs are called x0, x1, ... (absent where ``None``) and whose outputs are y0, y1, ..."""
+def make_node(
+    op_type: str, inputs: Inputs, attributes: Mapping[str, Any], outputs: int | Sequence[str] = 1, domain: str = ""
+) -> onnx.NodeProto:
+    """A node whose inputs are called x0, x1, ... (absent where ``None``) and whose outputs are y0, y1, ... or as given."""
     names = ["" if value is None else f"x{i}" for i, value in enumerate(inputs)]
     attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
-    return helper.make_node(op_type, names, [f"y{i}" for i in range(outputs)], **attributes)
+    results = [f"y{i}" for i in range(outputs)] if isinstance(outputs, int) else outputs
+    return helper.make_node(op_type, names, results, domain=domain, **attributes)
 
 
-def run_node(node: onnx.NodeProto, inputs: Inputs, opset: int, constants: Sequence[int] = ()) -> list[np.ndarray]:
-    """The node's outputs in onnxruntime. Inputs at the positions ``constants`` are initializers."""
+def run_node(
+    node: onnx.NodeProto,
+    inputs: Inputs,
+    opset: int,
+    constants: Sequence[int] = (),
+    *,
+    runs: bool = True,
+    written: Path | None = None,
+) -> list[np.ndarray]:
+    """The node's outputs in onnxruntime. Inputs at the positions ``constants`` are initializers.
+
+    ``written`` receives the model as onnxruntime prepared it; without ``runs`` it is only loaded.
+    """
     given = {name: np.asarray(value) for name, value in zip(node.input, inputs, strict=True) if value is not None}
     fixed = {f"x{i}" for i in constants}
     graph = helper.make_graph(
@@ -39,16 +54,21 @@ def run_node(node: onnx.NodeProto, inputs: Inputs, opset: int, constants: Sequen
             for name, value in given.items()
             if name not in fixed
         ],
-        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output],
+        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name],
         [numpy_helper.from_array(value, name) for name, value in given.items() if name in fixed],
     )
     for output in graph.output:
         output.ClearField("type")
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(node.domain, 1)] if node.domain else [])]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    if written is not None:
+        options.optimized_model_filepath = str(written)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    if not runs:
+        return []
     results: list[np.ndarray] = session.run(None, {name: value for name, value in given.items() if name not in fixed})
     return results
 
@@ -73,4 +93,5 @@ def run_form(form: OnnxForm, operands: Sequence[np.ndarray], opset: int, outputs
     """Runs what a record wrote."""
     inputs = [operands[source] if isinstance(source, int) else source for source in form.inputs]
     constants = [i for i, source in enumerate(form.inputs) if isinstance(source, np.ndarray)]
-    return run_node(make_node(form.op_type, inputs, form.attributes, outputs), inputs, opset, constants)
+    names = form.output_names([f"y{i}" for i in range(outputs)])
+    return run_node(make_node(form.op_type, inputs, form.attributes, names, form.domain), inputs, opset, constants)

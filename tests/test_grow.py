@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from mugraph.node import const, make
 from mugraph.text import Parser, parse_term, parse_type
 from rulegen import grow as grow_module
 from rulegen.candidates import Candidate, Gate, candidate_types, float_test, retest, symbols_of
-from rulegen.cli import SHIPPED, cli, shipped_text
-from rulegen.grow import Growth, grow
-from rulegen.prune import Deriver, Typing
-from rulegen.workloads import WORKLOADS
+from rulegen.cli import SHIPPED, cli, grow_parts, shipped_text
+from rulegen.derive import Deriver
+from rulegen.grow import Growth, grow, on_tests
+from rulegen.workloads import GROUPS, WORKLOADS
 from rules_db.axioms import load_axioms
 from rules_db.certificate import Certificate
 from rules_db.check import check
@@ -44,9 +46,12 @@ TYPES = {
 }
 
 
+SHIPPING = [group for group, parts in GROUPS.items() if parts[0].ships]
+
+
 @cache
-def grown(group: str) -> Growth:
-    return grow(WORKLOADS[group])
+def grown(group: str) -> list[Growth]:
+    return grow_parts(GROUPS[group])
 
 
 def candidate(text: str) -> Candidate:
@@ -58,18 +63,17 @@ def covers(rules: list[Rule], text: str, *conditions: str) -> bool:
     """Whether one application of one rule does what the text says, assuming the conditions."""
     wanted, when = candidate(text), tuple(parse_condition(Parser(c)) for c in conditions)
     special = Rule(wanted.source, wanted.target, wanted.types, when, FloatClass.EXACT, Certificate(()))
-    deriver = Deriver(Typing(TYPES))
-    return any(deriver.covers(rule, special) for rule in rules)
+    return any(Deriver([rule]).derives(special, when) for rule in rules)
 
 
 @pytest.mark.parametrize("group", ["lowrank", "guard", "activation"])
 def test_the_shipped_text_is_what_grows(group: str) -> None:
-    assert shipped_text(grown(group)) == (SHIPPED / f"{group}.rules").read_text(encoding="utf-8"), (
+    assert shipped_text(group, grown(group)) == (SHIPPED / f"{group}.rules").read_text(encoding="utf-8"), (
         f"rules_db/shipped/{group}.rules is out of date: run 'make rules'"
     )
 
 
-@pytest.mark.parametrize("group", list(WORKLOADS))
+@pytest.mark.parametrize("group", SHIPPING)
 def test_every_shipped_rule_is_proved(group: str) -> None:
     rules = read_rules(SHIPPED / f"{group}.rules")
     assert rules and not any(check(rule, load_axioms()) for rule in rules)
@@ -111,7 +115,7 @@ def test_the_softmax_guard_goes_where_nothing_is_nan(x: str) -> None:
 
 
 def test_false_laws_are_not_covered() -> None:
-    everything = [rule for group in WORKLOADS for rule in read_rules(SHIPPED / f"{group}.rules")]
+    everything = [rule for group in SHIPPING for rule in read_rules(SHIPPED / f"{group}.rules")]
     for text in (
         "MatMul(X, W) = MatMul(Mul(X, s), W)",
         "MatMul(Mul(X, Y), W) = Mul(MatMul(X, W), s)",
@@ -186,9 +190,10 @@ def test_a_proof_that_inputs_contradict_is_suspicious(monkeypatch: pytest.Monkey
 
 
 def test_growth_reports_every_stage() -> None:
-    growth = grown("lowrank")
+    (growth,) = grown("lowrank")
     left = {stage.name: stage.left for stage in growth.stages}
-    assert left["pairs"] >= left["renaming"] >= left["instances"] >= left["proved"] >= left["minimal"] == len(growth.rules)
+    assert left["pairs"] >= left["renaming"] >= left["instances"] >= left["proved"] >= left["minimal"]
+    assert left["minimal"] + left["macros"] == len(growth.rules)
     assert growth.seconds > 0 and sum(growth.terms) == left["terms"]
 
 
@@ -207,7 +212,7 @@ def test_grow_writes_text_and_database(tmp_path: Path) -> None:
     assert out.read_bytes() == (SHIPPED / "guard.rules").read_bytes()
     with RuleStore.open(str(database)) as store:
         assert len(store) == len(read_rules(out))
-    assert "IsNaN(Softmax[axis=-1](x)) = IsNaN(x)" in (tmp_path / "u").read_text()
+    assert (tmp_path / "u").read_text().count(" = ") == (tmp_path / "u").read_text().count("\n")
     again = CliRunner().invoke(cli, ["grow", "--group", "guard", "--rules", str(database)])
     assert "0 new rules" in again.output
 
@@ -222,7 +227,7 @@ def test_show_explains_the_rule() -> None:
 
 def test_stats_count_the_groups() -> None:
     result = CliRunner().invoke(cli, ["stats"], terminal_width=200)
-    assert result.exit_code == 0 and all(group[:6] in result.output for group in WORKLOADS)
+    assert result.exit_code == 0 and all(group[:6] in result.output for group in SHIPPING)
 
 
 def test_audit_passes_and_fails(tmp_path: Path) -> None:
@@ -251,3 +256,28 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None
     result = run(*arguments)
     assert result.returncode == 2
     assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_parts_do_not_find_again_what_earlier_parts_derive() -> None:
+    """The group's later parts are grown under the rules of the earlier ones; alone they find those rules themselves."""
+    first, second, *_ = grown("activation")
+    alone = grow(second.workload)
+    known = {rule.id for rule in first.rules}
+    assert known & {rule.id for rule in alone.rules}
+    assert not known & {rule.id for rule in second.rules}
+
+
+def test_tests_stand_in_for_a_missing_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def certify(self, *arguments: object) -> None:
+            return None
+
+    monkeypatch.setattr(grow_module, "Prover", Silent)
+    growth = grow(WORKLOADS["lowrank"], 4)
+    assert growth.unproved and not growth.rules
+    (rule, *_) = on_tests(growth)
+    assert rule.certificate.tested is not None and rule.provenance["kind"] == "tested"
+    assert check(rule, load_axioms()) == []
+    (source,) = rule.source
+    wrong = replace(rule, target=(make("Mul", [source, const(2.0)]),))
+    assert check(wrong, load_axioms())

@@ -8,7 +8,8 @@ from mugraph.shape import TensorType
 from mugraph.text import Parser, parse_term, parse_type
 from rulegen.candidates import Candidate, cancels, candidate_types
 from rulegen.certify import refute
-from rulegen.prune import Deriver, Typing, commuted, drop_instances, generalise, is_instance
+from rulegen.derive import Deriver
+from rulegen.prune import Typing, commuted, drop_instances, generalise, is_instance
 from rules_db.certificate import Certificate
 from rules_db.condition import parse_condition
 from rules_db.rule import FloatClass, Rule
@@ -40,6 +41,9 @@ def rule(text: str, *conditions: str) -> Rule:
     return Rule(like.source, like.target, like.types, when, FloatClass.EXACT, Certificate(()))
 
 
+JOIN = "Neg(Concat[axis=$k](x, y)) = Concat[axis=$k](Neg(x), Neg(y))"
+
+
 def true(general: Candidate) -> bool:
     return refute(general.source, general.target, general.types) is None
 
@@ -53,6 +57,8 @@ def true(general: Candidate) -> bool:
         ("Mul(Neg(x), y) = Neg(Mul(x, y))", "Neg(Mul(z, z)) = Mul(z, Neg(z))", True),  # commuted, exchanged
         ("Neg(Mul(x, x)) = Mul(Neg(x), x)", "Neg(Mul(x, y)) = Mul(Neg(x), y)", False),  # the other is more general
         ("MatMul(x, Add(W, V)) = Add(MatMul(x, W), MatMul(x, V))", "Sub(x, y) = Add(x, Neg(y))", False),
+        (JOIN, "Neg(Concat[axis=-2](x, y)) = Concat[axis=-2](Neg(x), Neg(y))", True),
+        (JOIN, "Neg(Concat[axis=-2](x, y)) = Concat[axis=-1](Neg(x), Neg(y))", False),
         (
             "Split[axis=-1,sizes=(n,p)].0(Concat[axis=-1](W, U)) = W",
             "Split[axis=-1,sizes=(n,n)].0(Concat[axis=-1](W, V)) = W",
@@ -98,6 +104,8 @@ def test_a_shared_constant_is_no_common_subgraph() -> None:
         ("Sub(MatMul(x, W), MatMul(x, V)) = MatMul(x, Sub(W, V))", False),
         ("Sub(Add(x, y), y) = x", False),  # a rule to a leaf says what there is to say
         ("Add(x, y) = Add(y, x)", False),
+        ("Div(Exp(x), ReduceSum[axes=(-1,),keepdims=true](Exp(x))) = Softmax[axis=-1](x)", False),  # a definition
+        ("Sub(Add(Softmax[axis=-1](x), y), Softmax[axis=-1](x)) = Sub(Add(y, x), x)", True),
     ],
 )
 def test_cancellation(text: str, expected: bool) -> None:
@@ -110,10 +118,7 @@ def test_commuted_forms_are_one() -> None:
 
 
 def deriver(*rules: Rule) -> Deriver:
-    known = Deriver(Typing(TYPES))
-    for each in rules:
-        known.add(each)
-    return known
+    return Deriver(rules)
 
 
 ASSOCIATIVE = rule("MatMul(MatMul(x, A), B) = MatMul(x, MatMul(A, B))")
@@ -126,7 +131,7 @@ def test_two_rules_derive_the_adapter_and_neither_alone_does() -> None:
     assert not deriver(ASSOCIATIVE).derives(ADAPTER)
     assert not deriver(RIGHT).derives(ADAPTER)
     known = deriver(ASSOCIATIVE, RIGHT)
-    assert not known.derives(ADAPTER, without=RIGHT)
+    assert known.derivation(ADAPTER) in ((RIGHT, ASSOCIATIVE), (ASSOCIATIVE, RIGHT))
     known.remove(RIGHT)
     assert not known.derives(ADAPTER)
 
@@ -146,7 +151,7 @@ def siblings(*functions: str) -> str:
 
 def test_rules_of_two_outputs_derive_inside_larger_terms() -> None:
     types = {**TYPES, "T": parse_type("[k,n+p]")}
-    known = Deriver(Typing(types))
+    known = Deriver()
     for name in ("Neg", "Relu"):
         like = candidate(siblings(name), types)
         known.add(Rule(like.source, like.target, like.types, (), FloatClass.EXACT, Certificate(())))
@@ -165,7 +170,7 @@ def test_conditions_speak_of_the_dimensions_they_were_applied_to() -> None:
         Certificate(()),
     )
     swapped = {"x": parse_type("[m,p]"), "y": parse_type("[m,n]")}
-    known = Deriver(Typing(swapped))
+    known = Deriver()
     known.add(general)
     assert known.derives(candidate("Split[axis=-1,sizes=(p,n)].0(Concat[axis=-1](x, y)) = x", swapped))
     assert not known.derives(candidate("Split[axis=-1,sizes=(n,p)].0(Concat[axis=-1](x, y)) = x", swapped))
@@ -188,6 +193,5 @@ def test_conditions_on_values_must_be_assumed() -> None:
 
 def test_weaker_conditions_cover() -> None:
     weak, strong = rule("Neg(Neg(x)) = x"), rule("Neg(Neg(W)) = W", "matrix(W)")
-    known = deriver()
-    assert known.covers(weak, strong)
-    assert not known.covers(rule("Neg(Neg(x)) = x", "not_nan(x)"), strong)
+    assert deriver(weak, strong).redundant(strong)
+    assert not deriver(rule("Neg(Neg(x)) = x", "not_nan(x)"), strong).redundant(strong)

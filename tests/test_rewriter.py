@@ -453,3 +453,16 @@ def test_an_attribute_variable_may_be_a_number() -> None:
     (add,) = [node for node in written_out.nodes() if node.op == "Add"]
     literal = written_out.tables.small_constant(add.inputs[1], 1)
     assert literal is not None and literal == 0.25
+
+
+def test_a_sample_of_two_groups_binds_the_size_of_one() -> None:
+    """``[2*n]`` beside a tensor of six columns says that n is three; five columns say nothing."""
+    first, second = (f"Split[axis=-1,sizes=(n,n)].{i}(X)" for i in range(2))
+    parted = rule("Neg(X)", f"Concat[axis=-1](Neg({first}), Neg({second}))", "X:[m,2*n]")
+    for columns in (6, 5):
+        b = Builder()
+        (after,) = outcome(b.graph(b.op("Neg", b.input(f"[4,{columns}]"))), parted)
+        if columns == 6:
+            assert isinstance(after, Graph) and sorted(ops(after)) == ["Concat", "Neg", "Neg", "Split"]
+        else:
+            assert isinstance(after, NoMatch) and "the size n is not bound" in after.reason

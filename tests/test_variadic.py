@@ -59,7 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("parts", [3])
+@pytest.mark.parametrize("parts", [3, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_what_holds_of_two_parts_is_proved_of_more(name: str, parts: int) -> None:
     wide = widen(CASES[name], parts)

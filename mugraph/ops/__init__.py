@@ -1,9 +1,22 @@
 """The operator registry: importing this package registers every family."""
 
-from mugraph.ops import constants, convolution, elementwise, indexing, movement, normalization, product, reduction
+from mugraph.ops import (
+    attention,
+    constants,
+    contrib,
+    convolution,
+    elementwise,
+    indexing,
+    movement,
+    normalization,
+    product,
+    reduction,
+)
 from mugraph.ops.base import (
     ONNX_OPERATORS,
     REGISTRY,
+    RUNTIME_OPERATORS,
+    Contract,
     ForeignNode,
     NotExpressible,
     NotUnderstood,
@@ -11,18 +24,23 @@ from mugraph.ops.base import (
     Operator,
     Reading,
     get_operator,
+    reader_of,
 )
 
 __all__ = [
     "ONNX_OPERATORS",
     "REGISTRY",
+    "RUNTIME_OPERATORS",
+    "Contract",
     "ForeignNode",
     "NotExpressible",
     "NotUnderstood",
     "OnnxForm",
     "Operator",
     "Reading",
+    "attention",
     "constants",
+    "contrib",
     "convolution",
     "elementwise",
     "get_operator",
@@ -30,5 +48,6 @@ __all__ = [
     "movement",
     "normalization",
     "product",
+    "reader_of",
     "reduction",
 ]

@@ -16,12 +16,13 @@ import numpy as np
 import onnx
 
 from mugraph.domains.base import FLOATS, Array, Domain
-from mugraph.node import Attrs, AttrValue
-from mugraph.shape import Dim, ShapeError, TensorType, Undecided, broadcast, concrete
+from mugraph.node import Attrs, AttrValue, Term
+from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, broadcast, concrete
 
 __all__ = [
     "REGISTRY",
     "AttrMap",
+    "Contract",
     "ForeignNode",
     "NotExpressible",
     "NotUnderstood",
@@ -29,6 +30,7 @@ __all__ = [
     "Operator",
     "Reading",
     "get_operator",
+    "reader_of",
     "register",
 ]
 
@@ -72,26 +74,60 @@ class ForeignNode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a record understood an ONNX node: canonical attributes and which ONNX inputs are its operands."""
+    """How a record understood an ONNX node: canonical attributes, which ONNX inputs are its operands, which outputs it gives.
+
+    ``outputs`` are positions in the ONNX node, one an output of the record; ``None`` is the first ones in order.
+    """
 
     attrs: AttrMap
     operands: tuple[int, ...]
+    outputs: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxForm:
-    """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent."""
+    """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent.
+
+    ``outputs`` are the positions of the record's outputs in the ONNX node; ``None`` is the first ones in order.
+    """
 
     op_type: str
     inputs: tuple[int | np.ndarray | None, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
+    outputs: tuple[int, ...] | None = None
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        """The output list of the ONNX node in which the record's outputs bear ``names``; absent ones are empty."""
+        if self.outputs is None:
+            return list(names)
+        placed = [""] * (max(self.outputs, default=-1) + 1)
+        for position, name in zip(self.outputs, names, strict=True):
+            placed[position] = name
+        return placed
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How an operator stands in ONNX of which the onnx package has no schema: a runtime's own.
+
+    Attributes:
+        op_type, domain: what the node says.
+        attributes: names of its attributes.
+        inputs: element types that each input may have.
+    """
+
+    op_type: str
+    domain: str
+    attributes: frozenset[str]
+    inputs: tuple[frozenset[DataType], ...]
 
 
 Infer = Callable[[AttrMap, Sequence[TensorType]], tuple[TensorType, ...]]
 Evaluate = Callable[[Domain, AttrMap, Sequence[Array]], tuple[Array, ...]]
 Read = Callable[[ForeignNode], Reading]
 Write = Callable[[AttrMap, Sequence[TensorType], int], OnnxForm]
+Decompose = Callable[[AttrMap, Sequence[TensorType]], tuple[Term, ...]]
 
 
 def _no_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
@@ -162,6 +198,10 @@ class Operator:
         commutative: the two operands may be exchanged.
         elementwise: entries depend only on entries at the same (broadcast) place; operands of lower rank are aligned.
         defaults: attributes that a text may leave out.
+        contract: of an operator of which the onnx package has no schema; such a record is in ``onnx`` under no name.
+        decompose: the equal terms over plainer operators, one an output, over the variables x0, x1, ... of the operands.
+        providers: onnxruntime's execution providers to the element types for which they have a kernel of this operator;
+            ``None`` is not known, to be probed. Empty for operators that every provider is taken to have.
     """
 
     name: str
@@ -175,6 +215,9 @@ class Operator:
     commutative: bool = False
     elementwise: bool = False
     defaults: AttrMap = field(default_factory=dict)
+    contract: Contract | None = None
+    decompose: Decompose | None = None
+    providers: Mapping[str, frozenset[DataType] | None] = field(default_factory=dict)
 
     def types(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, after the arity check."""
@@ -199,12 +242,25 @@ class Operator:
             form = OnnxForm(self.name, tuple(range(len(inputs))))
         while form.inputs and form.inputs[-1] is None:
             form = replace(form, inputs=form.inputs[:-1])
-        _check_schema(form, inputs, opset)
+        if self.contract is not None and (form.op_type, form.domain) == (self.contract.op_type, self.contract.domain):
+            schema: Schema | None = (self.contract.attributes, self.contract.inputs, False)
+        else:
+            schema = _schema(form.op_type, form.domain, opset)
+        _check_schema(schema, form, inputs, opset)
         return form
 
 
+Schema = tuple[frozenset[str], tuple[frozenset[DataType], ...], bool]
+
+
+def _element(name: str) -> DataType | None:
+    """The element type of ``tensor(float16)``; ``None`` for what is no tensor."""
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    return DataType.__members__.get(inner.upper()) if name == f"tensor({inner})" else None
+
+
 @lru_cache(maxsize=1024)
-def _schema(op_type: str, domain: str, opset: int) -> tuple[frozenset[str], tuple[frozenset[str], ...], bool] | None:
+def _schema(op_type: str, domain: str, opset: int) -> Schema | None:
     """Attribute names, element types allowed per formal input and whether the last is variadic; None where it is not."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
@@ -213,11 +269,11 @@ def _schema(op_type: str, domain: str, opset: int) -> tuple[frozenset[str], tupl
     if schema.deprecated:
         return None
     variadic = bool(schema.inputs) and schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return frozenset(schema.attributes), tuple(frozenset(i.types) for i in schema.inputs), variadic
+    inputs = tuple(frozenset(dtype for name in i.types if (dtype := _element(name)) is not None) for i in schema.inputs)
+    return frozenset(schema.attributes), inputs, variadic
 
 
-def _check_schema(form: OnnxForm, inputs: Sequence[TensorType], opset: int) -> None:
-    schema = _schema(form.op_type, form.domain, opset)
+def _check_schema(schema: Schema | None, form: OnnxForm, inputs: Sequence[TensorType], opset: int) -> None:
     if schema is None:
         raise NotExpressible(f"{form.op_type} does not exist at opset {opset}")
     attributes, allowed, variadic = schema
@@ -228,14 +284,16 @@ def _check_schema(form: OnnxForm, inputs: Sequence[TensorType], opset: int) -> N
         raise NotExpressible(f"{form.op_type} does not take {len(form.inputs)} inputs at opset {opset}")
     for position, source in enumerate(form.inputs):
         if isinstance(source, int):
-            name = inputs[source].dtype.name.lower()
-            if f"tensor({name})" not in allowed[min(position, len(allowed) - 1)]:
-                raise NotExpressible(f"{form.op_type} of {name} at opset {opset}")
+            dtype = inputs[source].dtype
+            if dtype not in allowed[min(position, len(allowed) - 1)]:
+                raise NotExpressible(f"{form.op_type} of {dtype.name.lower()} at opset {opset}")
 
 
 REGISTRY: dict[str, Operator] = {}
 ONNX_OPERATORS: dict[str, Operator] = {}
 """ONNX op type of the default domain to the record that reads it."""
+RUNTIME_OPERATORS: dict[tuple[str, str], Operator] = {}
+"""Domain and op type to the record that reads it, for operators that are a runtime's own."""
 
 
 def register(operator: Operator) -> Operator:
@@ -245,7 +303,17 @@ def register(operator: Operator) -> Operator:
     for op_type in (operator.name,) if operator.onnx is None else operator.onnx:
         assert op_type not in ONNX_OPERATORS, op_type
         ONNX_OPERATORS[op_type] = operator
+    if operator.contract is not None:
+        key = (operator.contract.domain, operator.contract.op_type)
+        assert key not in RUNTIME_OPERATORS, key
+        RUNTIME_OPERATORS[key] = operator
     return operator
+
+
+def reader_of(domain: str, op_type: str) -> Operator | None:
+    """The record that reads a node; the default domain is the empty string."""
+    found = RUNTIME_OPERATORS.get((domain, op_type))
+    return ONNX_OPERATORS.get(op_type) if found is None and not domain else found
 
 
 def get_operator(name: str) -> Operator:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -201,15 +200,17 @@ def _conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arra
     return (result,)
 
 
-def _read_conv(node: ForeignNode) -> Reading:
+def read_conv(node: ForeignNode, others: Sequence[str] = ()) -> Reading:
+    """Reads a convolution; attributes named in ``others`` are the caller's."""
     kernel = concrete(type_of(node, 1).shape[2:])
     if kernel is None:
         raise NotUnderstood("Conv with weights of unknown dimensions")
-    attrs = _window_attributes(node, kernel, group=1)
+    attrs = _window_attributes(node, kernel, group=1, **dict.fromkeys(others))
+    attrs = {name: value for name, value in attrs.items() if name not in others}
     return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
 
 
-def _write_conv(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+def write_conv(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     kernel = tuple(integers(types[1].shape[2:], "the kernel of Conv").tolist())
     return OnnxForm("Conv", tuple(range(len(types))), {**_write_window(attrs, kernel), "group": attrs["group"]})
 
@@ -224,29 +225,9 @@ register(
         (2, 3),
         _infer_conv,
         _conv,
-        read=_read_conv,
-        write=_write_conv,
+        read=read_conv,
+        write=write_conv,
         flops=_conv_flops,
-        defaults={"group": 1},
-    )
-)
-
-
-def _fused_conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    (result,) = _conv(domain, attrs, inputs)
-    return (domain.maximum(result, domain.const(0)),)
-
-
-# onnxruntime's convolution with an activation that follows, TASO's only kind; it is no operator of ONNX itself.
-register(
-    Operator(
-        "FusedConv",
-        (2, 3),
-        _infer_conv,
-        _fused_conv,
-        write=lambda attrs, types, opset: replace(_write_conv(attrs, types, opset), op_type="FusedConv", domain="com.microsoft"),
-        flops=_conv_flops,
-        onnx=(),
         defaults={"group": 1},
     )
 )

@@ -440,7 +440,7 @@ register(
 
 def _infer_unsqueeze(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (x,), rank = inputs, inputs[0].rank + len(attrs["axes"])
-    if any(not -rank <= axis < 0 for axis in attrs["axes"]):
+    if any(not -rank <= axis < 0 for axis in attrs["axes"]) or len(set(attrs["axes"])) < len(attrs["axes"]):
         raise ShapeError(f"Unsqueeze of {x} on axes {attrs['axes']}")
     rest = iter(x.shape)
     return (TensorType(x.dtype, tuple(1 if i - rank in attrs["axes"] else next(rest) for i in range(rank))),)

@@ -47,7 +47,7 @@ def _infer_layer(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
     return (x,)
 
 
-def _under_rows(domain: Domain, parameter: Array, x: Array, axis: int) -> Array:
+def under_rows(domain: Domain, parameter: Array, x: Array, axis: int) -> Array:
     """Lays a parameter over the last axes of x, its own leading (batch) axes over the first ones of x."""
 
     def move(a: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def _scaled(domain: Domain, attrs: AttrMap, x: Array, squares_of: Array, paramet
     mean = domain.mean(domain.power(squares_of, 2), axes, True)
     result = domain.div(squares_of, domain.sqrt(domain.add(mean, domain.const(attrs["epsilon"]))))
     for parameter, combine in zip(parameters, (domain.mul, domain.add), strict=False):
-        result = combine(result, _under_rows(domain, parameter, x, attrs["axis"]))
+        result = combine(result, under_rows(domain, parameter, x, attrs["axis"]))
     return result
 
 

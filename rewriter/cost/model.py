@@ -237,7 +237,8 @@ class CostModel:
                 initializers.append(_tensor(f"c{index}", item))
             names.append("" if item is None else f"x{item}" if isinstance(item, int) else f"c{index}")
         results = [onnx.helper.make_tensor_value_info(f"y{i}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)]
-        node = onnx.helper.make_node(form.op_type, names, [r.name for r in results], domain=form.domain, **form.attributes)
+        written = form.output_names([r.name for r in results])
+        node = onnx.helper.make_node(form.op_type, names, written, domain=form.domain, **form.attributes)
         graph = onnx.helper.make_graph([node], "one", inputs, results, initializers)
         opsets = [onnx.helper.make_opsetid("", self.opset)]
         if form.domain:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, func, insert, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DatabaseError
+
+from rules_db.store import cache_folder
 
 __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 
@@ -28,9 +29,8 @@ class ProfileError(ValueError):
 
 
 def default_profile_path() -> Path:
-    """``$ONNX_SUPEROPT_CACHE`` or the user's cache directory."""
-    base = os.environ.get("ONNX_SUPEROPT_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "onnx-superopt")
-    return Path(base).expanduser() / "profile.sqlite"
+    """In the user's cache directory."""
+    return cache_folder() / "profile.sqlite"
 
 
 class ProfileStore:

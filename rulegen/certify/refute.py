@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,14 @@ from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term, substitute
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from rulegen.certify.prover import Proof, certify
-from rules_db.rule import Side, Verdict
+from rules_db.rule import Side, Verdict, dim_symbols
 
 __all__ = ["Counterexample", "Outcome", "assignments", "prove", "random_input", "refute", "specialise"]
 
 _SIZES = ((2, 3, 5, 7, 4, 6, 9, 8), (3, 2, 4, 5, 7, 9, 6, 10), (5, 4, 2, 3, 6, 8, 7, 9))
 """Sizes given to the symbols in order, distinct within an assignment."""
+_ROOM = 4
+"""Added to every size where the sizes are too small for a program."""
 _NEGATIVE = (0.5, 0.7, 0.93)
 """Fraction of residues below zero, varied so that relu and max have no accidental laws."""
 
@@ -45,9 +47,10 @@ class Outcome:
     counterexample: Counterexample | None = None
 
 
-def assignments(types: Mapping[str, TensorType], count: int = 3) -> list[dict[str, int]]:
-    """Sizes for the symbols of sample types, ``count`` times."""
-    symbols = sorted({s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()})
+def assignments(types: Mapping[str, TensorType], count: int = 3, roots: Iterable[Term] = ()) -> list[dict[str, int]]:
+    """Sizes for the symbols of sample types and of the attributes of ``roots``, ``count`` times."""
+    found = {s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
+    symbols = sorted(found | dim_symbols(roots))
     return [
         {s: _SIZES[i % len(_SIZES)][j] if j < len(_SIZES[0]) else 11 + j for j, s in enumerate(symbols)} for i in range(count)
     ]
@@ -78,6 +81,14 @@ def same_residues(a: Array, b: Array) -> bool:
     return bool(same and (a.q is None or b.q is None or np.array_equal(a.q, b.q)))
 
 
+def _types_of(programs: Sequence[Term], types: Mapping[str, TensorType]) -> dict[Term, TensorType] | None:
+    """The types of all subterms, or ``None`` where one is ill-typed."""
+    try:
+        return infer_types(programs, types)
+    except (ShapeError, Undecided):
+        return None
+
+
 def refute(
     source: Side, target: Side, types: Mapping[str, TensorType], seeds: Sequence[int] = (0, 1, 2)
 ) -> Counterexample | None:
@@ -92,13 +103,13 @@ def refute(
         seeds: one evaluation each.
     """
     roots = [*source, *target]
-    for turn, (seed, sizes) in enumerate(zip(seeds, assignments(types, len(seeds)), strict=True)):
+    for turn, (seed, sizes) in enumerate(zip(seeds, assignments(types, len(seeds), roots), strict=True)):
         programs, shapes = specialise(roots, types, sizes)
-        inferred: dict[Term, TensorType] | None
-        try:
-            inferred = infer_types(programs, shapes)
-        except (ShapeError, Undecided):
-            inferred = None
+        inferred = _types_of(programs, shapes)
+        if inferred is None:  # a kernel may not have fitted
+            sizes = {name: size + _ROOM for name, size in sizes.items()}
+            programs, shapes = specialise(roots, types, sizes)
+            inferred = _types_of(programs, shapes)
         count = len(source)
         if inferred is None:
             return Counterexample(0, seed, sizes)

@@ -1,81 +1,250 @@
-"""Time, memory and counts of rule generation: ``python -m tools.bench.rulegen [GROUP ...]``.
+"""The figures of rule generation, with ratios to TASO's where it has them: ``python -m tools.bench.rulegen [--only SECTION]``.
 
-Every group is grown in a process of its own, so that its peak memory is its own. The first columns are the enumeration
-alone: terms evaluated, time and terms per second.
+Sections, each runnable alone: ``enumeration`` (terms, time, peak memory), ``groups`` (growth of every group: rules, certified
+share, time), ``minimal`` (the minimal set of taso-paper), ``certificates``, ``audit``, ``false`` (false rules accepted of many),
+``determinism`` and ``axioms``. What is measured for memory runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from rulegen.audit import audit
+from rulegen.certify import Prover
+from rulegen.certify.properties import properties_report
+from rulegen.cli import grow_parts
 from rulegen.enumerate import enumerate_terms
-from rulegen.grow import grow
-from rulegen.workloads import WORKLOADS, get_workload
+from rulegen.workloads import GROUPS, get_workload
+from rules_db.axioms import load_axioms
+from rules_db.exchange import format_rules
+from rules_db.rule import Verdict
+from rules_db.store import shipped_rules
+from tools.mutations import attack, corpus
+
+TASO_SECONDS, TASO_MB, TASO_RULES = 113, 7100, 619
+"""TASO's generator at three operators (SOSP'19 artefact, measured: facts of the paper's space)."""
+
+console = Console()
+Row = Sequence[object]
 
 
-def measure(group: str, seed: int) -> dict[str, float]:
-    """Grows one group in this process."""
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _fresh(task: str, *arguments: object, seed: str = "random") -> Any:
+    """The JSON that a task of this module prints in a new process."""
+    command = [sys.executable, "-m", "tools.bench.rulegen", "--task", task, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _show(title: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(
+            *(f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row)
+        )
+    console.print(table)
+
+
+# Tasks for a process of their own
+
+
+def _enumerate(group: str, max_ops: str) -> Mapping[str, Any]:
     workload = get_workload(group)
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
-    enumeration = enumerate_terms(workload, seed=seed)
-    enumerated = time.perf_counter() - start
-    terms, classes = sum(enumeration.counts), sum(enumeration.classes)
-    enumeration_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    del enumeration
-    start = time.perf_counter()
-    growth = grow(workload, seed=seed)
+    base, start = _peak_mb(), time.perf_counter()
+    enumeration = enumerate_terms(workload, int(max_ops))
     return {
-        "terms": terms,
-        "classes": classes,
-        "enumeration": enumerated,
-        "enumeration_kib": enumeration_peak - base,
-        "growth": time.perf_counter() - start,
-        "growth_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "rules": len(growth.rules),
-        "unproved": len(growth.unproved),
+        "terms": sum(enumeration.counts),
+        "seconds": time.perf_counter() - start,
+        "base": base,
+        "peak": _peak_mb(),
     }
+
+
+def _grow(group: str, max_ops: str = "", seed: str = "0") -> Mapping[str, Any]:
+    start = time.perf_counter()
+    growths = grow_parts(GROUPS[group], int(max_ops) if max_ops else None, int(seed))
+    stages = list(zip(*(growth.stages for growth in growths), strict=True))
+    return {
+        "seconds": time.perf_counter() - start,
+        "peak": _peak_mb(),
+        "unproved": sum(len(growth.unproved) for growth in growths),
+        "suspicious": sum(len(growth.suspicious) for growth in growths),
+        "survivors": sum(growth.survivors for growth in growths),
+        "stages": [(parts[0].name, sum(s.left for s in parts), sum(s.seconds for s in parts)) for parts in stages],
+        "text": format_rules(rule for growth in growths for rule in growth.rules),
+    }
+
+
+def _left(found: Mapping[str, Any], stage: str) -> int:
+    return next(int(left) for name, left, _ in found["stages"] if name == stage)
+
+
+def _classes(group: str, max_ops: str, seed: str) -> Mapping[str, Any]:
+    """The partition of a group's terms: for every term the first one of its class."""
+    enumeration = enumerate_terms(get_workload(group), int(max_ops), int(seed))
+    _, first, inverse = np.unique(enumeration.cls, return_index=True, return_inverse=True)
+    return {"counts": enumeration.counts, "partition": first[inverse].tolist()}
+
+
+def _attack(count: str, seed: str) -> Mapping[str, Any]:
+    axioms = load_axioms()
+    tally = attack(corpus(shipped_rules(), axioms), axioms, int(count), int(seed))
+    return {
+        "false": tally.false,
+        "accepted": [str(mutant) for mutant in tally.accepted],
+        "kinds": [(kind, outcome, number) for (kind, outcome), number in sorted(tally.counts.items())],
+    }
+
+
+TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
+    "enumerate": _enumerate,
+    "grow": _grow,
+    "classes": _classes,
+    "attack": _attack,
+}
+
+
+# Sections
+
+
+def enumeration() -> None:
+    rows: list[Row] = []
+    for group, max_ops in (("taso-paper", 3), ("taso-paper", 4), ("taso", 3)):
+        found = _fresh("enumerate", group, max_ops)
+        compared = f"{TASO_SECONDS / found['seconds']:.0f} x, {TASO_MB / found['peak']:.0f} x" if max_ops == 3 else ""
+        rows.append((f"{group}, {max_ops} operators", found["terms"], found["seconds"], found["peak"], compared))
+    _show("Enumeration", ["space", "terms", "s", "peak MB", "TASO's time, memory"], rows)
+
+
+def minimal() -> None:
+    found = _fresh("grow", "taso-paper", 3)
+    _show("Stages, taso-paper at 3 operators", ["left after", "number", "s"], found["stages"])
+    rules, macros = _left(found, "minimal"), _left(found, "macros")
+    row = ("3 operators", rules, macros, found["survivors"], found["unproved"], found["seconds"], found["peak"], TASO_RULES)
+    _show("Minimal set of taso-paper", ["space", "rules", "macros", "derive", "unproved", "s", "peak MB", "TASO's rules"], [row])
+
+
+def groups() -> None:
+    rows: list[Row] = []
+    total = 0.0
+    for group in GROUPS:
+        found = _fresh("grow", group)
+        total += found["seconds"]
+        certified = 100 * (1 - found["unproved"] / max(found["survivors"], 1))
+        rules, macros = _left(found, "minimal"), _left(found, "macros")
+        rows.append((group, rules, macros, found["survivors"], f"{certified:.1f} %", found["seconds"], found["peak"]))
+        console.print(f"{group}: {rules} rules, {found['seconds']:.1f} s", style="dim")
+    rows.append(("all", "", "", "", "", total, ""))
+    _show("Growth of all groups", ["group", "rules", "macros", "after the gate", "certified", "s", "peak MB"], rows)
+
+
+def certificates() -> None:
+    rules = shipped_rules()
+    start = time.perf_counter()
+    prover = Prover()
+    compiled = time.perf_counter() - start
+    start = time.perf_counter()
+    found = sum(prover.certify(rule.source, rule.target, rule.types) is not None for rule in rules)
+    seconds = time.perf_counter() - start
+    row = (len(rules), found, compiled, seconds, 1000 * seconds / len(rules))
+    _show("Certificates", ["rules", "certified", "compiling s", "s", "s per 1,000 rules"], [row])
+
+
+def audits() -> None:
+    rules = shipped_rules()
+    rows: list[Row] = []
+    for jobs in (1, 2):
+        start = time.perf_counter()
+        report = audit(rules, jobs=jobs)
+        seconds = time.perf_counter() - start
+        rows.append((jobs, report.checked, len(report.failures), seconds, 1000 * seconds / report.checked))
+    _show("Audit, both checkers and random tests", ["processes", "rules", "failures", "s", "s per 1,000 rules"], rows)
+
+
+def false_rules(count: int = 10_000) -> None:
+    start = time.perf_counter()
+    with ProcessPoolExecutor(2) as pool:
+        halves = list(pool.map(_fresh, ["attack"] * 2, [count // 2, count - count // 2], [0, 1]))
+    kinds: dict[tuple[str, str], int] = {}
+    for half in halves:
+        for kind, outcome, number in half["kinds"]:
+            kinds[kind, outcome] = kinds.get((kind, outcome), 0) + number
+    outcomes = sorted({outcome for _, outcome in kinds})
+    rows = [(kind, *(kinds.get((kind, outcome), 0) for outcome in outcomes)) for kind in sorted({kind for kind, _ in kinds})]
+    _show("Mutants", ["kind", *outcomes], rows)
+    accepted = [text for half in halves for text in half["accepted"]]
+    for text in accepted:
+        console.print(text, markup=False)
+    false = sum(half["false"] for half in halves)
+    _show("False rules", ["false", "accepted", "s"], [(false, len(accepted), time.perf_counter() - start)])
+
+
+def determinism(group: str = "lowrank", max_ops: int = 3) -> None:
+    texts = {_fresh("grow", group, max_ops, 0, seed=str(hash_seed))["text"] for hash_seed in (1, 2)}
+    found = [_fresh("classes", group, max_ops, seed) for seed in range(5)]
+    same = all(each == found[0] for each in found)
+    rows = [("same seed, same text", "yes" if len(texts) == 1 else "NO"), ("five seeds, same classes", "yes" if same else "NO")]
+    _show(f"Determinism, {group} at {max_ops} operators", ["what", "holds"], rows)
+
+
+def axioms() -> None:
+    start = time.perf_counter()
+    report = properties_report(rules=shipped_rules())
+    verdicts = [record.symbolic.verdict for record in report.properties]
+    row = (
+        len(verdicts),
+        *(verdicts.count(verdict) for verdict in (Verdict.PROVED, Verdict.REFUTED, Verdict.UNKNOWN)),
+        sum(record.numeric.hits for record in report.properties),
+        sum(bool(record.lemma) for record in report.properties),
+        len(report.inconsistent),
+        time.perf_counter() - start,
+    )
+    _show("Operator properties", ["all", "proved", "refuted", "unknown", "numeric hits", "lemmas", "inconsistent", "s"], [row])
+
+
+SECTIONS: dict[str, Callable[[], None]] = {
+    "enumeration": enumeration,
+    "minimal": minimal,
+    "groups": groups,
+    "certificates": certificates,
+    "audit": audits,
+    "false": false_rules,
+    "determinism": determinism,
+    "axioms": axioms,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections; default: all")
+    parser.add_argument("--false-rules", type=int, default=10_000, help="false rules wanted in section 'false'")
+    parser.add_argument("--task", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(arguments.groups[0], arguments.seed)))
+    if arguments.task:
+        print(json.dumps(TASKS[arguments.task[0]](*arguments.task[1:])))
         return
-    table = Table("group", "terms", "classes", "enumerate s", "terms/s", "MiB", "grow s", "peak MiB", "rules", "unproved")
-    totals = dict.fromkeys(("enumeration", "growth", "rules", "unproved"), 0.0)
-    for group in arguments.groups:
-        command = [sys.executable, "-m", "tools.bench.rulegen", group, "--seed", str(arguments.seed), "--one"]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for name in totals:
-            totals[name] += found[name]
-        table.add_row(
-            group,
-            f"{found['terms']:,}",
-            f"{found['classes']:,}",
-            f"{found['enumeration']:.2f}",
-            f"{found['terms'] / found['enumeration']:,.0f}",
-            f"{found['enumeration_kib'] / 1024:.0f}",
-            f"{found['growth']:.1f}",
-            f"{found['growth_kib'] / 1024:.0f}",
-            str(found["rules"]),
-            str(found["unproved"]),
-        )
-    enumeration, growth, rules, unproved = totals.values()
-    table.add_row("all", "", "", f"{enumeration:.2f}", "", "", f"{growth:.1f}", "", f"{rules:.0f}", f"{unproved:.0f}")
-    Console().print(table)
+    for name in arguments.only:
+        if name == "false":
+            false_rules(arguments.false_rules)
+        else:
+            SECTIONS[name]()
 
 
 if __name__ == "__main__":
