@@ -156,7 +156,7 @@ def groups() -> None:
 
 
 def certificates() -> None:
-    rules = shipped_rules()
+    rules = [rule.sample() for rule in shipped_rules()]
     start = time.perf_counter()
     prover = Prover()
     compiled = time.perf_counter() - start
