@@ -320,6 +320,8 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
     """
     if json_file is not None:
         check_writable(json_file)
+    if rules is not None and "://" not in rules and not dry_run:
+        check_writable(Path(rules))
     known = known_rules(rules)
     with _bar("import") as show:
         results = import_file(file, known, progress=show)

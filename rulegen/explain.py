@@ -153,13 +153,14 @@ def differ(source: Side, target: Side, types: Mapping[str, TensorType], seed: in
 
 
 def _draw(generator: np.random.Generator, type_: TensorType, draw: int) -> np.ndarray:
-    """Whole numbers of both signs, or positive ones in the last draw."""
+    """Whole numbers of both signs, or positive ones in the last draw and where the type has no others."""
     shape = concrete(type_.shape)
     assert shape is not None
     if type_.dtype == DataType.BOOL:
         return np.asarray(generator.integers(0, 2, shape).astype(bool))
     values = generator.integers(1, 6, shape)
-    return np.asarray(values if draw == 2 else values * generator.choice([-1, 1], shape), np.float64)
+    positive = draw == 2 or type_.dtype.name.startswith("UINT")
+    return np.asarray(values if positive else values * generator.choice([-1, 1], shape), np.float64)
 
 
 # Equations

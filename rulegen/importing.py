@@ -142,6 +142,8 @@ class Importer:
         return self._summary(identity, cases)
 
     def _case(self, typed: Typed) -> _Case:
+        if not typed.target:
+            return _Case(typed, Status.REFUTED, reason="the sides have different shapes")
         difference = differ(typed.source, typed.target, typed.types, self.seed)
         if difference is not None:
             return _Case(typed, Status.REFUTED, difference=difference)
@@ -185,7 +187,8 @@ class Importer:
         by_status = {status: [case for case in cases if case.status == status] for status in Status}
         good = [*by_status[Status.NEW], *by_status[Status.DERIVABLE]]
         refuted = by_status[Status.REFUTED]
-        covering = next((case for case in by_status[Status.NEW] for bad in refuted if _covers(case, bad)), None)
+        differing = [case for case in refuted if case.difference is not None]
+        covering = next((case for case in by_status[Status.NEW] for bad in differing if _covers(case, bad)), None)
         if covering is not None:  # a proof that a counterexample contradicts
             good, by_status[Status.NEW] = [], []
         status = next(s for s in Status if by_status[s] and (good or s not in (Status.NEW, Status.DERIVABLE)))
@@ -199,7 +202,7 @@ class Importer:
             conditions = [str(c) for rule in rules[:1] for c in rule.conditions]
             guards = [*conditions, *_choices(good, [case for case in cases if case not in good])]
         shown = first.rule or first.typed
-        counterexample = refuted[0].difference if refuted else None
+        counterexample = differing[0].difference if differing else None
         text = {} if counterexample is None else {**counterexample.as_json(), "text": str(counterexample)}
         if refuted and refuted[0].typed.choices:
             text["typing"] = dict(refuted[0].typed.choices)

@@ -728,6 +728,8 @@ _MOST_OPERATORS, _LARGEST = 40, 16
 def typings(rule: TasoRule) -> list[Typed] | Untyped:
     """The rule under every typing that fits, the plainest first.
 
+    Where only even sizes fit, since the sides' shapes differ for odd ones, the last is the source at odd sizes, without a target.
+
     Raises:
         Untranslatable: the file does not say what an operator computes, or the rule is too large to be examined.
     """
@@ -744,7 +746,7 @@ def typings(rule: TasoRule) -> list[Typed] | Untyped:
     except ShapeError as problem:
         return Untyped(str(problem))
     found: dict[object, Typed] = {}
-    problem_, alone = "", None
+    problem_, alone, odd = "", None, None
     for plan in _plans(rule):
         state = _State(Dimensions(), plan)
         source: list[_Value] = []
@@ -762,8 +764,15 @@ def typings(rule: TasoRule) -> list[Typed] | Untyped:
                     alone = _finish(before, source, [])
                 except (ShapeError, Undecided):
                     alone = None
+            if source and plan.odd and odd is None and "odd" in state.used:
+                try:
+                    odd = _finish(before, source, [])
+                except (ShapeError, Undecided):
+                    odd = None
             continue
         found.setdefault((typed.source, typed.target, tuple(typed.types.items())), typed)
+    if odd is not None and found and all(typed.choices.get("spatial sizes") == "even" for typed in found.values()):
+        return [*found.values(), odd]
     return list(found.values()) or Untyped(problem_ or "no typing fits", alone)
 
 

@@ -201,3 +201,8 @@ def test_bad_equation_is_exit_2() -> None:
     command = [sys.executable, "-m", "rulegen", "explain", "Foo(x) = x"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and len(result.stderr.splitlines()) == 1 and "column 1" in result.stderr
+
+
+def test_unsigned_types_hold_no_negative_numbers() -> None:
+    answer = explain("Clip[min=0.0,max=9.0](x) = x", parse_let("x:uint8[m,n]"))
+    assert answer.exit_code != 1

@@ -242,6 +242,16 @@ def test_sides_that_are_one_term_are_derivable() -> None:
     assert examine(fused).status == Status.DERIVABLE  # an activation is an operator of its own in ONNX
 
 
+def test_what_holds_for_even_sizes_only_says_so() -> None:
+    """At stride 2 a kernel of two needs no padding for an even size, and one place more for an odd one."""
+    window = {"KERNEL_H": 2, "KERNEL_W": 2, "STRIDE_H": 2, "STRIDE_W": 2}
+    same_as_valid = built(
+        lambda s, t: (s.pool(Kind.POOL2D_MAX, I1, **window, PAD=0), t.pool(Kind.POOL2D_MAX, I1, **window, PAD=1))
+    )
+    found = examine(same_as_valid)
+    assert "spatial sizes = even" in found.guards and not found.rules
+
+
 def test_what_the_file_does_not_describe_is_undecided() -> None:
     found = examine(built(lambda s, t: (s(Kind.RESHAPE, X1), t(Kind.RESHAPE, X1))))
     assert found.status == Status.UNDECIDED and "RESHAPE" in found.reason

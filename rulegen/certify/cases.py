@@ -211,7 +211,7 @@ def _choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
 def _output(op: str, attrs: Any, out: int, operands: tuple[TensorType, ...], literal: tuple[bool, ...]) -> TensorType | None:
     try:
         return infer_output(op, attrs, out, operands, literal)
-    except (ValueError, Undecided, IndexError):
+    except (ValueError, Undecided, IndexError, TypeError):  # also an attribute that is not of its kind
         return None
 
 

@@ -81,7 +81,7 @@ class _Sampler:
     def attribute(self, name: str, single: bool, pool: tuple[int, int]) -> AttrValue:
         a, b = pool
         match name:
-            case "transA" | "transB":
+            case "transA" | "transB" | "bias" | "sum":
                 return self.pick(True, False)
             case "axis":
                 return self.pick(-1, -1, -2, -2, -3)
