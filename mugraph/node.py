@@ -22,6 +22,7 @@ __all__ = [
     "Term",
     "bind_attrs",
     "bind_value",
+    "binding_of",
     "const",
     "make",
     "make_attrs",
@@ -163,6 +164,11 @@ def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue]
     return done[root]
 
 
+def binding_of(attrs: Mapping[str, AttrValue] | None, dims: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What :func:`bind_value` takes, of attribute variables by name and of dimension symbols."""
+    return {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+
+
 def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
     """An attribute value with dimension symbols and attribute variables replaced, where ``binding`` knows them.
 
@@ -193,7 +199,7 @@ def substitute(
     root: Term, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Any] | None = None
 ) -> Term:
     """Replaces variables by terms, attribute variables by values and dimension symbols by dimensions; others stay."""
-    binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+    binding = binding_of(attrs, dims)
     return rebuild(
         root,
         lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else _close(leaf, attrs or {}),

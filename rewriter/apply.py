@@ -12,7 +12,7 @@ from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, s
 from mugraph.text import format_value
 from rewriter.match import FLOATS, Match, NoMatch, check_guards
 from rewriter.ranges import RangeOracle
-from rules_db.rule import dim_symbols
+from rules_db.rule import value_symbols
 
 __all__ = ["apply_match"]
 
@@ -57,7 +57,7 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> d
                     values[operand] = _literal(graph, bind_value(operand.attr("value"), dims), dtype)
             attrs = bind_attrs(term.attrs, dims)
             for name, value in attrs if term.op != "Reshape" else ():  # a Reshape can ask its input for a size
-                if dim_symbols([Term(term.op, ((name, value),), (), 0)]):
+                if any(value_symbols(value)):
                     raise Undecided(f"{name} {format_value(value)} of {term.op} is not known in numbers")
             node = tables.apply(term.op, attrs, [values[i] for i in term.inputs])
             values[term] = node.values[term.out]

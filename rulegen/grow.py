@@ -95,11 +95,6 @@ class Growth:
     classes: list[int] = field(default_factory=list)
 
     @property
-    def certified(self) -> float:
-        """The share of the survivors that have a certificate, their own or one over the rules that derive them."""
-        return 1 - len(self.unproved) / max(self.survivors, 1)
-
-    @property
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages)
 

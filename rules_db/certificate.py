@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mugraph.node import AttrValue, Term, bind_value, substitute
+from mugraph.node import AttrValue, Term, bind_value, binding_of, substitute
 from mugraph.shape import Dim
 from mugraph.text import Parser, TextError, format_term, format_value
 
@@ -35,7 +35,7 @@ class Instance:
     def substitute(
         self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
     ) -> Instance:
-        binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+        binding = binding_of(attrs, dims)
         return replace(
             self,
             terms=tuple((k, substitute(t, terms, attrs, dims)) for k, t in self.terms),

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from mugraph.domains.range import Range
 from mugraph.interp import infer_types
-from mugraph.node import Term, open_names, substitute, walk
+from mugraph.node import Term, binding_of, open_names, substitute, walk
 from mugraph.shape import Undecided
 from rules_db.axioms import Axiom
 from rules_db.certificate import Instance
@@ -180,7 +180,7 @@ def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
         return [str(problem.args[0])]
 
     failures = []
-    facts = Facts(types.__getitem__, lambda term: Range.top(), {f"${name}": value for name, value in rule.attrs.items()})
+    facts = Facts(types.__getitem__, lambda term: Range.top(), binding_of(rule.attrs))
     for condition in rule.conditions:
         if condition.predicate not in RANGE_PREDICATES and condition.holds(facts) is not True:
             failures.append(f"the rule's own sample types contradict its condition {condition}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.domains.range import Range
-from mugraph.node import AttrValue, Term, bind_value, open_names, substitute, walk
+from mugraph.node import AttrValue, Term, bind_value, binding_of, open_names, substitute, walk
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, broadcast, concrete, same_dim, same_shape
 from mugraph.text import Parser, format_value
 
@@ -502,7 +502,7 @@ class Condition:
                 return substitute(argument, terms, attrs, dims)
             return bind_value(argument, binding)
 
-        binding = {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+        binding = binding_of(attrs, dims)
         return Condition(self.predicate, tuple(replace(a) for a in self.arguments))
 
     def open_names(self) -> set[str]:

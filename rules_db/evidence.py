@@ -24,7 +24,7 @@ from mugraph.node import Term, substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from rules_db.certificate import BoundedTests, Certificate
 from rules_db.condition import RANGE_PREDICATES, Facts
-from rules_db.rule import Rule, dim_symbols
+from rules_db.rule import Rule, dim_symbols, value_symbols
 
 __all__ = ["LEAST_DELTA", "gather", "repeat_tests"]
 
@@ -66,10 +66,7 @@ def _symbols(rule: Rule) -> list[str]:
     """Dimension symbols that the sides and conditions use, which shapes of operands do not give."""
     cited = [term for condition in rule.conditions for term in condition.terms()]
     used = dim_symbols([*rule.source, *rule.target, *cited])
-    for condition in rule.conditions:
-        for argument in condition.arguments:
-            for value in argument if isinstance(argument, tuple) else (argument,):
-                used |= value.symbols() if isinstance(value, SymDim) else set()
+    used.update(s for condition in rule.conditions for argument in condition.arguments for s in value_symbols(argument))
     return sorted(used)
 
 

@@ -19,7 +19,7 @@ attribute variable, ``strides=$s``, with a sample beside the types: ``let x:floa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -30,7 +30,7 @@ from mugraph.text import format_term
 from rules_db.certificate import Certificate
 from rules_db.condition import Condition
 
-__all__ = ["FloatClass", "Rule", "Side", "Verdict", "dim_symbols"]
+__all__ = ["FloatClass", "Rule", "Side", "Verdict", "dim_symbols", "value_symbols"]
 
 
 class Verdict(StrEnum):
@@ -55,19 +55,16 @@ Side = tuple[Term, ...]
 
 def dim_symbols(roots: Iterable[Term]) -> set[str]:
     """Dimension symbols in the attributes of terms."""
-    found: set[str] = set()
+    return {symbol for term in walk(roots) for _, value in term.attrs for symbol in value_symbols(value)}
 
-    def visit(value: object) -> None:
-        if isinstance(value, tuple):
-            for item in value:
-                visit(item)
-        elif isinstance(value, SymDim):
-            found.update(value.symbols())
 
-    for term in walk(roots):
-        for _, value in term.attrs:
-            visit(value)
-    return found
+def value_symbols(value: AttrValue) -> Iterator[str]:
+    """Dimension symbols in an attribute value."""
+    if isinstance(value, tuple):
+        for item in value:
+            yield from value_symbols(item)
+    elif isinstance(value, SymDim):
+        yield from value.symbols()
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rewriter.cost.store import ProfileError
+from rules_db.store import StoreError, write_text
 
 __all__ = ["CostTable", "merge_tables", "read_table", "write_table"]
 
@@ -66,14 +65,9 @@ def write_table(table: CostTable, path: Path) -> None:
         "costs": {signature: round(table.costs[signature], 3) for signature in sorted(table.costs)},
     }
     try:
-        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=path.name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as problem:
-        raise ProfileError(f"{path}: the cost table cannot be written ({problem.strerror}); give another path") from None
+        write_text(path, json.dumps(data, indent=1) + "\n")
+    except StoreError as problem:
+        raise ProfileError(str(problem)) from None
 
 
 def merge_tables(tables: Sequence[CostTable]) -> CostTable:

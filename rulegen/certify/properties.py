@@ -17,9 +17,7 @@ import importlib
 import inspect
 import json
 import multiprocessing
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -44,7 +42,7 @@ from rulegen.certify.validate import real_inputs, validate
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.condition import RANGE_PREDICATES, Condition
 from rules_db.rule import Rule, Verdict
-from rules_db.store import cache_folder
+from rules_db.store import cache_folder, write_text
 
 __all__ = [
     "NumericEvidence",
@@ -362,10 +360,7 @@ def _read(file: Path) -> _Evidence | None:
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(content, stream)
-    os.replace(name, file)
+    write_text(file, json.dumps(content))
 
 
 def _examine(axioms: Sequence[Axiom], samples: int, limit: int, folder: Path) -> dict[str, _Evidence]:
