@@ -27,6 +27,8 @@ test: lint
 
 rules: $(STAMP)
 	$(BIN)/rulegen ship
+	$(BIN)/python -m tools.spellings --out build/spellings
+	$(BIN)/rulegen mine build/spellings/*.onnx --out rules_db/shipped/spelling.rules
 
 zoo: $(STAMP)
 	$(BIN)/python -m pip install --quiet 'torch==2.13.0'
@@ -34,6 +36,7 @@ zoo: $(STAMP)
 	$(BIN)/python -m tools.zoo export --dir zoo_models
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,bench]'
 	$(BIN)/python -m tools.bench.models
 
 clean:

@@ -11,7 +11,7 @@ import onnx
 from onnx import AttributeProto, numpy_helper
 
 from mugraph.ops.base import NotUnderstood
-from mugraph.shape import TensorType
+from mugraph.shape import Dim, TensorType
 
 __all__ = ["ProtoNode", "attribute_value"]
 
@@ -49,6 +49,10 @@ class ProtoNode:
         opset: version of its operator-set domain in the model.
         types: per input; ``None`` for an absent input or an unknown type.
         constants: values of the inputs that are constants, as a sequence or looked up by position on demand.
+        sizes: entries of integer inputs as dimensions, by position, where they are known.
+
+    Attributes:
+        sized: positions of the inputs whose entries were asked for and are known as dimensions.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class ProtoNode:
         opset: int,
         types: Sequence[TensorType | None],
         constants: Sequence[np.ndarray | None] | Callable[[int], np.ndarray | None] = (),
+        sizes: Callable[[int], tuple[Dim, ...] | None] = lambda index: None,
     ) -> None:
         self.proto, self.opset = node, opset
         inputs = list(node.input)
@@ -67,6 +72,8 @@ class ProtoNode:
         if len(self.types) != len(inputs):
             raise ValueError(f"{len(inputs)} inputs but {len(self.types)} types for {node.op_type} '{node.name}'")
         self._constants = constants
+        self._sizes = sizes
+        self.sized: set[int] = set()
 
     @property
     def op_type(self) -> str:
@@ -90,6 +97,12 @@ class ProtoNode:
         if callable(self._constants):
             return self._constants(index)
         return self._constants[index] if index < len(self._constants) else None
+
+    def sizes(self, index: int) -> tuple[Dim, ...] | None:
+        found = self._sizes(index) if self.present(index) else None
+        if found is not None:
+            self.sized.add(index)
+        return found
 
     def present(self, index: int) -> bool:
         return index < len(self._inputs) and bool(self._inputs[index])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from immutables import Map
 
-from mugraph.node import Attrs
+from mugraph.node import Attrs, attr_symbols
 from mugraph.ops import get_operator
 from mugraph.shape import TensorType
 
@@ -79,6 +79,8 @@ class Tables:
     constant: list[bool] = field(default_factory=list)
     """Per value: whether it depends on constants alone, so that it costs nothing at run time."""
     constants: dict[int, Constant] = field(default_factory=dict)
+    sizes: dict[int, np.ndarray] = field(default_factory=dict)
+    """Integer tensors of the file that shape arithmetic gives: entries are dimensions, not all of them numbers."""
     nodes: list[Node] = field(default_factory=list)
     makers: dict[int, Definition] = field(default_factory=dict)
     """Value to the node that first made it."""
@@ -162,7 +164,8 @@ class Tables:
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             operand_types.append(type_)
         types = get_operator(op).types(attrs, operand_types)
-        constant = all(self.constant[value] for value in inputs)
+        sized = any(attr_symbols(value) for _, value in attrs)
+        constant = not sized and all(self.constant[value] for value in inputs)
         return self.add_node(op, attrs, inputs, [self.new_value(t, constant=constant) for t in types])
 
 

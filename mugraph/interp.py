@@ -56,7 +56,8 @@ def infer_types(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> dict
         try:
             types[term] = infer_output(term.op, term.attrs, term.out, operands, [o.op == "Const" for o in term.inputs])
         except (ShapeError, Undecided) as problem:
-            raise type(problem)(f"{problem} in {term!r}") from None
+            problem.args = (f"{problem} in {term!r}",)
+            raise
     return types
 
 

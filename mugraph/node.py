@@ -20,6 +20,7 @@ __all__ = [
     "AttrVar",
     "Attrs",
     "Term",
+    "attr_symbols",
     "bind_attrs",
     "bind_value",
     "binding_of",
@@ -184,6 +185,13 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
 def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
     """Attributes with their values bound as :func:`bind_value` does."""
     return tuple((name, bind_value(value, binding)) for name, value in attrs)
+
+
+def attr_symbols(value: AttrValue) -> frozenset[str]:
+    """Dimension symbols in an attribute value."""
+    if isinstance(value, tuple):
+        return frozenset(name for item in value for name in attr_symbols(item))
+    return value.symbols() if isinstance(value, SymDim) else frozenset()
 
 
 def open_names(value: AttrValue) -> Iterator[str]:

@@ -1,32 +1,37 @@
 """A candidate as an ONNX model, in memory.
 
 Work is at the level of protocol buffers, so that nothing is lost: a node that no substitution touched is copied, the
-others are written by their records. Values keep their names. Three things need care: several values may be one output of
-one node, a value may be just another value (an ``Identity`` made by a substitution), and names that are graph outputs or
-that subgraphs read cannot change.
+others are written by their records. Values keep their names. Four things need care: several values may be one output of
+one node, a value may be just another value (an ``Identity`` made by a substitution), names that are graph outputs or
+that subgraphs read cannot change, and a node may read sizes that its record took for attributes. Those are computed by
+nodes of the file; where a substitution left these without what they start from, the record writes the node, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, numpy_helper
 
 from mugraph.fold import Folder
 from mugraph.graph import Graph, Node
+from mugraph.onnx_function import onnx_attribute
 from mugraph.onnx_parse import DEFAULT_DOMAINS
 from mugraph.onnx_read import Model, captured
-from mugraph.ops import OnnxForm, get_operator
-from mugraph.shape import TensorType
+from mugraph.onnx_sizes import SizeWriter
+from mugraph.ops import FormInput, get_operator
+from mugraph.shape import DataType, SymDim, TensorType
 from mugraph.weights import graphs_of
 
 __all__ = ["Emission", "emit"]
 
 _PREFIX = "superopt"
+OVERLOADS_FROM_IR = 10
+"""The first IR version in which functions have overloads."""
 
 
 @dataclass
@@ -92,7 +97,14 @@ class _Emitter:
         self.node_names = {node.name for node in model.proto.graph.node}
         self.literals: dict[Any, str] = {}
         self.literal_tensors: list[TensorProto] = []
+        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
         self.origin_of: dict[int, int] = {}  # by identity of the written message
+        live = set(graph.nodes()) if self.modified else set()
+        self.position = {node: place for place, node in enumerate(self.in_order(live, lambda node: node.inputs))}
+        self.kept: dict[Node, bool] = {}
+        carriers = ((self.tables.names[value], self.tables.types[value]) for value in graph.inputs)
+        inputs = [(name, type_) for name, type_ in carriers if name is not None and type_ is not None]
+        self.sizes = SizeWriter(inputs, model.opset, self.size_node, self.literal)
 
     # What a value is
 
@@ -126,11 +138,50 @@ class _Emitter:
 
     def operands(self, node: Node) -> list[int]:
         """The values that the written node reads, also those that its record took for attributes."""
-        if node.origin is None:
+        if not self.is_kept(node):
             return list(dict.fromkeys(node.inputs))
+        return self.file_operands(node)
+
+    def file_operands(self, node: Node) -> list[int]:
+        """The values that the node of the file reads."""
+        assert node.origin is not None
         proto = self.model.origins[node.origin]
         read = [self.model.values[name] for name in proto.input if name]
         return list(dict.fromkeys([*read, *self.model.captures.get(node.origin, ())]))
+
+    def is_kept(self, node: Node) -> bool:
+        """Whether a node is written as it stands in the file."""
+        if node.origin is None:
+            return False
+        if node not in self.kept:
+            self.kept[node] = not self.modified or node.is_opaque or self.reaches_sizes(node)
+        return self.kept[node]
+
+    def reaches_sizes(self, node: Node) -> bool:
+        """Whether the sizes that a node of the file reads are there: they start from values computed before the node.
+
+        They do not where a substitution removed what their shape was asked of, or made it depend on the node.
+        """
+        place = self.position.get(node)
+        if place is None:  # shape arithmetic itself, which is written for the sake of a node that reaches it
+            return True
+        stack = [value for value in self.file_operands(node) if value not in node.inputs]
+        seen: set[int] = set()
+        while stack:
+            value = stack.pop()
+            source = self.source(value)
+            if value in seen or isinstance(source, _Leaf):
+                continue
+            seen.add(value)
+            before = self.position.get(source.node)
+            if before is not None:
+                if before >= place:
+                    return False
+            elif source.node.origin is not None and value in self.tables.sizes:
+                stack.extend(self.file_operands(source.node))
+            else:
+                return False
+        return True
 
     # What is needed, in which order
 
@@ -143,6 +194,10 @@ class _Emitter:
             if isinstance(source, _Output) and source.node not in found and self.constant_of(source) is None:
                 found.add(source.node)
                 stack.extend(self.operands(source.node))
+        return self.in_order(found, self.operands)
+
+    def in_order(self, found: Collection[Node], operands: Callable[[Node], Sequence[int]]) -> dict[Node, None]:
+        """The nodes, operands first, original ones in their order as far as that goes."""
         originals = sorted((n for n in found if n.origin is not None), key=lambda n: n.origin or 0)
         roots = [*originals, *(n for n in map(self._node_of, self.graph.outputs) if n in found)]
         ordered: dict[Node, None] = {}
@@ -156,9 +211,9 @@ class _Emitter:
                     ordered[node] = None
                 elif node not in ordered:
                     pending.append((node, True))
-                    for value in reversed(self.operands(node)):
+                    for value in reversed(operands(node)):
                         inner = self._node_of(value)
-                        if inner in found and inner not in ordered:
+                        if inner is not None and inner in found and inner not in ordered:
                             pending.append((inner, False))
         return ordered
 
@@ -230,7 +285,10 @@ class _Emitter:
             by_node.setdefault(owner, []).append((source, value))
         written = self.identities(by_node.get(None, ()))
         for node in nodes:
-            written.append(self.write_original(node) if node.origin is not None else self.write_new(node))
+            proto = self.write_original(node) if self.is_kept(node) else self.write_new(node)
+            written.extend(self.sizes.take())
+            written.append(proto)
+            self.offer_sizes(node)
             written.extend(self.identities(by_node.get(node, ())))
         return self.assemble(written)
 
@@ -250,7 +308,8 @@ class _Emitter:
         inputs = [self.name(self.model.values[name]) if name else "" for name in proto.input]
         outputs, index = [], 0
         for name in proto.output:
-            outputs.append(self.output_name(node, index, name) if name else "")
+            read = bool(name) and index < len(node.values)
+            outputs.append(self.output_name(node, index, name) if read else name)
             index += bool(name)
         if inputs == list(proto.input) and outputs == list(proto.output):
             self.origin_of[id(proto)] = node.origin
@@ -260,6 +319,20 @@ class _Emitter:
         changed.CopyFrom(proto)
         changed.input[:], changed.output[:] = inputs, outputs
         return changed
+
+    def offer_sizes(self, node: Node) -> None:
+        """Lets later nodes read the vectors of sizes that this one computes."""
+        for value, source in ((v, _Output(node, i)) for i, v in enumerate(node.values)):
+            entries, type_ = self.tables.sizes.get(value), self.tables.types[value]
+            if entries is None or entries.ndim != 1 or type_ is None or type_.dtype != DataType.INT64:
+                continue
+            if source in self.names:
+                self.sizes.offer(tuple(entries), self.names[source])
+
+    def size_node(self, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> tuple[NodeProto, str]:
+        name = self.fresh(op_type)
+        label = _unique(op_type, self.node_names)
+        return onnx.helper.make_node(op_type, list(inputs), [name], name=label, **attributes), name
 
     def output_name(self, node: Node, index: int, original: str | None) -> str:
         """The name of an output; one that nobody reads keeps its own unless that now means another value."""
@@ -280,24 +353,38 @@ class _Emitter:
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             types.append(type_)
         form = get_operator(node.op).to_onnx(node.attrs, types, self.model.opset)
-        inputs = [self.form_input(node, item) for item in form.inputs]
+        inputs = [self.form_input(node, types, item) for item in form.inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
-        outputs = form.output_names([self.output_name(node, index, None) for index in range(len(node.values))])
+        own = [self.tables.names[value] if node.origin is not None else None for value in node.values]
+        outputs = form.output_names([self.output_name(node, index, name) for index, name in enumerate(own)])
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
-        proto.name = _unique(node.op, self.node_names)
-        proto.attribute.extend(_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
+        if form.function is not None:
+            proto.overload = form.function.overload
+            self.functions[form.function.domain, form.function.name, form.function.overload] = form.function
+        if node.origin is None:
+            proto.name = _unique(node.op, self.node_names)
+        else:
+            proto.name = self.model.origins[node.origin].name
+            self.origin_of[id(proto)] = node.origin
+        proto.attribute.extend(onnx_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
 
-    def form_input(self, node: Node, item: int | np.ndarray | None) -> str:
+    def form_input(self, node: Node, types: Sequence[TensorType], item: FormInput) -> str:
         if item is None:
             return ""
         if isinstance(item, int):
             return self.name(node.inputs[item])
-        key = (item.dtype.name, item.shape, item.tobytes())
+        if isinstance(item, np.ndarray):
+            return self.literal(item)
+        near = [(self.name(value), type_) for value, type_ in zip(node.inputs, types, strict=True)]
+        return self.sizes.scalar(item, near) if isinstance(item, SymDim) else self.sizes.vector(item, near)
+
+    def literal(self, array: np.ndarray) -> str:
+        key = (array.dtype.name, array.shape, array.tobytes())
         if key not in self.literals:
             name = self.literals[key] = self.fresh("constant")
-            self.literal_tensors.append(numpy_helper.from_array(np.ascontiguousarray(item).reshape(item.shape), name))
+            self.literal_tensors.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         return self.literals[key]
 
     def assemble(self, written: list[NodeProto]) -> Emission:
@@ -338,7 +425,16 @@ class _Emitter:
         graph.value_info.extend(value for value in base.graph.value_info if value.name in names)
         graph.quantization_annotation.extend(annotations)
         self.import_domains(shell, written)
+        self.add_functions(shell)
         return emission
+
+    def add_functions(self, shell: ModelProto) -> None:
+        """The functions that written nodes call; overloads are of an IR version of their own."""
+        for function in [f for f in shell.functions if (f.domain, f.name, f.overload) in self.functions]:
+            shell.functions.remove(function)
+        shell.functions.extend(self.functions.values())
+        if self.functions:
+            shell.ir_version = max(shell.ir_version, OVERLOADS_FROM_IR)
 
     def with_carriers(self, written: Sequence[NodeProto], carriers: dict[int, NodeProto]) -> Iterator[NodeProto]:
         """Puts Constant nodes back where they stood, or before the first node that reads them if that comes earlier."""
@@ -381,15 +477,6 @@ def _unique(hint: str, taken: set[str]) -> str:
         name = f"{_PREFIX}/{hint}_{number}"
     taken.add(name)
     return name
-
-
-def _attribute(form: OnnxForm, name: str, value: Any, opset: int) -> AttributeProto:
-    if isinstance(value, np.ndarray):
-        return onnx.helper.make_attribute(name, numpy_helper.from_array(value))
-    if isinstance(value, tuple) and not value:
-        schema = onnx.defs.get_schema(form.op_type, opset, form.domain)
-        return onnx.helper.make_attribute(name, value, attr_type=schema.attributes[name].type.value)  # type: ignore[attr-defined]
-    return onnx.helper.make_attribute(name, value)
 
 
 def _names_in_use(graph: GraphProto) -> Iterator[str]:

@@ -6,7 +6,7 @@ the file is lost: :attr:`Model.proto` holds it all, and a node that no substitut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,37 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
-from mugraph.domains import Real
+from mugraph.domains import Real, Shaped, Sizes
 from mugraph.domains.base import Unsupported
 from mugraph.foreign import ProtoNode
 from mugraph.graph import OPAQUE, Constant, Graph, Tables
-from mugraph.node import make_attrs
+from mugraph.node import attr_symbols, make_attrs
 from mugraph.onnx_parse import DEFAULT_DOMAINS, opset_of, parse, without_weights
 from mugraph.ops import NotUnderstood, Operator, Reading, reader_of
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_shape, symbol
+from mugraph.ops.kernel import DOMAIN as KERNEL_DOMAIN
+from mugraph.shape import (
+    DataType,
+    Dim,
+    Least,
+    ShapeError,
+    SymDim,
+    TensorType,
+    Undecided,
+    Unequal,
+    at_most,
+    concrete,
+    evaluate_dim,
+    same_shape,
+    symbol,
+)
 from mugraph.weights import ModelError, Weights, graphs_of, nested_tensors, tensor_type
 
 __all__ = ["Model", "captured", "load"]
 
 _STATIC_LIMIT = 4096
 """Elements of an integer tensor that is computed while reading."""
+_SIZES_LIMIT = 64
+"""Elements of an integer tensor that is computed as dimensions."""
 
 
 @dataclass
@@ -109,10 +126,49 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
-    return _Reader(proto, weights, opset, inferred.graph, notes).read()
+    facts = Facts()
+    while True:
+        reader = _Reader(proto, weights, opset, inferred.graph, list(notes), facts)
+        model = reader.read()
+        if reader.learned is None:
+            return model
+        facts = reader.learned
 
 
 # Reading the graph
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a model's own operators say of its sizes.
+
+    A node of the main graph that an output needs is executed in every run. Where it is well-typed only if two dimensions
+    are equal, they are: other sizes give an error, and no result that a rewritten model would have to repeat.
+
+    Attributes:
+        equal: symbol to the dimension that it always is; following these leads to no symbol twice.
+        notes: a sentence for each that restricts what may be fed.
+    """
+
+    equal: Mapping[str, Dim] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def normal(self, dim: Dim) -> Dim:
+        """The dimension in terms of the symbols that are left."""
+        if isinstance(dim, int) or not self.equal:
+            return dim
+        while True:
+            known = evaluate_dim(dim, self.equal)
+            if known == dim:
+                return dim
+            dim = known
+
+    def type(self, type_: TensorType) -> TensorType:
+        return TensorType(type_.dtype, tuple(map(self.normal, type_.shape))) if self.equal else type_
+
+    def learn(self, name: str, dim: Dim, note: str = "") -> Facts:
+        """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
+        return Facts({**self.equal, name: dim}, (*self.notes, note) if note else self.notes)
 
 
 def captured(node: NodeProto) -> list[str]:
@@ -137,8 +193,13 @@ def captured(node: NodeProto) -> list[str]:
 class _Reader:
     """Fills the tables of one model, in the order of its nodes."""
 
-    def __init__(self, proto: ModelProto, weights: Weights, opset: int, inferred: GraphProto, notes: list[str]) -> None:
-        self.proto, self.weights, self.opset, self.notes = proto, weights, opset, notes
+    def __init__(
+        self, proto: ModelProto, weights: Weights, opset: int, inferred: GraphProto, notes: list[str], facts: Facts
+    ) -> None:
+        self.proto, self.weights, self.opset, self.notes, self.facts = proto, weights, opset, notes, facts
+        self.learned: Facts | None = None
+        self.executed = _executed(proto.graph)
+        self.read_names = _read_names(proto.graph)
         self.graph = proto.graph
         self.tables = Tables()
         self.values: dict[str, int] = {}
@@ -148,7 +209,8 @@ class _Reader:
         self.functions = {(function.domain, function.name) for function in proto.functions}
         declared = [*inferred.value_info, *inferred.output, *inferred.input]
         self.declared: dict[str, TypeProto] = {value.name: value.type for value in declared}
-        self.real = Real(np.float32)
+        self.real, self.arithmetic = Real(np.float32), Sizes()
+        self.given: frozenset[str] = frozenset()
 
     def fail(self, problem: str) -> ModelError:
         return ModelError(f"{self.weights.label}: {problem}; repair or export the model again")
@@ -192,7 +254,7 @@ class _Reader:
             inputs=fed,
             defaults=defaults,
             symbols=tuple(map(str, dims)),
-            notes=self.notes,
+            notes=[*self.notes, *self.facts.notes],
             weights=self.weights,
             carriers=self.carriers,
             captures=self.captures,
@@ -219,6 +281,9 @@ class _Reader:
             if default is not None:
                 defaults[value.name] = default
             self.enter(value.name, self.tables.new_value(self.declared_type(value.name), value.name))
+        types = (self.tables.types[self.values[value.name]] for value in self.graph.input)
+        dims = (dim for type_ in types if type_ is not None for dim in type_.shape if isinstance(dim, SymDim))
+        self.given = frozenset(name for dim in dims for name in dim.symbols())
         for name, constant in constants.items():
             self.enter(name, self.tables.add_constant(constant, name))
         return defaults
@@ -245,7 +310,7 @@ class _Reader:
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(dim.dim_value)
             else:
-                shape.append(symbol(dim.dim_param or f"?{name}_{axis}"))
+                shape.append(self.facts.normal(symbol(dim.dim_param or f"?{name}_{axis}")))
         return TensorType(DataType(tensor.elem_type), tuple(shape))
 
     def read_node(self, origin: int, node: NodeProto) -> None:
@@ -263,6 +328,8 @@ class _Reader:
         except ModelError:
             raise
         except (NotUnderstood, ShapeError, Undecided) as problem:
+            if isinstance(problem, Unequal) and origin in self.executed:
+                self.must_hold(problem, node)
             self.read_opaque(origin, node, names, str(problem))
         except (ValueError, TypeError, LookupError, ArithmeticError) as problem:  # attributes that make no sense
             self.read_opaque(origin, node, names, f"malformed: {type(problem).__name__}: {' '.join(str(problem).split())}")
@@ -296,7 +363,14 @@ class _Reader:
             value = inputs[index]
             return None if value is None else self.tables.small_constant(value)
 
-        reading = record.read(ProtoNode(node, self.version_of(node.domain), types, constant))
+        def sizes(index: int) -> tuple[Dim, ...] | None:
+            value = inputs[index]
+            entries = None if value is None else self.tables.sizes.get(value)
+            return None if entries is None else tuple(entries.reshape(-1))
+
+        node = self.wanted(node)
+        foreign = ProtoNode(node, self.version_of(node.domain), types, constant, sizes)
+        reading = record.read(foreign)
         operands: list[int] = []
         operand_types: list[TensorType] = []
         for index in reading.operands:
@@ -306,17 +380,22 @@ class _Reader:
             operands.append(value)
             operand_types.append(type_)
         for index, value in enumerate(inputs):
-            if value is not None and index not in reading.operands and constant(index) is None:
+            taken = index in reading.operands or index in foreign.sized
+            if value is not None and not taken and constant(index) is None:
                 raise NotUnderstood(f"input {index} is computed at run time")
         attrs = make_attrs(reading.attrs)
-        outputs = record.types(attrs, operand_types)
+        outputs = tuple(self.facts.type(type_) for type_ in record.types(attrs, operand_types))
         names = self.output_names(node, reading)
         if len(names) > len(outputs) or "" in names:
             raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(repr(n) for n in names)}")
         for name, type_ in zip(names, outputs, strict=False):
             self.check_declared(name, type_)
         static = self.static_outputs(record, reading.attrs, operands, operand_types, outputs)
-        constant_only = static is not None or all(self.tables.constant[value] for value in operands)
+        sized = self.sized_outputs(record, reading.attrs, operands, operand_types, outputs) if static is None else None
+        if sized is not None and all(concrete(tuple(entries.reshape(-1))) is not None for entries in sized):
+            static = [entries.astype(t.dtype.numpy()) for entries, t in zip(sized, outputs, strict=True)]
+        fixed = not any(attr_symbols(value) for _, value in attrs)
+        constant_only = static is not None or (fixed and all(self.tables.constant[value] for value in operands))
         values = [
             self.enter(name, self.tables.new_value(type_, name, constant_only))
             for name, type_ in zip(names, outputs, strict=False)
@@ -325,6 +404,20 @@ class _Reader:
         if static is not None:
             for value, array, type_ in zip(values, static, outputs, strict=False):
                 self.tables.constants[value] = Constant.of(array, type_)
+        elif sized is not None:
+            self.tables.sizes.update(zip(values, sized, strict=False))
+
+    def wanted(self, node: NodeProto) -> NodeProto:
+        """The node without the last outputs that nobody reads, such as the mask of a Dropout."""
+        count = len(node.output)
+        while count > 1 and node.output[count - 1] not in self.read_names:
+            count -= 1
+        if count == len(node.output):
+            return node
+        shorter = NodeProto()
+        shorter.CopyFrom(node)
+        del shorter.output[count:]
+        return shorter
 
     def version_of(self, domain: str) -> int:
         """The imported version of an operator set."""
@@ -347,7 +440,7 @@ class _Reader:
 
     def record_of(self, node: NodeProto) -> Operator:
         domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
-        if (domain, node.op_type) in self.functions:
+        if (domain, node.op_type) in self.functions and domain != KERNEL_DOMAIN:
             raise NotUnderstood("a function of the model")
         if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
             raise NotUnderstood("it has subgraphs")
@@ -359,8 +452,52 @@ class _Reader:
     def check_declared(self, name: str, own: TensorType) -> None:
         """A record that contradicts the file's own types has not understood the node."""
         declared = self.declared_type(name)
-        if declared is not None and (declared.dtype != own.dtype or same_shape(declared.shape, own.shape) is False):
+        if declared is None:
+            return
+        if declared.dtype != own.dtype or same_shape(declared.shape, own.shape) is False:
             raise NotUnderstood(f"'{name}' is declared {declared}, and {own} was found")
+        for said, found in zip(declared.shape, own.shape, strict=True):
+            self.compare(said, found)
+
+    def compare(self, said: Dim, found: Dim) -> None:
+        """Learns what a symbol of the file is, and that a slice of size min(1,n) has one entry."""
+        if said == found:
+            return
+        name = _plain(said)
+        if name is not None and name not in self.given and isinstance(found, SymDim | int):
+            self.learn(name, found)
+        least = _plain(found)
+        if said == 1 and isinstance(least, Least) and least.first == 1:
+            self.learn(least, 1)
+
+    def learn(self, name: str, dim: Dim, note: str = "") -> None:
+        facts = self.learned or self.facts
+        dim = facts.normal(dim)
+        if name not in facts.equal and not (isinstance(dim, SymDim) and name in _all_symbols(dim)):
+            self.learned = facts.learn(name, dim, note)
+
+    def must_hold(self, question: Unequal, node: NodeProto) -> None:
+        """Learns what is true wherever a node that is executed is well-typed.
+
+        Where broadcasting is allowed, two different symbols may also be equal because one of them is 1. That is no way
+        out for min(c,n) beside n where c > 1: up to c they are equal, and beyond it neither is 1.
+        """
+        first, second = question.dims
+        note = f"'{node.name or node.output[0]}' runs only where {{}} = {{}}"
+        for least, other in ((first, second), (second, first)):
+            name = _plain(least)
+            if isinstance(name, Least):
+                bound = next((b for a, b in ((name.first, name.second), (name.second, name.first)) if a == other), None)
+                if bound is not None and at_most(2, bound):
+                    self.learn(name, other, note.format(least, other))
+                    return
+        if question.or_one:
+            return
+        for left, right in ((second, first), (first, second)):
+            name = _plain(left)
+            if name is not None and (name not in self.given or _all_symbols(right) <= self.given):
+                self.learn(name, right, note.format(left, right))
+                return
 
     def static_outputs(
         self, record: Operator, attrs: Any, operands: Sequence[int], types: Sequence[TensorType], outputs: Sequence[TensorType]
@@ -370,10 +507,6 @@ class _Reader:
             return None
         arrays: list[np.ndarray] = []
         for value, type_ in zip(operands, types, strict=True):
-            shape = concrete(type_.shape)
-            if record.name in ("Shape", "Size") and shape is not None:
-                arrays.append(np.broadcast_to(np.zeros((), bool), shape))  # only its shape is looked at
-                continue
             array = self.tables.small_constant(value, _STATIC_LIMIT) if _is_integer(type_) else None
             if array is None:
                 return None
@@ -383,6 +516,31 @@ class _Reader:
         except Unsupported:
             return None
         return [np.asarray(r, t.dtype.numpy()).reshape(concrete(t.shape)) for r, t in zip(results, outputs, strict=True)]
+
+    def sized_outputs(
+        self, record: Operator, attrs: Any, operands: Sequence[int], types: Sequence[TensorType], outputs: Sequence[TensorType]
+    ) -> list[np.ndarray] | None:
+        """The outputs as dimensions, where shape arithmetic gives them; else ``None``."""
+        if any(not _countable(t, _SIZES_LIMIT) or not _is_integer(t) for t in outputs):
+            return None
+        arrays: list[Any] = []
+        for value, type_ in zip(operands, types, strict=True):
+            known: Any = self.tables.sizes.get(value)
+            if known is None and _is_integer(type_):
+                known = self.tables.small_constant(value, _SIZES_LIMIT)
+            arrays.append(Shaped(type_.shape) if known is None else known)
+        try:
+            results = record.run(self.arithmetic, attrs, arrays)
+        except Unsupported:
+            return None
+        if any(not _fits(entry) for result in results for entry in np.asarray(result, object).reshape(-1)):
+            return None
+        return [self.normal_sizes(r).reshape(concrete(t.shape)) for r, t in zip(results, outputs, strict=True)]
+
+    def normal_sizes(self, entries: np.ndarray) -> np.ndarray:
+        result = np.empty(entries.shape, object)
+        result.reshape(-1)[:] = [self.facts.normal(entry) for entry in entries.reshape(-1).tolist()]
+        return result
 
     def read_opaque(self, origin: int, node: NodeProto, names: Sequence[str], reason: str) -> None:
         inputs = tuple(dict.fromkeys(self.values[name] for name in names))
@@ -408,5 +566,53 @@ def _is_integer(type_: TensorType) -> bool:
     return type_.dtype in (DataType.INT64, DataType.INT32, DataType.BOOL)
 
 
-def _countable(type_: TensorType) -> bool:
-    return concrete(type_.shape) is not None and type_.size() <= _STATIC_LIMIT
+def _countable(type_: TensorType, limit: int = _STATIC_LIMIT) -> bool:
+    return concrete(type_.shape) is not None and type_.size() <= limit
+
+
+def _fits(entry: Dim) -> bool:
+    """Whether an entry is computed in int64 without wrapping around, at sizes that exist."""
+    if isinstance(entry, SymDim):
+        return all(abs(coefficient) < 1 << 31 for _, coefficient in entry.terms)
+    return -(1 << 63) <= entry < 1 << 63
+
+
+def _plain(dim: Dim) -> str | None:
+    """The name where a dimension is one symbol."""
+    if isinstance(dim, SymDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
+        name, power = dim.terms[0][0][0]
+        return name if power == 1 else None
+    return None
+
+
+def _all_symbols(dim: Dim) -> set[str]:
+    """The symbols of a dimension, also those of which another is the smaller one."""
+    if isinstance(dim, int):
+        return set()
+    names = set(dim.symbols())
+    for name in dim.symbols():
+        if isinstance(name, Least):
+            names |= _all_symbols(name.first) | _all_symbols(name.second)
+    return names
+
+
+def _read_names(graph: GraphProto) -> frozenset[str]:
+    """What a node or the outside reads."""
+    names = {value.name for value in graph.output}
+    names.update(note.tensor_name for note in graph.quantization_annotation)
+    for node in graph.node:
+        names.update(node.input, captured(node))
+    return frozenset(names)
+
+
+def _executed(graph: GraphProto) -> frozenset[int]:
+    """The nodes that an output needs."""
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    found: set[int] = set()
+    stack = [value.name for value in graph.output]
+    while stack:
+        index = makers.get(stack.pop())
+        if index is not None and index not in found:
+            found.add(index)
+            stack.extend((*graph.node[index].input, *captured(graph.node[index])))
+    return frozenset(found)

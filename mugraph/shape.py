@@ -2,6 +2,7 @@
 
 A dimension is a non-negative ``int`` or a :class:`SymDim`, a polynomial with integer coefficients over named symbols in
 canonical form. Equal polynomials are equal objects by value, so ``n*h`` met on two paths of a model compares equal.
+A symbol may stand for the smaller of two dimensions (:class:`Least`), which slicing makes.
 What cannot be decided is :data:`None` ("unknown"), never guessed: see :func:`same_dim`.
 """
 
@@ -16,11 +17,14 @@ from onnx_ir import DataType
 __all__ = [
     "DataType",
     "Dim",
+    "Least",
     "Shape",
     "ShapeError",
     "SymDim",
     "TensorType",
     "Undecided",
+    "Unequal",
+    "at_most",
     "broadcast",
     "concrete",
     "evaluate_dim",
@@ -28,6 +32,7 @@ __all__ = [
     "normalize_axis",
     "same_dim",
     "same_shape",
+    "smaller",
     "symbol",
 ]
 
@@ -38,6 +43,19 @@ class ShapeError(ValueError):
 
 class Undecided(Exception):
     """A question about symbolic dimensions that the known constraints do not answer."""
+
+
+class Unequal(Undecided):
+    """Two dimensions on whose equality it depends whether an application is well-typed.
+
+    Attributes:
+        dims: the two; neither is 1.
+        or_one: whether the application is well-typed, too, where one of them is 1 (broadcasting).
+    """
+
+    def __init__(self, first: Dim, second: Dim, or_one: bool = False) -> None:
+        super().__init__(f"whether {first} equals {second}")
+        self.dims, self.or_one = (first, second), or_one
 
 
 Monomial = tuple[tuple[str, int], ...]
@@ -129,6 +147,33 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), dim),) if dim else ()
 
 
+class Least(str):
+    """The symbol that is the smaller of two non-negative dimensions; no name in a file is equal to it."""
+
+    first: Dim
+    second: Dim
+
+    __slots__ = ("first", "second")
+
+    def __new__(cls, first: Dim, second: Dim) -> Least:
+        first, second = sorted((first, second), key=lambda dim: (isinstance(dim, SymDim), str(dim)))
+        made = super().__new__(cls, f"min({first},{second})")
+        made.first, made.second = first, second
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Least) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(("min", str.__hash__(self)))
+
+    def __getnewargs__(self) -> tuple[Dim, Dim]:  # type: ignore[override]
+        return self.first, self.second
+
+
 def symbol(name: str) -> SymDim:
     """The dimension that is the symbol ``name``."""
     return SymDim(((((name, 1),), 1),))
@@ -142,10 +187,47 @@ def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:
     for monomial, coefficient in dim.terms:
         product: Dim = coefficient
         for name, power in monomial:
+            value = binding.get(name)
+            if value is None:
+                value = symbol(name)
+                if isinstance(name, Least):
+                    value = smaller(evaluate_dim(name.first, binding), evaluate_dim(name.second, binding))
             for _ in range(power):
-                product = product * binding.get(name, symbol(name))
+                product = product * value
         total = total + product
     return total
+
+
+def at_most(small: Dim, large: Dim) -> bool | None:
+    """Whether a dimension never exceeds another, or ``None`` where that depends on the symbols; these are not negative."""
+    difference = large - small
+    if isinstance(difference, int):
+        return difference >= 0
+    negative = [monomial for monomial, coefficient in difference.terms if coefficient < 0]
+    if not negative:
+        return True
+    for monomial in negative:
+        if len(monomial) == 1 and isinstance(monomial[0][0], Least) and monomial[0][1] == 1:
+            least = monomial[0][0]
+            rest = difference + SymDim.make({monomial: -dict(difference.terms)[monomial]})
+            scale = dict(difference.terms)[monomial]
+            return True if any(at_most(0, rest + scale * bound) for bound in (least.first, least.second)) else None
+    return None
+
+
+def smaller(a: Dim, b: Dim) -> Dim:
+    """The smaller of two dimensions, a :class:`Least` where that depends on the symbols.
+
+    Raises:
+        Undecided: one of them may be negative.
+    """
+    if at_most(a, b):
+        return a
+    if at_most(b, a):
+        return b
+    if not (at_most(0, a) and at_most(0, b)):
+        raise Undecided(f"the smaller of {a} and {b}")
+    return symbol(Least(a, b))
 
 
 def same_dim(a: Dim, b: Dim) -> bool | None:
@@ -171,7 +253,7 @@ def broadcast(shapes: Iterable[Sequence[Dim]]) -> Shape:
 
     Raises:
         ShapeError: two known sizes contradict each other.
-        Undecided: a symbol meets another size, so that either could be the broadcast one.
+        Unequal: a symbol meets another size, so that either could be the broadcast one.
     """
     shapes = [tuple(s) for s in shapes]
     rank = max((len(s) for s in shapes), default=0)
@@ -187,7 +269,7 @@ def broadcast(shapes: Iterable[Sequence[Dim]]) -> Shape:
             elif same_dim(dim, other) is False:
                 raise ShapeError(f"shapes {', '.join(map(format_shape, shapes))} do not broadcast")
             else:
-                raise Undecided(f"whether {dim} equals {other}")
+                raise Unequal(dim, other, or_one=True)
         result.append(dim)
     return tuple(result)
 

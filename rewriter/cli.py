@@ -17,6 +17,7 @@ from rewriter.optimize import optimize
 from rewriter.reference import InputError
 from rewriter.report import print_explanations, print_summary
 from rewriter.runtime_env import ProviderError
+from rewriter.strategy import BACKTRACKING, STRATEGIES
 from rules_db.store import StoreError
 
 __all__ = ["main", "parse_shapes"]
@@ -66,11 +67,16 @@ def _data(path: Path) -> dict[str, np.ndarray]:
 )
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Candidates measured end to end.")
 @click.option("--inputs-may-be-infinite", is_flag=True, help="Do not assume that model inputs are finite numbers.")
+@click.option("--no-assume-attended", is_flag=True, help="Do not assume that masks let every position attend to something.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
 @click.option("--explain", is_flag=False, flag_value="all", metavar="[RULE|NODE]", help="Say why rules did not fire.")
 @click.option("--costs", type=click.Path(path_type=Path), metavar="FILE", help="Optimise for the device of this cost table.")
 @click.option("--device", metavar="NAME", help=f"Optimise for a device by its roofline: {', '.join(DEVICES)}.")
 @click.option("--deterministic", is_flag=True, help="Measure nothing: equal arguments write equal bytes.")
+@click.option(
+    "--strategy", type=click.Choice(list(STRATEGIES)), default=BACKTRACKING.name, show_default=True, help="How to search."
+)
+@click.option("--no-layer-reuse", is_flag=True, help="Search every one of equal layers instead of one for all.")
 @click.option("--no-verdict-cache", is_flag=True, help="Search and measure again, whatever was remembered.")
 @click.version_option(package_name="onnx-superopt")
 def main(
@@ -84,11 +90,14 @@ def main(
     alpha: float,
     top: int,
     inputs_may_be_infinite: bool,
+    no_assume_attended: bool,
     json_file: Path | None,
     explain: str | None,
     costs: Path | None,
     device: str | None,
     deterministic: bool,
+    strategy: str,
+    no_layer_reuse: bool,
     no_verdict_cache: bool,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
@@ -108,11 +117,14 @@ def main(
                 alpha=alpha,
                 top=top,
                 assume_finite=not inputs_may_be_infinite,
+                assume_attended=not no_assume_attended,
                 explain=explain,
                 use_verdicts=not no_verdict_cache,
                 costs=costs,
                 device=device,
                 deterministic=deterministic,
+                strategy=strategy,
+                reuse_layers=not no_layer_reuse,
                 progress=status.update,
             )
         if json_file is not None:

@@ -14,10 +14,21 @@ from rich.table import Table
 
 from mugraph.onnx_io import ModelError, load
 from rewriter.cli import parse_shapes
-from rewriter.cost import CostModel, CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
+from rewriter.cost import (
+    CostModel,
+    CostTable,
+    ProfileError,
+    ProfileStore,
+    default_device,
+    merge_tables,
+    read_table,
+    write_table,
+)
+from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
 from rewriter.ranges import RangeOracle
 from rewriter.reference import InputError, bind_sizes
+from rewriter.regions import opaque_kind, shorten
 from rewriter.runtime_env import ProviderError, environment, pick_provider
 from rewriter.search import Limits, Search
 from rules_db.store import StoreError, open_rules
@@ -65,8 +76,12 @@ def fill_command(models: tuple[Path, ...], provider: str, inputs: tuple[str, ...
         model = load(path)
         sizes, _ = bind_sizes(model, parse_shapes(inputs))
         store = ProfileStore(default_profile_path(), environment(provider))
-        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget)
-        Search(known, costs, RangeOracle({}), Limits(seconds=budget)).run(model.graph)
+        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget, default_device(provider))
+        runtime = runtime_directions(known, store, provider)
+        search = Search(known, costs, RangeOracle({}), Limits(seconds=budget), runtime_directions=runtime)
+        search.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
+        short = shorten(model.graph, search.depth, opaque_kind(model))
+        search.run(model.graph if short is None else short.graph)
         store.close()
         left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
         _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")

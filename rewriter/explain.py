@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,11 +10,10 @@ from mugraph.graph import Graph
 from mugraph.node import Term, walk
 from mugraph.ops import get_operator
 from mugraph.text import format_attrs
-from rewriter.apply import apply_match
-from rewriter.match import Direction, NoMatch, join, resolve
+from rewriter.match import Direction, Match, NoMatch, resolve
 from rewriter.search import Candidate, Search
 
-__all__ = ["Explanation", "explain_node", "explain_rule", "near_miss"]
+__all__ = ["Explanation", "explain_all", "explain_node", "explain_rule", "near_miss"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +67,50 @@ def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[int, NoMatch | N
     return best
 
 
-def _outcome(search: Search, candidate: Candidate, direction: Direction, value: int) -> str:
-    """What happens when a direction is tried at a value of the model as it came."""
-    graph = candidate.graph
-    partial = [
-        [h for hits in search.hits(candidate).values() for h in hits if h.direction is direction and h.root == r]
-        for r in range(len(direction.pattern))
-    ]
-    matches = [m for m in join(direction, partial) if value in m.values]
-    if not matches:
-        misses = [near_miss(graph, pattern, value) for pattern in direction.pattern]
-        _, miss = max(misses, key=lambda pair: pair[0])
-        return miss.reason if miss is not None else "no partner output shares its operands"
-    applied = apply_match(matches[0], graph, search.oracle)
-    if isinstance(applied, NoMatch):
-        return applied.reason
-    change = search.costs.change(0.0, applied)
-    if change < 0:
-        return f"applies and saves {-change:.1f} us by the cost model"
-    return f"applies but costs {change:.1f} us more"
+class _Situation:
+    """A candidate as explanations look at it: matches by direction, live values by the operator that computes them."""
+
+    def __init__(self, search: Search, candidate: Candidate) -> None:
+        self.search, self.candidate, self.graph = search, candidate, candidate.graph
+        self.matches: dict[str, list[Match]] = {}
+        for look, matches in search.group(candidate).items():
+            if isinstance(look, tuple):
+                self.matches.setdefault(matches[0].direction.id, []).extend(matches)
+        self.values: dict[str, list[int]] = {}
+        for node in self.graph.nodes():
+            self.values.setdefault(node.op, []).extend(v for v in node.values if self.graph.is_live(v))
+
+    def outcome(self, direction: Direction, value: int) -> str:
+        """What happens when a direction is tried at a value of the model."""
+        graph, search = self.graph, self.search
+        matches = [m for m in self.matches.get(direction.id, ()) if value in m.values]
+        if not matches:
+            misses = [near_miss(graph, pattern, value) for pattern in direction.pattern]
+            _, miss = max(misses, key=lambda pair: pair[0])
+            return miss.reason if miss is not None else "no partner output shares its operands"
+        applied = search.apply(matches[0], graph)
+        if isinstance(applied, NoMatch):
+            return applied.reason
+        taken = search.take(self.candidate, matches[:1], math.inf)
+        assert taken is not None
+        change = -taken.moves[-1].gain
+        if change < 0:
+            return f"applies and saves {-change:.1f} us by the cost model"
+        return f"applies but costs {change:.1f} us more"
+
+    def explanation(self, direction: Direction, value: int) -> Explanation:
+        where = self.graph.tables.names[value] or f"value {value}"
+        return Explanation(direction.id, str(direction), where, self.outcome(direction, value))
+
+    def nearest(self, direction: Direction, limit: int) -> list[int]:
+        """The values at which most of a direction's pattern stands, the nearest misses first."""
+        if limit == 1 and direction.id in self.matches:
+            return [self.matches[direction.id][0].values[0]]
+        rows: dict[int, int] = {}
+        for pattern in direction.pattern:
+            for value in self.values.get(pattern.op, ()):
+                rows[value] = max(near_miss(self.graph, pattern, value)[0], rows.get(value, 0))
+        return sorted(rows, key=lambda value: (-rows[value], value))[:limit]
 
 
 def explain_node(search: Search, candidate: Candidate, value: int, limit: int = 40) -> Iterator[Explanation]:
@@ -94,7 +119,7 @@ def explain_node(search: Search, candidate: Candidate, value: int, limit: int = 
     found = graph.definition(value)
     if found is None:
         return
-    where = graph.tables.names[value] or f"value {value}"
+    situation = _Situation(search, candidate)
     rows = []
     for direction in search.directions:
         depths = [near_miss(graph, p, value)[0] for p in direction.pattern if p.op == found[0].op]
@@ -103,22 +128,21 @@ def explain_node(search: Search, candidate: Candidate, value: int, limit: int = 
             rows.append((max(depths) - total, direction))
     rows.sort(key=lambda row: (-row[0], row[1].id))
     for _, direction in rows[:limit]:
-        yield Explanation(direction.id, str(direction), where, _outcome(search, candidate, direction, value))
+        yield situation.explanation(direction, value)
 
 
 def explain_rule(search: Search, candidate: Candidate, rule_id: str, limit: int = 40) -> Iterator[Explanation]:
     """One rule at every live value with its root operator, nearest misses first."""
-    graph = candidate.graph
+    situation = _Situation(search, candidate)
     for direction in search.directions:
-        if not direction.rule.id.startswith(rule_id.rstrip("<>")):
-            continue
-        rows = []
-        for node in graph.nodes():
-            for value in node.values:
-                depths = [near_miss(graph, p, value)[0] for p in direction.pattern if p.op == node.op]
-                if depths and graph.is_live(value):
-                    rows.append((max(depths), value))
-        rows.sort(key=lambda row: (-row[0], row[1]))
-        for _, value in rows[:limit]:
-            where = graph.tables.names[value] or f"value {value}"
-            yield Explanation(direction.id, str(direction), where, _outcome(search, candidate, direction, value))
+        if direction.rule.id.startswith(rule_id.rstrip("<>")):
+            for value in situation.nearest(direction, limit):
+                yield situation.explanation(direction, value)
+
+
+def explain_all(search: Search, candidate: Candidate) -> Iterator[Explanation]:
+    """Every rule in each direction, where most of it stands."""
+    situation = _Situation(search, candidate)
+    for direction in search.directions:
+        for value in situation.nearest(direction, 1):
+            yield situation.explanation(direction, value)

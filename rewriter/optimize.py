@@ -7,99 +7,51 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from mugraph.fold import Folder
 from mugraph.graph import Graph
 from mugraph.onnx_io import Model, load, open_in, save
 from mugraph.shape import DataType, Undecided
 from rewriter import accept
-from rewriter.cost import DEVICES, CostModel, Device, ProfileError, ProfileStore, get_device, read_table
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
-from rewriter.explain import Explanation, explain_node, explain_rule
+from rewriter.explain import Explanation, explain_all, explain_node, explain_rule
+from rewriter.layouts import layout_children
+from rewriter.outcome import Fired, Outcome
+from rewriter.quarantine import write_reproduction
 from rewriter.ranges import RangeOracle
 from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs
-from rewriter.runtime_env import digest, environment, pick_provider, usable_providers
-from rewriter.search import Candidate, Limits, Move, Search, Searched, replay, simplify
+from rewriter.regions import ShortModel, lift, opaque_kind, shorten
+from rewriter.runtime_env import digest
+from rewriter.search import Candidate, Limits, Search, Searched, Step, replay, retrace, simplify
+from rewriter.strategy import BACKTRACKING, STRATEGIES, Strategy
+from rewriter.target import Target, choose_target
 from rules_db.rule import Rule
 from rules_db.store import open_rules
 
 __all__ = ["Fired", "Outcome", "optimize"]
 
+_LEFT_OUT = 3
+"""Most rules of the best candidate that are left out in turn."""
+
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
 
-VERDICT_VERSION = 1
+ATTENDED = (
+    "assumes that no row of a mask is hidden throughout (every position attends to something); --no-assume-attended drops it"
+)
+"""Said of a result that rests on the assumption."""
+
+VERDICT_VERSION = 3
 """Part of the key of cached verdicts; raise it when import, matching or search change what a recorded move means."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """A rule that the written model uses."""
-
-    rule: str
-    text: str
-    sites: int
-    gain_microseconds: float
-    where: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What was done and measured; ``--json`` writes it.
-
-    Attributes:
-        improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
-        latency: beside the original under default settings, as a user runs it: the basis of the decision.
-        paired: the first impression, with spinning off.
-        error_before, error_after: against the float64 reference.
-        message: why the original was kept, where it was.
-    """
-
-    model: str
-    output: str
-    improved: bool = False
-    message: str = ""
-    provider: str = "cpu"
-    environment: str = ""
-    nodes_before: int = 0
-    nodes_after: int = 0
-    fired: list[Fired] = field(default_factory=list)
-    latency: accept.Timing | None = None
-    paired: accept.Timing | None = None
-    error_before: Error | None = None
-    error_after: Error | None = None
-    predicted_before: float = 0.0
-    predicted_after: float = 0.0
-    expanded: int = 0
-    generated: int = 0
-    rules: int = 0
-    measured_costs: int = 0
-    estimated_costs: int = 0
-    dropped: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    cached_verdict: bool = False
-    explanations: list[Explanation] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        return json.dumps(_finite(asdict(self)), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinities: ``null`` stands for them."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 Progress = Callable[[str], None]
@@ -121,12 +73,15 @@ def optimize(
     alpha: float = 1.05,
     top: int = 5,
     assume_finite: bool = True,
+    assume_attended: bool = True,
     explain: str | None = None,
     cache: Path | None = None,
     use_verdicts: bool = True,
     costs: Path | None = None,
     device: str | None = None,
     deterministic: bool = False,
+    strategy: str = BACKTRACKING.name,
+    reuse_layers: bool = True,
     progress: Progress = _silent,
 ) -> Outcome:
     """Writes an equivalent, faster model, or the original where nothing is better.
@@ -142,72 +97,42 @@ def optimize(
         alpha: how much worse than the best a candidate may be to be explored further.
         top: how many candidates are measured end to end.
         assume_finite: model inputs hold no NaN and no infinity.
+        assume_attended: masks that are computed from model inputs let every position attend to something.
         explain: ``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``.
         cache: file of measured costs and verdicts; default is in the user's cache directory.
         use_verdicts: whether a remembered verdict on the same model, rules, options and environment may be reused.
         costs: a cost table, such as ``superopt-costs export`` writes: the model is optimised for the device it was measured on.
         device: name of a device that is not here: its roofline stands in for measurements.
         deterministic: nothing is measured and no clock is read, so that equal arguments write equal bytes.
+        strategy: name of one of :data:`rewriter.strategy.STRATEGIES`.
+        reuse_layers: repeated layers are searched once.
         progress: called with a line of text now and then.
+
+    Ctrl-C stops the search, the checks or the measurements: the best that is known to be right by then is written, or the
+    original.
 
     Raises:
         ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each.
     """
     if not (math.isfinite(budget) and budget >= 0 and math.isfinite(alpha) and alpha >= 1):
         raise InputError(f"budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on")
-    options = _Options(dict(shapes or {}), list(data), budget, alpha, top, assume_finite, explain, use_verdicts, deterministic)
-    return _Run(model, output, rules, cache, _target(provider, costs, device), options, progress).execute()
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What the model is optimised for.
-
-    Attributes:
-        environment: device, versions and provider, in words: part of the key of all that is remembered.
-        device: whose roofline fills gaps.
-        here: it is this machine, so that results can be measured end to end.
-        costs: measured costs that were given.
-    """
-
-    environment: str
-    provider: str
-    device: Device
-    here: bool
-    costs: Mapping[str, float]
-
-    @property
-    def run_on(self) -> str:
-        """The provider that candidates run on here, to see whether they are right."""
-        return self.provider if self.here else "cpu"
-
-
-def _target(provider: str, costs: Path | None, device: str | None) -> _Target:
-    """Resolves the options that name a device; refuses a table of another onnxruntime or provider by name."""
-    if costs is None and device is None:
-        provider = pick_provider(provider)
-        return _Target(environment(provider), provider, DEVICES["h200" if provider == "cuda" else "cpu"], True, {})
-    try:
-        roofline = get_device(device) if device is not None else None
-    except KeyError as problem:
-        raise InputError(f"--device: {problem.args[0]}") from None
-    if costs is None:
-        assert roofline is not None
-        words = f"{roofline.name} by its roofline | onnxruntime {ort.__version__} | {roofline.provider}"
-        target = _Target(words, roofline.provider, roofline, False, {})
-    else:
-        table = read_table(costs)
-        if table.version != ort.__version__:
-            raise ProfileError(
-                f"{costs}: measured with onnxruntime {table.version}, this is {ort.__version__}; "
-                "measure again with this version or install that one"
-            )
-        here = table.provider in usable_providers() and table.environment == environment(table.provider)
-        default = DEVICES["h200" if table.provider == "cuda" else "cpu"]
-        target = _Target(table.environment, table.provider, roofline or default, here, table.costs)
-    if provider not in ("auto", target.provider):
-        raise ProfileError(f"{costs or device}: is about provider {target.provider}, not {provider}; leave --provider out")
-    return target
+    if strategy not in STRATEGIES:
+        raise InputError(f"unknown strategy '{strategy}': use {', '.join(STRATEGIES)}")
+    options = _Options(
+        dict(shapes or {}),
+        list(data),
+        budget,
+        alpha,
+        top,
+        assume_finite,
+        assume_attended,
+        explain,
+        use_verdicts,
+        deterministic,
+        STRATEGIES[strategy],
+        reuse_layers,
+    )
+    return _Run(model, output, rules, cache, choose_target(provider, costs, device), options, progress).execute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +145,20 @@ class _Options:
     alpha: float
     top: int
     assume_finite: bool
+    assume_attended: bool
     explain: str | None
     use_verdicts: bool
     deterministic: bool
+    strategy: Strategy
+    reuse_layers: bool
 
     def digest(self) -> str:
         """Of all that a verdict depends on."""
         shapes = sorted((name, tuple(shape)) for name, shape in self.shapes.items())
         data = [hashlib.sha256(feed[name].tobytes()).hexdigest() for feed in self.data for name in sorted(feed)]
-        return digest(str(shapes), str(data), str((self.budget, self.alpha, self.top, self.assume_finite)))
+        assumed = (self.assume_finite, self.assume_attended)
+        course = (self.budget, self.alpha, self.top, assumed, self.strategy.name, self.reuse_layers)
+        return digest(str(shapes), str(data), str(course))
 
 
 @dataclass(slots=True)
@@ -250,7 +180,7 @@ class _Run:
         output: str | Path | None,
         rules: str | Sequence[Rule] | None,
         cache: Path | None,
-        target: _Target,
+        target: Target,
         options: _Options,
         progress: Progress,
     ) -> None:
@@ -275,6 +205,11 @@ class _Run:
         if assumed:
             self.outcome.notes.append(f"measured with {', '.join(assumed)}; set sizes with --input NAME=...")
         self.quarantined: set[str] = set()
+        self.known_right: _Trial | None = None
+        self.interrupted = False
+        self.runtime: frozenset[str] | None = None
+        self.missing: dict[int, int] = {}
+        self.oracle = RangeOracle({})
         self.outcome.nodes_before = self.outcome.nodes_after = len(self.model.proto.graph.node)
         if self.budget > 0:
             self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
@@ -288,6 +223,10 @@ class _Run:
         self.outcome.seconds[name] = round(self.outcome.seconds.get(name, 0.0) + now - since, 3)
         return now
 
+    def left(self) -> float:
+        """Seconds that are left of the budget."""
+        return self.budget - (time.monotonic() - self.began)
+
     def execute(self) -> Outcome:
         outcome = self.outcome
         now = self.lap("import", self.began)
@@ -299,7 +238,11 @@ class _Run:
             key = self.verdict_key()
             remembered = self.store.verdict(key) if self.options.use_verdicts and not self.options.explain else None
             if remembered is None or not self.reuse(remembered):
-                self.decide(key)
+                try:
+                    winner = self.decide()
+                except KeyboardInterrupt:
+                    winner = self.stop()
+                self.finish(winner, key)
         finally:
             self.store.close()
         return self.outcome
@@ -317,7 +260,7 @@ class _Run:
             costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
         defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
         fold = Folder(self.model, self.model.graph).fold
-        oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults)
+        self.oracle = oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults, self.options.assume_attended)
 
         def report(expanded: int, start: float, best: float) -> None:
             share = f"{best / max(start, 1e-9):.3f} of the original predicted"
@@ -327,28 +270,46 @@ class _Run:
             limits = Limits(alpha=self.options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
         else:
             limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
-        return Search(self.rules, costs, oracle, limits, report)
+        if self.runtime is None:
+            self.runtime = runtime_directions(self.rules, self.store, self.target.provider)
+        return Search(
+            self.rules,
+            costs,
+            oracle,
+            limits,
+            report,
+            strategy=self.options.strategy,
+            layouts=(layout_children,),
+            runtime_directions=self.runtime,
+        )
 
-    def decide(self, key: str) -> None:
-        """Searches, checks and measures; writes the winner or the original."""
+    def decide(self) -> Candidate | None:
+        """Searches, checks and measures; the winner, if there is one."""
         outcome, now = self.outcome, time.monotonic()
         search = self.new_search()
         costs = search.costs
         banned = frozenset(r.id for r in self.rules if self.store.verdict(self.quarantine_key(r.id)))
         outcome.dropped += [f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)]
-        searched = search.run(self.model.graph, banned)
+        start = search.start(self.model.graph)
+        outcome.predicted_before = outcome.predicted_after = start.cost
+        short = shorten(self.model.graph, search.depth, opaque_kind(self.model)) if self.options.reuse_layers else None
+        graph = self.model.graph if short is None else short.graph
+        searched = search.run(graph, banned)
         for _ in range(2):
-            if not (self.measures and searched.better and costs.second_opinion(self.model.graph, searched.better[0].graph)):
+            settled = searched.interrupted or not (self.measures and searched.better)
+            if settled or not costs.second_opinion(searched.start.executed.graph, searched.better[0].executed.graph):
                 break
             search = self.new_search(costs)
-            searched = search.run(self.model.graph, banned)
+            searched = search.run(graph, banned)
         outcome.expanded, outcome.generated = searched.expanded, searched.generated
         outcome.measured_costs, outcome.estimated_costs = costs.measured, len(costs.estimated)
-        outcome.predicted_before = outcome.predicted_after = searched.start.cost
+        outcome.predicted_before = outcome.predicted_after = search.start(self.model.graph).cost
+        self.interrupted = searched.interrupted
         self.store.flush()
         now = self.lap("search", now)
-        if self.options.explain:
-            outcome.explanations = list(self.explanations(search, searched.start))
+        if self.options.explain and not self.interrupted:
+            outcome.explanations = list(self.explanations(search, start))
+            now = self.lap("explain", now)
         winner: Candidate | None = None
         if not searched.better:
             outcome.message = f"no candidate is cheaper by the cost model ({searched.stopped}): the original was written"
@@ -358,12 +319,27 @@ class _Run:
         ):
             outcome.message = "bfloat16 inputs are not measured on the CPU provider: the original was written"
         else:
-            winner = self.choose(search, searched)
+            winner = self.choose(search, searched, short)
+        if winner is not None and self.interrupted:
+            outcome.notes.append("interrupted while searching: the best until then was checked numerically, not timed")
         self.lap("accept", now)
-        self.finish(winner, key)
+        return winner
 
-    def choose(self, search: Search, searched: Searched) -> Candidate | None:
+    def stop(self) -> Candidate | None:
+        """After an interruption: the best candidate that is known to be right."""
+        self.interrupted = True
+        known, outcome = self.known_right, self.outcome
+        outcome.latency = outcome.paired = None
+        if known is None:
+            outcome.message = "interrupted before a better candidate was known to be right: the original was written"
+            return None
+        outcome.error_after, outcome.paired = known.error, known.timing
+        outcome.notes.append("interrupted: the best that was known to be right was written, not timed to the end")
+        return known.candidate
+
+    def choose(self, search: Search, searched: Searched, short: ShortModel | None) -> Candidate | None:
         """Numeric acceptance and paired timing of the best candidates; the fastest that is right, confirmed."""
+        proposals = self.portfolio(search, searched, short)
         outcome = self.outcome
         feeds = [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
         with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
@@ -380,32 +356,37 @@ class _Run:
                 )
                 return None
             outcome.error_before = acceptance.own_error()
-            if not self.measures:
-                return self.right(search, searched, acceptance, Path(folder))
-            trials = self.trials(search, searched, acceptance, Path(folder))
+            if not self.measures or self.interrupted:
+                return self.right(search, proposals, acceptance, Path(folder))
+            trials = self.trials(search, list(proposals), acceptance, Path(folder))
             acceptance.close()
             for trial in trials:
+                self.known_right = trial
                 self.progress("measuring the most promising candidate under default settings")
-                seconds = min(max(self.budget / 3, 2.0), 30.0)
+                seconds = min(max(self.budget / 3, 2.0), 30.0, max(self.left(), 2.0))
                 timing = accept.confirm(original, trial.path, feeds, self.target.provider, seconds)
-                if not timing.faster and timing.ratio < 0.995 and self.budget >= 30:
+                longer = min(2 * seconds, self.left())
+                if not timing.faster and timing.ratio < 0.995 and longer >= 10:
                     self.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
-                    timing = accept.confirm(original, trial.path, feeds, self.target.provider, 2 * seconds)
+                    timing = accept.confirm(original, trial.path, feeds, self.target.provider, longer)
                 if timing.faster:
                     outcome.paired, outcome.latency, outcome.error_after = trial.timing, timing, trial.error
                     return trial.candidate
+                self.known_right = None
                 outcome.message = (
                     f"the most promising candidate took {timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the "
                     "original's time, not less beyond noise: the original was written"
                 )
-                if time.monotonic() - self.began > self.budget:
+                if self.left() <= 0:
                     break
             outcome.message = outcome.message or "no candidate seemed faster end to end: the original was written"
             return None
 
-    def right(self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path) -> Candidate | None:
+    def right(
+        self, search: Search, proposals: Iterable[Candidate], acceptance: accept.Acceptance, folder: Path
+    ) -> Candidate | None:
         """The best candidate by the cost model that is numerically right: where time cannot or must not be measured."""
-        for proposal in self.portfolio(search, searched):
+        for proposal in proposals:
             trial = self.verified(search, proposal, acceptance, folder)
             if trial is not None:
                 self.outcome.error_after = trial.error
@@ -413,13 +394,12 @@ class _Run:
         self.outcome.message = "no candidate was numerically right: the original was written"
         return None
 
-    def trials(self, search: Search, searched: Searched, acceptance: accept.Acceptance, folder: Path) -> list[_Trial]:
+    def trials(self, search: Search, tried: Sequence[Candidate], acceptance: accept.Acceptance, folder: Path) -> list[_Trial]:
         """The two most promising candidates that are right, the better first.
 
         This only orders them: the decision rests on fresh measurements, since the luckiest of several noisy numbers is
         too good.
         """
-        tried = self.portfolio(search, searched)
         found: list[_Trial] = []
         for number, proposal in enumerate(tried):
             if found and time.monotonic() - self.began > self.budget / 2:
@@ -429,6 +409,7 @@ class _Run:
             trial = self.verified(search, proposal, acceptance, folder)
             if trial is None:
                 continue
+            self.known_right = self.known_right or trial
             trial.timing = acceptance.pair(trial.session, self.budget / 40)
             trial.session = None
             # The first is the best by the cost model: it has the benefit of the doubt.
@@ -438,14 +419,34 @@ class _Run:
             for loser in [t for t in found if t in found[2:] or (t.timing is not None and t.timing.low > 1.0)]:
                 loser.path.unlink()
                 found.remove(loser)
+            self.known_right = found[0] if found else None
         return found
 
-    def portfolio(self, search: Search, searched: Searched) -> list[Candidate]:
-        """The best candidate, the best without one of its rules, and the next best that use other rules.
+    def portfolio(self, search: Search, searched: Searched, short: ShortModel | None) -> Iterator[Candidate]:
+        """The best candidate, the best without one of the rules that save least, and the next best that use other rules.
 
-        The cost model does not know what onnxruntime fuses by itself: a rule that breaks a fusion shows only end to end.
+        The cost model knows no more than a part of what onnxruntime does with a model: what it missed shows only end to end.
+        Candidates of a short model are picked there, and done on the whole one when they are asked for.
         """
-        best = simplify(search, self.model.graph, searched.better[0])
+        graph = self.model.graph if short is None else short.graph
+        picked = [searched.better[0]] if self.interrupted else self.picked(search, searched, graph)
+        start = search.start(self.model.graph)
+        digests = set()
+        for candidate in picked:
+            if short is None:  # as a later run will come to it from its recorded moves
+                again, missing = replay(search, graph, candidate.moves), 0
+                done = again if again.cost <= candidate.cost + 1e-6 else candidate
+            else:
+                lifted = lift(search, short, candidate)
+                done, missing = lifted.candidate, lifted.missing
+            if done.cost < start.cost and done.graph.digest not in digests:
+                digests.add(done.graph.digest)
+                self.missing[done.graph.digest] = missing
+                yield done
+
+    def picked(self, search: Search, searched: Searched, graph: Graph) -> list[Candidate]:
+        """What is worth a trial, of the candidates that a search on ``graph`` found."""
+        best = simplify(search, graph, searched.better[0])
         picked, digests = [best], {best.graph.digest}
 
         def add(candidate: Candidate) -> None:
@@ -456,8 +457,8 @@ class _Run:
         gains: dict[str, float] = {}
         for move in best.moves:
             gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
-        for rule in sorted(gains, key=lambda r: gains[r]) if len(gains) > 1 else ():
-            add(replay(search, self.model.graph, [m for m in best.moves if m.direction.rule.id != rule]))
+        for rule in sorted(gains, key=lambda r: (gains[r], r))[:_LEFT_OUT] if len(gains) > 1 else ():
+            add(replay(search, graph, [m for m in best.moves if m.direction.rule.id != rule]))
         kinds = {frozenset(m.direction.rule.id for m in c.moves) for c in picked}
         for candidate in searched.better[1:]:
             kind = frozenset(m.direction.rule.id for m in candidate.moves)
@@ -474,21 +475,34 @@ class _Run:
             trial = self.evaluate(candidate, acceptance, folder)
             if isinstance(trial, _Trial):
                 return trial
-            moves = candidate.moves
-
-            def passes(count: int, moves: tuple[Move, ...] = moves) -> bool:
-                tried = self.evaluate(replay(search, self.model.graph, moves[:count]), acceptance, folder)
-                if isinstance(tried, _Trial):
-                    tried.path.unlink()
-                return isinstance(tried, _Trial)
-
-            guilty = moves[accept.first_failing(len(moves), passes) - 1].direction
-            text = f"{guilty.id}: with it {trial}; quarantined for this model"
-            self.outcome.dropped.append(text)
-            self.store.remember(self.quarantine_key(guilty.rule.id), text)
-            self.quarantined.add(guilty.rule.id)
+            self.drop_guilty(search, candidate, trial, acceptance, folder)
             candidate = self.without(search, candidate, self.quarantined)
         return None
+
+    def drop_guilty(
+        self, search: Search, candidate: Candidate, problem: str, acceptance: accept.Acceptance, folder: Path
+    ) -> None:
+        """Finds the move that breaks a candidate by bisection, quarantines its rule and writes reproduction files."""
+        moves = candidate.moves
+
+        def passes(count: int) -> bool:
+            tried = self.evaluate(replay(search, self.model.graph, moves[:count]), acceptance, folder)
+            if isinstance(tried, _Trial):
+                tried.path.unlink()
+            return isinstance(tried, _Trial)
+
+        number = accept.first_failing(len(moves), passes) - 1
+        guilty = moves[number].direction
+        before = replay(search, self.model.graph, moves[:number])
+        try:
+            file = write_reproduction(self.output, self.model, before.graph, moves[number].matches[0], self.sizes, problem)
+            written = f"see {file}" if file is not None else f"see {self.output.name}.quarantine/{guilty.rule.id}.txt"
+        except OSError as failure:
+            written = f"reproduction files could not be written: {failure.strerror}"
+        text = f"{guilty.id}: with it {problem}; quarantined for this model; {written}"
+        self.outcome.dropped.append(text)
+        self.store.remember(self.quarantine_key(guilty.rule.id), text)
+        self.quarantined.add(guilty.rule.id)
 
     def without(self, search: Search, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""
@@ -504,7 +518,7 @@ class _Run:
         except Undecided as problem:
             return f"the rewritten model cannot be written ({problem})"
         try:
-            session = acceptance.open(path)
+            session = acceptance.open(path, None if self.target.here else candidate.graph)
             error, right = acceptance.judge(session)
         except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
             path.unlink()
@@ -532,7 +546,7 @@ class _Run:
                     return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
                 return [e for v in node.values for e in explain_node(search, start, v)]
         if asked == "all":
-            return [e for d in search.directions for e in explain_rule(search, start, d.id, limit=1) if e.rule == d.id]
+            return list(explain_all(search, start))
         if any(rule.id.startswith(asked.rstrip("<>")) for rule in self.rules):
             return list(explain_rule(search, start, asked))
         raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
@@ -554,8 +568,19 @@ class _Run:
                 )
                 for move in winner.moves
             ]
+            applied = {(move.direction.id, match.values) for move in winner.moves for match in move.matches}
+            if applied & self.oracle.relied:
+                outcome.notes.append(ATTENDED)
+            missing = self.missing.get(winner.graph.digest, 0)
+            if missing:
+                outcome.notes.append(
+                    f"{missing} sites in repeated layers did not admit what the others did; they were left alone"
+                )
         self.write(graph, time.monotonic())
-        moves = [] if winner is None else [[m.direction.id, m.keys] for m in winner.moves]
+        if self.interrupted:
+            return
+        steps = [] if winner is None else [move.step(self.model.tables.key) for move in winner.moves]
+        moves = [[step.direction.id, sorted(step.keys)] for step in steps]
         record = asdict(outcome)
         for volatile in ("model", "output", "seconds", "explanations", "cached_verdict"):
             del record[volatile]
@@ -576,8 +601,8 @@ class _Run:
             directions = {d.id: d for d in search.directions}
             if any(rule not in directions for rule, _ in recorded):
                 return False
-            moves = [Move(directions[rule], (), tuple(keys), 0.0) for rule, keys in recorded]
-            candidate = replay(search, graph, moves)
+            steps = [Step(directions[rule], frozenset(keys)) for rule, keys in recorded]
+            candidate = retrace(search, graph, steps, self.model.tables.key)
             if candidate.graph.content_digest() != reached:
                 return False
             graph = candidate.graph

@@ -1,10 +1,16 @@
-"""What is known of a model's values: the Range domain over the graph, on demand."""
+"""What is known of a model's values: the Range domain over the graph, on demand.
+
+Two assumptions about model inputs are stated and switchable: they are finite, and a mask computed from them lets every
+position attend to something. Without the second no softmax under a float16 padding mask can be shown free of NaN.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -38,6 +44,9 @@ _CARRIERS = frozenset(
 _ABSORBERS = frozenset({"Erf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
 """Operators whose results are small whatever their operands."""
 
+_NORMALISATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+"""Operators whose entries are at most the root of the row's length before the scale and the bias."""
+
 
 def _limit(type_: TensorType | None) -> float:
     """Half the largest number of an element type, infinite for others than floats."""
@@ -66,8 +75,15 @@ class RangeOracle:
     Args:
         op_types: ONNX op type of opaque nodes, by origin.
         assume_finite: model inputs of floating type hold no infinity and no NaN (stated in the report).
+        assume_attended: a mask ``Where(c, ordinary, -inf)`` (or a number that counts as such) whose condition is computed
+            from model inputs leaves each row of the last axis an ordinary entry, unless constants in the condition say
+            otherwise (stated in the report where it was needed, see :attr:`relied`).
         fold: evaluates a value that depends on constants alone (causal masks are computed so); ``None`` if it cannot.
         defaults: values of overridable initializers.
+
+    Attributes:
+        relied: matches, by direction and output values, whose guards held only by ``assume_attended``.
+        attended: masks that the assumption was made of.
     """
 
     def __init__(
@@ -76,12 +92,21 @@ class RangeOracle:
         assume_finite: bool = True,
         fold: Callable[[int], np.ndarray | None] = lambda value: None,
         defaults: Mapping[int, Constant] | None = None,
+        assume_attended: bool = True,
     ) -> None:
+        self.assume_attended = assume_attended
+        self.attended: set[int] = set()
+        self.relied: set[tuple[str, tuple[int, ...]]] = set()
         self.defaults = defaults or {}
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.known: dict[int, Range] = {}
         self.huge: set[int] = set()
+
+    @cached_property
+    def unassuming(self) -> RangeOracle:
+        """The same without ``assume_attended``: what it cannot show rests on that assumption."""
+        return RangeOracle(self.op_types, self.assume_finite, self.fold, self.defaults, assume_attended=False)
 
     def range(self, graph: Graph, value: int) -> Range:
         stack = [value]
@@ -106,12 +131,19 @@ class RangeOracle:
                 adds = maker[0].op in ("Add", "Sub") and huge > 1
                 absorbs = maker[0].op in _ABSORBERS
                 overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or maker[0].op in _CARRIERS))
-                for result, range_ in zip(maker[0].values, self._node(maker[0]), strict=True):
+                for result, range_ in zip(maker[0].values, self._node(graph, maker[0]), strict=True):
                     self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
                     limit = _limit(graph.type(result))
                     if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
                         self.huge.add(result)
         return self.known[value]
+
+    def value(self, graph: Graph, value: int) -> np.ndarray | None:
+        """The entries of a constant, or of what depends on constants alone, where they are few enough to look at."""
+        constant = graph.tables.constants.get(value)
+        if constant is not None:
+            return constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _CHUNK else None
+        return self._folded(graph, value)
 
     def _enter(self, graph: Graph, value: int, range_: Range) -> None:
         self.known[value] = range_
@@ -152,14 +184,61 @@ class RangeOracle:
             result = result.join(Range.of(flat[start : start + _CHUNK]))
         return RangeDomain().move(lambda x: x, result)
 
-    def _node(self, node: Node) -> list[Range]:
+    def _node(self, graph: Graph, node: Node) -> list[Range]:
         inputs = [self.known[v] for v in node.inputs]
         if node.is_opaque:
             moves = node.origin is not None and self.op_types.get(node.origin) in MOVING
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
         if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
             return [self.domain.power(inputs[0], 2)]
+        if node.op in _NORMALISATIONS and (bounded := self._normalised(graph, node, inputs)) is not None:
+            return [bounded]
         try:
-            return list(get_operator(node.op).run(self.domain, node.attrs, inputs))
+            results = list(get_operator(node.op).run(self.domain, node.attrs, inputs))
         except Unsupported:
             return [Range.top()] * len(node.values)
+        if node.op == "Where" and self.assume_attended and not results[0].row_finite and self._attends(graph, node):
+            self.attended.add(node.values[0])
+            return [replace(results[0], row_finite=True)]
+        return results
+
+    def _normalised(self, graph: Graph, node: Node, inputs: list[Range]) -> Range | None:
+        """What normalisation gives of finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
+        type_ = graph.type(node.inputs[0])
+        row = None if type_ is None else concrete(type_.shape[cast(int, dict(node.attrs)["axis"]) :])
+        if row is None or not inputs[0].finite:
+            return None
+        root = math.sqrt(math.prod(row))
+        scaled = self.domain.mul(Range.finite_input(-root, root), inputs[1])
+        return self.domain.add(scaled, inputs[2]) if len(inputs) > 2 else scaled
+
+    def _attends(self, graph: Graph, node: Node) -> bool:
+        """Whether ``Where(condition, a, b)`` is a mask of which the assumption may be made.
+
+        One branch hides (its entries are constants that count as -inf), the other is ordinary, and no row is hidden by the
+        constants of the condition alone.
+        """
+        condition, *branches = node.inputs
+        for attended, hidden in ((0, 1), (1, 0)):
+            numbers = self.value(graph, branches[hidden])
+            ordinary = self.known[branches[attended]]
+            if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
+                continue
+            if bool(np.all(numbers.astype(np.float64) < -_limit(graph.type(branches[hidden])))):
+                return self._leaves_rows(graph, condition, attended == 0)
+        return False
+
+    def _leaves_rows(self, graph: Graph, condition: int, positive: bool) -> bool:
+        """Whether the constants that the condition is a conjunction with (a disjunction if not ``positive``) hide no row."""
+        left = np.ones((1,), np.bool_)
+        stack = [(condition, positive)]
+        while stack:
+            value, truth = stack.pop()
+            numbers, maker = self.value(graph, value), graph.tables.makers.get(value)
+            if numbers is not None:
+                left = left & (numbers.astype(np.bool_) == truth)
+            elif maker is not None and maker[0].op == ("And" if truth else "Or"):
+                stack += [(v, truth) for v in maker[0].inputs]
+            elif maker is not None and maker[0].op == "Not":
+                stack.append((maker[0].inputs[0], not truth))
+        return bool(left.any(axis=-1).all())

@@ -12,12 +12,23 @@ import onnx
 
 from mugraph.domains import Real, Unsupported
 from mugraph.graph import Graph, Node
+from mugraph.node import bind_attrs
 from mugraph.onnx_io import Model
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
+from mugraph.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, symbol
 from rewriter.runtime_env import new_session
 
-__all__ = ["Error", "InputError", "bind_sizes", "check_data", "compare", "random_inputs", "reference_outputs", "worst"]
+__all__ = [
+    "Error",
+    "Evaluated",
+    "InputError",
+    "bind_sizes",
+    "check_data",
+    "compare",
+    "random_inputs",
+    "reference_outputs",
+    "worst",
+]
 
 _MOST_ELEMENTS = 1 << 31
 
@@ -186,35 +197,134 @@ def _is_float(array: np.ndarray) -> bool:
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
-    Opaque nodes run in onnxruntime in their own type. A value is dropped after its last use, and each weight is loaded
-    and widened once, for the one node that reads it.
+    Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
+    distance without its fraction) are those that the model's own types give: another choice would be another function, not
+    a more exact one. A value is dropped after its last use, and each weight is loaded and widened once, for the one node
+    that reads it.
     """
-    graph, domain = model.graph, Real(np.float64)
-    runs: list[dict[int, Any]] = [{model.values[name]: _widen(array) for name, array in feed.items()} for feed in feeds]
-    for name, default in model.defaults.items():
-        for values in runs:
-            values.setdefault(model.values[name], _widen(default.load()))
+    return _outputs(model, model.graph, feeds, exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A candidate run through the registry's definitions instead of in a session: where there is no kernel for it.
+
+    Every value has its own float type, as kernels leave it; what is narrower than 32 bits is computed in 32.
+    """
+
+    model: Model
+    graph: Graph
+
+    def run(self, names: None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """All outputs, as of a session's method of this name."""
+        return _outputs(self.model, self.graph, [feed], exact=False)[0]
+
+
+def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], exact: bool) -> list[list[np.ndarray]]:
+    """Outputs of a candidate through the registry's definitions; ``exact`` in float64, else in its values' own types."""
+
+    def made(value: int) -> int:
+        """The value under which the node that computes this one leaves it."""
+        found = graph.definition(value)
+        return value if found is None else found[0].values[found[1]]
+
     nodes = list(graph.nodes())
-    last = {value: node for node in nodes for value in node.inputs}
-    kept = set(graph.outputs)
+    last = {made(value): node for node in nodes for value in node.inputs}
+    kept = {made(value) for value in graph.outputs}
+    deciding, upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
+    runs = [_Values(model, feed, exact) for feed in feeds]
+    own = [_Values(model, feed, False) if upstream else None for feed in feeds]
     for node in nodes:
-        constants = {v: _widen(graph.tables.constants[v].load()) for v in node.inputs if v in graph.tables.constants}
-        for values in runs:
-            inputs = [constants[v] if v in constants else values[v] for v in node.inputs]
-            results: Sequence[Any]
-            if node.is_opaque:
-                results = _run_opaque(model, graph, node, inputs)
-            else:
-                try:
-                    results = get_operator(node.op).run(domain, node.attrs, inputs)
-                except Unsupported:
-                    results = _run_opaque(model, graph, node, inputs)
-            values.update(zip(node.values, results, strict=True))
-            for operand in node.inputs:
+        stored = {v: graph.tables.constants[v].load() for v in node.inputs if v in graph.tables.constants}
+        wide = {v: _widen(array) if exact else np.asarray(array) for v, array in stored.items()}
+        for values, narrow in zip(runs, own, strict=True):
+            results: Sequence[Any] = ()
+            if narrow is not None and node in upstream:
+                operands = [stored[v] if v in stored else narrow.known[made(v)] for v in node.inputs]
+                results = _computed(model, graph, node, operands, values.sizes, exact=False)
+                narrow.known.update(zip(node.values, results, strict=True))
+            if node not in deciding:
+                operands = [wide[v] if v in wide else values.known[made(v)] for v in node.inputs]
+                results = _computed(model, graph, node, operands, values.sizes, exact)
+            values.known.update(zip(node.values, results, strict=True))
+            for value, result in zip(node.values, results, strict=True):
+                _bind_shape(values.sizes, graph.type(value), np.shape(result))
+            for operand in map(made, node.inputs):
                 if last[operand] is node and operand not in kept:
-                    values.pop(operand, None)
-    constants = {v: _widen(graph.tables.constants[v].load()) for v in graph.outputs if v in graph.tables.constants}
-    return [[np.asarray(constants[v] if v in constants else values[v]) for v in graph.outputs] for values in runs]
+                    values.known.pop(operand, None)
+                    if narrow is not None:
+                        narrow.known.pop(operand, None)
+    settle = _widen if exact else np.asarray
+    constants = {v: settle(graph.tables.constants[v].load()) for v in graph.outputs if v in graph.tables.constants}
+    return [[np.asarray(constants[v] if v in constants else r.known[made(v)]) for v in graph.outputs] for r in runs]
+
+
+class _Values:
+    """What is known in one run: tensors by value, and the sizes of dimension symbols."""
+
+    def __init__(self, model: Model, feed: Mapping[str, np.ndarray], exact: bool) -> None:
+        settle = _widen if exact else np.asarray
+        self.known: dict[int, Any] = {model.values[name]: settle(array) for name, array in feed.items()}
+        for name, default in model.defaults.items():
+            self.known.setdefault(model.values[name], settle(default.load()))
+        self.sizes: dict[str, Dim] = {}
+        for name, type_ in model.inputs.items():
+            _bind_shape(self.sizes, type_, np.shape(feed[name]))
+
+
+def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
+    """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
+    types = graph.tables.types
+    deciding = set()
+    for node in nodes:
+        given, result = (types[node.inputs[0]], types[node.values[0]]) if node.op == "Cast" else (None, None)
+        if given is not None and result is not None and given.dtype in FLOATS and result.dtype not in (*FLOATS, DataType.BOOL):
+            deciding.add(node)
+    upstream, stack = set(deciding), list(deciding)
+    while stack:
+        for value in stack.pop().inputs:
+            found = graph.definition(value)
+            if found is not None and found[0] not in upstream:
+                upstream.add(found[0])
+                stack.append(found[0])
+    return frozenset(deciding), frozenset(upstream)
+
+
+def _computed(
+    model: Model, graph: Graph, node: Node, operands: Sequence[Any], sizes: Mapping[str, Dim], exact: bool
+) -> Sequence[Any]:
+    """A node's results: in float64, or in its values' own types."""
+    wide = operands if exact else [_computable(array) for array in operands]
+    single = not exact and not any(array.dtype == np.float64 for array in operands)
+    results: Sequence[Any]
+    if node.is_opaque:
+        results = _run_opaque(model, graph, node, operands)
+    else:
+        try:
+            results = get_operator(node.op).run(Real(np.float32 if single else np.float64), bind_attrs(node.attrs, sizes), wide)
+        except Unsupported:
+            results = _run_opaque(model, graph, node, operands)
+    if not exact:
+        results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
+    return results
+
+
+def _computable(array: Any) -> Any:
+    """An operand in a type that NumPy computes in: floats of less than 32 bits in 32."""
+    return array.astype(np.float32) if _is_float(array) and array.dtype.itemsize < 4 else array
+
+
+def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
+    """A result rounded to the float type of its value."""
+    array = np.asarray(result)
+    return array.astype(type_.dtype.numpy()) if type_ is not None and type_.dtype in FLOATS else array
+
+
+def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:
+    """Learns the sizes that dimension symbols have in a run from the shape of a value."""
+    for dim, size in zip(type_.shape if type_ is not None else (), shape, strict=False):
+        if isinstance(dim, SymDim) and dim == symbol(str(dim)):
+            bound.setdefault(str(dim), size)
 
 
 def _widen(array: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ def environment(provider: str) -> str:
 
 
 def _gpu_name() -> str:
+    """The first GPU's name and the driver's version."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        told = []
+    if told:
+        return ", driver ".join(part.strip() for part in told[0].split(","))
     try:
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except OSError:

@@ -1,30 +1,49 @@
-"""Cost-based backtracking over substitutions (TASO section 5, algorithm 2).
+"""Cost-based backtracking over substitutions and layouts (TASO section 5, algorithm 2).
 
 A *move* is a rule applied at every site of the model that looks the same (same rule, same operator signatures and operand
 types): repeated layers are rewritten together, so the number of candidates does not grow with the number of layers. The
 queue pops the cheapest candidate; a child is kept while its cost is below alpha times the best. Matches are found once
-per value and inherited by every candidate that left the values under the match alone.
+per value and inherited by every candidate that left the values under the match alone; what a match would redefine is
+found once, too. :mod:`rewriter.regions` makes the work independent of the number of layers.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from immutables import Map
 
-from mugraph.graph import Graph
-from rewriter.apply import apply_match
+from mugraph.graph import Definition, Graph, Node
+from mugraph.ops import NotExpressible, get_operator
+from rewriter.apply import plan_match, substitute_match
 from rewriter.cost.model import CostModel
+from rewriter.executed import Change, Executed, Runtime, live_values, reach, unshared
+from rewriter.layouts import wraps
 from rewriter.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.ranges import RangeOracle
+from rewriter.strategy import BACKTRACKING, Kind, Strategy, is_layout_rule
 from rules_db.rule import Rule
 
-__all__ = ["Candidate", "Limits", "Move", "Search", "Searched"]
+__all__ = [
+    "Candidate",
+    "Generator",
+    "Limits",
+    "Move",
+    "Search",
+    "Searched",
+    "Step",
+    "replay",
+    "retrace",
+    "retrace_sites",
+    "simplify",
+    "site_key",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +66,47 @@ class Limits:
     noise: float = 0.15
 
 
+_READS = " <- "
+
+
+def site_key(match: Match, key: Callable[[int], str]) -> str:
+    """What a match's outputs and the rule's variables stand for, by ``key`` (:meth:`mugraph.graph.Tables.key`)."""
+    outputs, operands = map(key, match.values), (f"{name}={key(value)}" for name, value in match.variables)
+    return "; ".join(outputs) + _READS + "; ".join(operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A move in terms that mean the same in another process or another graph.
+
+    Attributes:
+        keys: what identifies the sites (:func:`site_key`).
+    """
+
+    direction: Direction
+    keys: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A rule applied at one or more sites.
 
     Attributes:
-        sites: the output values of each match.
-        keys: what identifies each match across processes (:func:`site_key`).
+        matches: the sites.
         gain: microseconds saved, by the cost model.
     """
 
     direction: Direction
-    sites: tuple[tuple[int, ...], ...]
-    keys: tuple[str, ...]
+    matches: tuple[Match, ...]
     gain: float
 
+    @property
+    def sites(self) -> tuple[tuple[int, ...], ...]:
+        """The output values of each match."""
+        return tuple(match.values for match in self.matches)
 
-def site_key(graph: Graph, match: Match) -> str:
-    """A match in terms that are stable across processes: what its outputs and the rule's variables stand for."""
-    key = graph.tables.key
-    return "; ".join([*map(key, match.values), *(f"{name}={key(value)}" for name, value in match.variables)])
+    def step(self, key: Callable[[int], str]) -> Step:
+        return Step(self.direction, frozenset(site_key(match, key) for match in self.matches))
 
 
 Hits = Map[int, tuple[RootMatch, ...]]
@@ -75,12 +115,13 @@ Hits = Map[int, tuple[RootMatch, ...]]
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """A graph of the search with its price and how it was reached.
+    """A graph of the search, what the runtime makes of it, the price of that, and how it was reached.
 
     Its matches are found when it is expanded, from those of the nearest ancestor that was and the values changed since.
     """
 
     graph: Graph
+    executed: Executed
     cost: float
     moves: tuple[Move, ...]
     inherited: Hits = field(default_factory=Map)
@@ -98,10 +139,33 @@ class Searched:
     generated: int
     seconds: float
     stopped: str
+    interrupted: bool = False
+
+
+Generator = Callable[["Search", Candidate], Iterable[Candidate]]
+"""Proposes further children of a candidate, reached from it by :meth:`Search.take`."""
+
+
+@dataclass(slots=True)
+class _Site:
+    """What is known of a match, whichever candidate it is met in: its look, and what it would redefine."""
+
+    match: Match
+    look: object
+    plan: dict[int, Definition] | NoMatch | None = None
 
 
 class Search:
-    """One search over one model with one set of rules."""
+    """One search over one model with one set of rules.
+
+    Args:
+        rules: both directions of each are used where they can be.
+        progress: called after each expansion with their number, the cost of the start and the best cost.
+        strategy: which kinds of moves are tried in which order.
+        layouts: generators of layout moves that are worth trying as a whole; run where the strategy wants layouts.
+        kernels: generators of candidates with kernels of their own; run where the strategy wants substitutions.
+        runtime_directions: ids of the directions that the runtime applies by itself: candidates are priced as if it had.
+    """
 
     def __init__(
         self,
@@ -110,67 +174,98 @@ class Search:
         oracle: RangeOracle,
         limits: Limits,
         progress: Callable[[int, float, float], None] | None = None,
+        *,
+        strategy: Strategy = BACKTRACKING,
+        layouts: Sequence[Generator] = (),
+        kernels: Sequence[Generator] = (),
+        runtime_directions: Collection[str] = frozenset(),
     ) -> None:
         self.costs, self.oracle, self.limits, self.progress = costs, oracle, limits, progress
-        self.directions = compile_rules(rules)
+        self.strategy, self.layouts, self.kernels = strategy, tuple(layouts), tuple(kernels)
+        self._use(compile_rules(rules, costs.provider))
+        self.is_narrow = False
+        self._prices: dict[Node, float] = {}
+        self.runtime = Runtime([d for d in self.directions if d.id in runtime_directions], oracle, self.cost)
+
+    def _use(self, directions: Sequence[Direction]) -> None:
+        self.directions = list(directions)
         self.index = RootIndex(self.directions)
-        self._starts: dict[int, Candidate] = {}
         self.depth = max((d.depth for d in self.directions), default=0)
+        self._kinds: dict[str, Kind] = {}
+        self._starts: dict[int, Candidate] = {}
+        self._narrow: dict[frozenset[str], Search] = {}
+        self._single: dict[int, tuple[RootMatch, Match]] = {}
+        self._joined: dict[tuple[object, ...], tuple[list[list[RootMatch]], list[Match]]] = {}
+        self._sites: dict[int, _Site] = {}
+
+    def only(self, directions: Iterable[Direction]) -> Search:
+        """The search that knows these directions alone."""
+        chosen = {direction.id: direction for direction in directions}
+        ids = frozenset(chosen)
+        if self.is_narrow and ids.issubset(d.id for d in self.directions):
+            return self
+        if ids not in self._narrow:
+            narrow = Search((), self.costs, self.oracle, self.limits)
+            narrow._use([chosen[i] for i in sorted(chosen)])
+            narrow.is_narrow, narrow._prices, narrow.runtime = True, self._prices, self.runtime
+            self._narrow[ids] = narrow
+        return self._narrow[ids]
+
+    def cost(self, graph: Graph, node: Node) -> float:
+        """A node's cost, asked of the cost model once a search."""
+        price = self._prices.get(node)
+        if price is None:
+            price = self._prices[node] = self.costs.cost(graph, node)
+        return price
+
+    def price(self, graph: Graph) -> float:
+        """The cost of a graph; the sum does not depend on an order."""
+        return math.fsum(self.cost(graph, node) for node in graph.references)
 
     def start(self, graph: Graph) -> Candidate:
-        """The model as it came, priced; the same object each time, so that its matches are found once."""
+        """The model as it came, priced as it is executed; the same object each time, so that its matches are found once."""
         if graph.digest not in self._starts:
-            self._starts[graph.digest] = Candidate(graph, self.costs.total(graph), (), Map(), self._live_values(graph))
+            executed = self.runtime.of(graph)
+            self._starts[graph.digest] = Candidate(graph, executed, self.price(executed.graph), (), Map(), live_values(graph))
         return self._starts[graph.digest]
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset()) -> Searched:
         """Searches from ``graph``; rules whose id is in ``banned`` are left out. Ctrl-C stops with the best so far."""
         began = time.monotonic()
-        start = self.start(graph)
-        best = start.cost
-        counter = itertools.count()
-        queue: list[tuple[float, int, Candidate]] = [(start.cost, next(counter), start)]
-        seen = {graph.digest}
-        better: list[Candidate] = []
-        expanded = generated = idle = 0
-        stopped = "every candidate within alpha was tried"
+        course = _Course(self, graph, began + self.limits.seconds, banned)
+        interrupted = False
         try:
-            while queue:
-                cost, _, candidate = heapq.heappop(queue)
-                if cost > self.limits.alpha * best:
-                    break
-                if expanded >= self.limits.expansions or time.monotonic() - began > self.limits.seconds:
-                    stopped = "the budget was spent"
-                    break
-                if idle >= self.limits.patience:
-                    stopped = f"{idle} expansions brought nothing"
-                    break
-                expanded, idle = expanded + 1, idle + 1
-                for child in self.expand(candidate, best, began, banned):
-                    generated += 1
-                    if child.graph.digest in seen:
-                        continue
-                    seen.add(child.graph.digest)
-                    if child.cost < start.cost:
-                        better.append(child)
-                    if child.cost < best * (1 - 1e-9):
-                        best, idle = child.cost, 0
-                    if child.cost < self.limits.alpha * best:
-                        heapq.heappush(queue, (child.cost, next(counter), child))
-                if self.progress:
-                    self.progress(expanded, start.cost, best)
+            for kinds in self.strategy.phases:
+                course.phase(kinds)
         except KeyboardInterrupt:
-            stopped = "interrupted; the best so far was kept"
-        better.sort(key=lambda c: (c.cost, len(c.moves)))
-        return Searched(start, tuple(better), expanded, generated, time.monotonic() - began, stopped)
+            course.stopped, interrupted = "interrupted; the best so far was kept", True
+        better = sorted(course.better, key=lambda c: (c.cost, len(c.moves)))
+        seconds = time.monotonic() - began
+        return Searched(course.start, tuple(better), course.expanded, course.generated, seconds, course.stopped, interrupted)
 
-    def expand(self, candidate: Candidate, best: float, began: float, banned: frozenset[str]) -> Iterable[Candidate]:
-        """The children of a candidate: one a move, and one that takes every improving move in turn."""
+    def expand(
+        self,
+        candidate: Candidate,
+        slack: float,
+        deadline: float = math.inf,
+        banned: frozenset[str] = frozenset(),
+        kinds: frozenset[Kind] = frozenset(Kind),
+    ) -> Iterable[Candidate]:
+        """The children of a candidate: one a move, one that takes every improving move in turn, and what generators propose.
+
+        Args:
+            candidate: what to expand.
+            slack: microseconds by which a child may be dearer than the candidate.
+            deadline: the instant of :func:`time.monotonic` at which to stop.
+            banned: ids of rules to leave out.
+            kinds: the kinds of moves to try.
+        """
         improving: list[tuple[float, list[Match]]] = []
-        slack = self.limits.alpha * best - candidate.cost
-        for look, matches in self.group(candidate, banned).items():
-            if time.monotonic() - began > self.limits.seconds:
+        for look, matches in self.group(candidate, banned, kinds=kinds).items():
+            if time.monotonic() > deadline:
                 return
+            if self.layouts and wraps(matches[0].direction):
+                continue  # alone it only adds transpositions; the generators take it where several pay together
             child = self.take(candidate, matches, slack, same_look=isinstance(look, tuple))
             if child is None:
                 continue
@@ -186,9 +281,28 @@ class Search:
                 if following is not None and following.cost < current.cost:
                     current = following
             yield current
+        # Layouts and kernels are chosen for what rules cannot improve: their saving would push all that rules still could make
+        # of the candidate beyond alpha.
+        generators = (self.layouts if Kind.LAYOUT in kinds else ()) + (self.kernels if Kind.SUBSTITUTION in kinds else ())
+        for generator in generators if not improving else ():
+            for child in generator(self, candidate):
+                if not any(move.direction.rule.id in banned for move in child.moves):
+                    yield child
+                if time.monotonic() > deadline:
+                    return
+
+    def kind(self, direction: Direction) -> Kind:
+        """Whether a direction is a substitution or a layout move."""
+        if direction.rule.id not in self._kinds:
+            self._kinds[direction.rule.id] = Kind.LAYOUT if is_layout_rule(direction.rule) else Kind.SUBSTITUTION
+        return self._kinds[direction.rule.id]
 
     def group(
-        self, candidate: Candidate, banned: frozenset[str] = frozenset(), only: Direction | None = None
+        self,
+        candidate: Candidate,
+        banned: frozenset[str] = frozenset(),
+        only: Direction | None = None,
+        kinds: frozenset[Kind] = frozenset(Kind),
     ) -> Mapping[object, list[Match]]:
         """The candidate's matches by what they look like: rule, operand types and constants.
 
@@ -199,74 +313,152 @@ class Search:
         hits = self.hits(candidate)
         for value in sorted(v for v in hits if candidate.graph.is_live(v)):
             for hit in hits[value]:
-                if hit.direction.rule.id not in banned and only in (None, hit.direction):
+                if only in (None, hit.direction):
                     parts = partial.setdefault(hit.direction, [[] for _ in hit.direction.pattern])
                     parts[hit.root].append(hit)
         groups: dict[object, list[Match]] = {}
-        tables = candidate.graph.tables
         for direction, parts in sorted(partial.items(), key=lambda item: item[0].id):
-            matches = list(join(direction, parts))
+            if direction.rule.id in banned or (len(kinds) < len(Kind) and self.kind(direction) not in kinds):
+                continue
+            matches = self._join(direction, parts)
             looks: dict[object, list[Match]] = {}
             for match in matches:
-                look = tuple((tables.types[v], tables.constant[v]) for v in match.binding.values())
-                looks.setdefault((direction.id, look), []).append(match)
+                looks.setdefault(self._site(match, candidate.graph).look, []).append(match)
             groups.update(looks)
             if len(looks) > 1:
                 groups[direction.id] = matches
         return groups
+
+    def matches(self, candidate: Candidate, direction: Direction) -> list[Match]:
+        """A direction's matches, whatever they look like."""
+        groups = self.group(candidate, only=direction)
+        return groups.get(direction.id) or next(iter(groups.values()), [])
+
+    def _join(self, direction: Direction, parts: list[list[RootMatch]]) -> list[Match]:
+        """As :func:`rewriter.match.join`; the same objects where a candidate inherits the partial matches."""
+        if len(parts) == 1:
+            found = []
+            for hit in parts[0]:
+                if id(hit) not in self._single:
+                    self._single[id(hit)] = (hit, next(join(direction, [[hit]])))
+                found.append(self._single[id(hit)][1])
+            return found
+        key = (direction.id, *(tuple(map(id, part)) for part in parts))
+        if key not in self._joined:
+            self._joined[key] = (parts, list(join(direction, parts)))
+        return self._joined[key][1]
+
+    def _site(self, match: Match, graph: Graph) -> _Site:
+        site = self._sites.get(id(match))
+        if site is None:
+            types, constant = graph.tables.types, graph.tables.constant
+            look = (match.direction.id, tuple((types[v], constant[v]) for v in match.binding.values()))
+            site = self._sites[id(match)] = _Site(match, look)
+        return site
+
+    def apply(self, match: Match, graph: Graph) -> Graph | NoMatch:
+        """As :func:`rewriter.apply.apply_match`, with the guards decided and the replacement built once a match."""
+        site = self._site(match, graph)
+        if site.plan is None:
+            site.plan = self._written(match, graph, plan_match(match, graph, self.oracle))
+        return site.plan if isinstance(site.plan, NoMatch) else substitute_match(match, graph, site.plan)
+
+    def _written(self, match: Match, graph: Graph, plan: dict[int, Definition] | NoMatch) -> dict[int, Definition] | NoMatch:
+        """The plan, unless the model's opset has no form for an operator that it brings."""
+        tables, bound = graph.tables, set(match.binding.values())
+        stack = [] if isinstance(plan, NoMatch) else [node for node, _ in plan.values()]
+        while stack:
+            node = stack.pop()
+            types = [type_ for v in node.inputs if (type_ := tables.types[v]) is not None]
+            try:
+                if node.origin is None and not node.is_opaque:
+                    get_operator(node.op).to_onnx(node.attrs, types, self.costs.opset)
+            except NotExpressible as problem:
+                return NoMatch(str(problem), match.values[0])
+            stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
+        return plan
 
     def take(self, candidate: Candidate, matches: Sequence[Match], slack: float, same_look: bool = False) -> Candidate | None:
         """Applies a move; ``None`` where no site admits it, or where the first of equal sites shows that it costs too much.
 
         Args:
             candidate: where to apply it.
-            matches: the sites.
+            matches: the sites, of one direction.
             slack: microseconds by which the result may be dearer than the candidate.
             same_look: all sites are of one look (:meth:`group`).
         """
-        graph = candidate.graph
+        graph, executed = candidate.graph, candidate.executed
         done: list[Match] = []
         changed = set(candidate.changed) if candidate.found is None else set()
-        balance: Counter[tuple[str, float]] = Counter()
+        redefined, plain = set[int](), Counter[Node]()  # what is executed has yet to follow this
+        total: Change = Counter()
         for match in matches:
             if done and not match.still_holds(graph):
                 continue
-            applied = apply_match(match, graph, self.oracle)
+            applied = self.apply(match, graph)
             if isinstance(applied, NoMatch):
                 continue
-            if not done and same_look:
-                # Places that look the same cost the same: one of them tells whether the move is worth the others.
-                if self.costs.estimated_change(applied) * len(matches) > 4 * slack + 50:
-                    return None
-                if self.costs.change(0.0, applied) * len(matches) > slack + 1:
-                    return None
-            balance.update((n.op, self.costs.cost(applied, n)) for n in applied.removed)
-            balance.subtract((n.op, self.costs.cost(applied, n)) for n in applied.added)
-            changed.update(match.values)
-            changed.update(v for node in applied.added for v in node.values)
             graph = applied
             done.append(match)
+            redefined.update(match.values)
+            plain.update(applied.added)
+            plain.subtract(applied.removed)
+            changed.update(match.values)
+            changed.update(v for node in applied.added for v in node.values)
+            if same_look and len(done) == 1:
+                # Places that look the same cost the same: one of them tells whether the move is worth the others.
+                executed, total = self.runtime.follow(executed, graph, redefined, plain)
+                if self._sum(self.costs.estimate, executed.graph, total) * len(matches) > 4 * slack + 50:
+                    return None
+                if self._sum(self.cost, executed.graph, total) * len(matches) > slack + 1:
+                    return None
+                redefined, plain = set(), Counter()
         if not done:
             return None
+        if redefined:
+            executed, change = self.runtime.follow(executed, graph, redefined, plain)
+            total = Counter(total)
+            total.update(change)
         # Nodes of one signature on both sides cancel: only what really differs is subject to the noise of measuring.
-        gain = sum(price * count for (_, price), count in balance.items())
-        lost = sum(price * count for (_, price), count in balance.items() if count > 0)
-        if 0 < gain < self.limits.noise * lost:
+        balance: Counter[tuple[str, float]] = Counter()
+        for node, count in total.items():
+            balance[node.op, self.cost(executed.graph, node)] -= count
+        gain = math.fsum(price * count for (_, price), count in balance.items())
+        lost = math.fsum(price * count for (_, price), count in balance.items() if count > 0)
+        # A layout is chosen as a whole, with its transpositions: it is that saving that noise is held against.
+        if 0 < gain < self.limits.noise * lost and not wraps(done[0].direction):
             gain = 0.0
-        move = Move(
-            done[0].direction,
-            tuple(m.values for m in done),
-            tuple(site_key(graph, m) for m in done),
-            gain,
-        )
+        move = Move(done[0].direction, tuple(done), gain)
         inherited = candidate.inherited if candidate.found is None else candidate.found
-        return Candidate(graph, candidate.cost - gain, (*candidate.moves, move), inherited, frozenset(changed))
+        return Candidate(graph, executed, candidate.cost - gain, (*candidate.moves, move), inherited, frozenset(changed))
+
+    @staticmethod
+    def _sum(price: Callable[[Graph, Node], float], graph: Graph, change: Change) -> float:
+        """Microseconds by which a change makes a graph dearer."""
+        return math.fsum(price(graph, node) * count for node, count in change.items())
+
+    def fused(self, candidate: Candidate) -> Candidate:
+        """The candidate after all that the runtime does by itself, as moves: some rules are over what it fuses."""
+        narrow = self.only(self.runtime.directions)
+        current = Candidate(
+            candidate.graph, candidate.executed, candidate.cost, candidate.moves, Map(), live_values(candidate.graph)
+        )
+        seen, changed = {current.graph.digest}, True
+        while changed:
+            changed = False
+            for direction in narrow.directions:
+                matches = [match for match in narrow.matches(current, direction) if unshared(match, current.graph)]
+                following = narrow.take(current, matches, math.inf) if matches else None
+                if following is not None and following.graph.digest not in seen:
+                    seen.add(following.graph.digest)
+                    current, changed = following, True
+        return Candidate(current.graph, current.executed, current.cost, current.moves, Map(), live_values(current.graph))
 
     def hits(self, candidate: Candidate) -> Hits:
         """The candidate's matches of single pattern outputs."""
         if candidate.found is None:
             graph, updated = candidate.graph, candidate.inherited.mutate()
-            for value in self._reach(graph, candidate.changed):
+            for value in sorted(reach(graph, candidate.changed, self.depth)):
                 found = tuple(find_root_matches(graph, self.index, value)) if graph.is_live(value) else ()
                 if found:
                     updated[value] = found
@@ -275,54 +467,124 @@ class Search:
             candidate.found = updated.finish()
         return candidate.found
 
-    def _live_values(self, graph: Graph) -> frozenset[int]:
-        values = [v for node in graph.references for v in node.values]
-        return frozenset(v for v in (*values, *graph.definitions) if graph.is_live(v))
 
-    def _reach(self, graph: Graph, changed: Iterable[int]) -> list[int]:
-        """The changed values and what stands at most a pattern's depth downstream of them."""
-        frontier, reached = set(changed), set(changed)
-        owners: dict[int, set[int]] = {}
-        for value, (node, _) in graph.definitions.items():
-            owners.setdefault(node.index, set()).add(value)
-        for _ in range(self.depth):
-            following: set[int] = set()
-            for value in frontier:
-                for node in graph.users.get(value, ()):
-                    following.update(node.values)
-                    following.update(owners.get(node.index, ()))
-            frontier = following - reached
-            reached |= following
-        return sorted(reached)
+class _Course:
+    """The running state of a search."""
+
+    def __init__(self, search: Search, graph: Graph, deadline: float, banned: frozenset[str]) -> None:
+        start = search.start(graph)
+        self.search, self.start, self.deadline, self.banned = search, start, deadline, banned
+        self.best = start
+        self.better: list[Candidate] = []
+        self.expanded = self.generated = 0
+        self.stopped = ""
+
+    def phase(self, kinds: frozenset[Kind]) -> None:
+        """Expands candidates by moves of these kinds, from the best so far on."""
+        search, limits = self.search, self.search.limits
+        alpha = search.strategy.alpha(limits.alpha)
+        counter = itertools.count()
+        queue: list[tuple[float, int, Candidate]] = [(self.best.cost, next(counter), self.best)]
+        seen = {self.best.graph.digest, self.start.graph.digest}
+        if self.search.runtime.directions and (fused := search.fused(self.best)).graph.digest not in seen:
+            seen.add(fused.graph.digest)
+            heapq.heappush(queue, (fused.cost, next(counter), fused))
+        idle = 0
+        self.stopped = "every candidate within alpha was tried"
+        while queue:
+            cost, _, candidate = heapq.heappop(queue)
+            if cost > alpha * self.best.cost:
+                return
+            if self.expanded >= limits.expansions or time.monotonic() > self.deadline:
+                self.stopped = "the budget was spent"
+                return
+            if idle >= limits.patience:
+                self.stopped = f"{idle} expansions brought nothing"
+                return
+            idle += 1
+            kept, improved = self.expand(candidate, alpha * self.best.cost - candidate.cost, alpha, kinds, seen)
+            idle = 0 if improved else idle
+            for child in kept:
+                heapq.heappush(queue, (child.cost, next(counter), child))
+            if search.progress:
+                search.progress(self.expanded, self.start.cost, self.best.cost)
+
+    def expand(
+        self, candidate: Candidate, slack: float, alpha: float, kinds: frozenset[Kind], seen: set[int]
+    ) -> tuple[list[Candidate], bool]:
+        """The children that are worth expanding, and whether one is the best so far."""
+        kept: list[Candidate] = []
+        before = self.best
+        self.expanded += 1
+        for child in self.search.expand(candidate, slack, self.deadline, self.banned, kinds):
+            self.generated += 1
+            if child.graph.digest in seen:
+                continue
+            seen.add(child.graph.digest)
+            if child.cost < self.start.cost:
+                self.better.append(child)
+            if child.cost < self.best.cost * (1 - 1e-9):
+                self.best = child
+            if child.cost < alpha * self.best.cost:
+                kept.append(child)
+        return kept, self.best is not before
+
+
+def retrace(search: Search, graph: Graph, steps: Sequence[Step], key: Callable[[int], str]) -> Candidate:
+    """Takes steps from the model as it came, as far as they apply; only the directions in question are matched.
+
+    Args:
+        search: lends costs and limits.
+        graph: the model.
+        steps: what to do.
+        key: what the steps' keys call a value.
+    """
+    return retrace_sites(search, graph, steps, key)[0]
+
+
+def retrace_sites(search: Search, graph: Graph, steps: Sequence[Step], key: Callable[[int], str]) -> tuple[Candidate, list[int]]:
+    """As :func:`retrace`, with the number of sites at which each step was taken."""
+    narrow = search.only(step.direction for step in steps)
+    candidate = narrow.start(graph)
+    sites = []
+    for step in steps:
+        found = _at(narrow.matches(candidate, step.direction), step, key)
+        following = narrow.take(candidate, found, math.inf) if found else None
+        sites.append(0 if following is None else len(following.moves[-1].matches))
+        candidate = following or candidate
+    return candidate, sites
+
+
+def _at(matches: Sequence[Match], step: Step, key: Callable[[int], str]) -> list[Match]:
+    """The matches at a step's sites; where a move that is not taken changed what one reads, another match at its outputs."""
+    places = {site.partition(_READS)[0] for site in step.keys}
+    chosen: dict[tuple[int, ...], Match] = {}
+    exact: set[tuple[int, ...]] = set()
+    for match in matches:
+        site = site_key(match, key)
+        if site in step.keys and match.values not in exact:
+            exact.add(match.values)
+            chosen[match.values] = match
+        elif site.partition(_READS)[0] in places:
+            chosen.setdefault(match.values, match)
+    return list(chosen.values())
 
 
 def replay(search: Search, graph: Graph, moves: Sequence[Move]) -> Candidate:
-    """Applies recorded moves again, as far as they still apply."""
-    candidate = search.start(graph)
-    for move in moves:
-        wanted = set(move.keys)
-        found = {}
-        for matches in search.group(candidate, only=move.direction).values():
-            for match in matches:
-                key = site_key(graph, match)
-                if key in wanted:
-                    found[key] = match
-        following = search.take(candidate, list(found.values()), float("inf")) if found else None
-        if following is not None:
-            candidate = following
-    return candidate
+    """Takes recorded moves again, as far as they still apply."""
+    key = graph.tables.key
+    return retrace(search, graph, [move.step(key) for move in moves], key)
 
 
 def simplify(search: Search, graph: Graph, candidate: Candidate, tolerance: float = 0.02) -> Candidate:
     """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving."""
     allowed = candidate.cost + tolerance * max(search.start(graph).cost - candidate.cost, 0.0) + 1e-6
+    narrow = search.only(move.direction for move in candidate.moves)
     index = len(candidate.moves) - 1
     while index >= 0:
-        shorter = replay(search, graph, [m for i, m in enumerate(candidate.moves) if i != index])
+        steps = [move.step(graph.tables.key) for i, move in enumerate(candidate.moves) if i != index]
+        shorter = retrace(narrow, graph, steps, graph.tables.key)
         if shorter.cost <= allowed:
             candidate = shorter
         index = min(index, len(candidate.moves)) - 1
     return candidate
-
-
-__all__ += ["replay", "simplify", "site_key"]

@@ -5,11 +5,13 @@ Attribute values (strides, pads, axes, ...) become attribute variables, subterms
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mugraph.interp import infer_types
-from mugraph.node import AttrValue, AttrVar, Term, open_names, substitute, var, variables, walk
+from mugraph.node import AttrValue, AttrVar, Term, open_names, rebuild, substitute, var, variables, walk
 from mugraph.shape import SymDim
 from rulegen.certify.prover import weakest
 from rulegen.prune import replace as substitute_terms
@@ -19,24 +21,25 @@ from rules_db.check import check, instantiate
 from rules_db.condition import Condition
 from rules_db.rule import Rule
 
-__all__ = ["generalise_attrs", "generalise_terms"]
+__all__ = ["generalise_attrs", "generalise_numbers", "generalise_terms"]
 
 _Place = tuple[str, str]
 """An attribute's name and the text of its value: what becomes one variable wherever it occurs."""
 
 
-def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
+def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[str] = ()) -> Rule:
     """The rule with an attribute variable for every value that only passes through its proof.
 
     Equal values of attributes of one name become one variable, throughout rule and certificate; the checker decides whether
     the proof still stands. All are tried together, then one after another. A variable that neither side alone would bind
-    in a match of the other is no use, and stays a value.
+    in a match of the other is no use, and stays a value, and so do the attributes named in ``keep``.
     """
     places: dict[_Place, AttrValue] = {}
     for term in walk([*rule.source, *rule.target]):
         if term.op not in ("Var", "Const"):
             is_constant = not term.inputs  # whose shape is all that is known of it
-            places |= {(name, repr(value)): value for name, value in term.attrs if is_constant or not _is_open(value)}
+            closed = [(name, value) for name, value in term.attrs if is_constant or not _is_open(value)]
+            places |= {(name, repr(value)): value for name, value in closed if name not in keep}
     opened = _opened(rule, places, axioms) if places else None
     if opened is not None or len(places) < 2:
         return opened or rule
@@ -47,6 +50,53 @@ def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
         if opened is not None:
             best, chosen = opened, {**chosen, place: value}
     return best
+
+
+def generalise_numbers(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
+    """The rule with an attribute variable for every floating-point number that only passes through its proof.
+
+    A number is one variable wherever it occurs, in constants and in attributes: the epsilon that is added to a variance is
+    that of the normalisation. The checker decides which numbers the proof does look at; a product that it takes of two
+    becomes a condition of the rule. All numbers are tried together, then one after another.
+    """
+    numbers = [v for t in walk([*rule.source, *rule.target]) for _, v in t.attrs if isinstance(v, float)]
+    numbers = list(dict.fromkeys(n for n in numbers if math.isfinite(n)))
+    opened = _with_numbers(rule, numbers, axioms) if numbers else None
+    if opened is not None:
+        return opened
+    for count in range(len(numbers), 0, -1):
+        for chosen in itertools.combinations(numbers, count) if len(numbers) <= _MOST_NUMBERS else ():
+            opened = _with_numbers(rule, chosen, axioms)
+            if opened is not None:
+                return opened
+    return rule
+
+
+_MOST_NUMBERS = 7
+"""Of so many different numbers all choices are tried."""
+
+
+def _with_numbers(rule: Rule, numbers: Sequence[float], axioms: Mapping[str, Axiom]) -> Rule | None:
+    """The rule with variables in place of numbers, if it is proved."""
+    names = [name for name in (f"number{i or ''}" for i in range(len(numbers) + len(rule.attrs))) if name not in rule.attrs]
+    variables = {number: AttrVar(name) for number, name in zip(numbers, names, strict=False)}
+
+    def open_(value: AttrValue) -> AttrValue:
+        return variables.get(value, value) if isinstance(value, float) else value
+
+    def side(root: Term) -> Term:
+        return rebuild(root, lambda leaf: Term(leaf.op, tuple((k, open_(v)) for k, v in leaf.attrs), (), leaf.out), open_)
+
+    instances = tuple(
+        replace(i, terms=tuple((k, side(t)) for k, t in i.terms), attrs=tuple((k, open_(v)) for k, v in i.attrs))
+        for i in rule.certificate.instances
+    )
+    attrs = {**rule.attrs, **{variable.name: number for number, variable in variables.items()}}
+    source, target = tuple(map(side, rule.source)), tuple(map(side, rule.target))
+    proved = _proved(replace(rule, source=source, target=target, attrs=attrs), instances, axioms, side)
+    # A number that another one fixes stays: models hold it rounded, which a match allows for and a condition does not.
+    fixed = proved is not None and any(not c.terms() and len(c.open_names()) == 1 for c in proved.conditions)
+    return None if fixed else proved
 
 
 def generalise_terms(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
@@ -107,18 +157,26 @@ def _opened(rule: Rule, places: Mapping[_Place, AttrValue], axioms: Mapping[str,
     bound = [set(_open_in(roots)) for roots in (source, target)]
     if not (bound[0] <= bound[1] or bound[1] <= bound[0]):
         return None
-    attrs = {names[place]: value for place, value in places.items()}
+    attrs = {**rule.attrs, **{names[place]: value for place, value in places.items()}}
     instances = tuple(_instance(instance, axioms[instance.axiom], variables) for instance in rule.certificate.instances)
+    return _proved(replace(rule, source=source, target=target, attrs=attrs), instances, axioms, lambda t: _replace(t, variables))
+
+
+def _proved(
+    rule: Rule, instances: Sequence[Instance], axioms: Mapping[str, Axiom], open_term: Callable[[Term], Term]
+) -> Rule | None:
+    """The rule with this proof and the conditions that it needs, if the checker accepts it."""
     try:
-        wanted = [c for instance in instances for c in instantiate(instance, axioms, attrs).conditions if c.predicate != "typed"]
+        steps = [instantiate(instance, axioms, rule.attrs) for instance in instances]
     except ValueError:
         return None
+    wanted = [c for step in steps for c in step.conditions if c.predicate != "typed"]
     conditions = weakest(wanted, rule.types)
     conditions += [c for c in dict.fromkeys(wanted) if not c.terms() and any(map(_is_open, c.arguments))]
-    conditions += [Condition("typed", side(c.terms())) for c in rule.conditions if c.predicate == "typed"]
+    conditions += [Condition("typed", tuple(map(open_term, c.terms()))) for c in rule.conditions if c.predicate == "typed"]
     certificate = Certificate(tuple(sorted(instances, key=str)))
-    opened = replace(rule, source=source, target=target, conditions=tuple(conditions), certificate=certificate, attrs=attrs)
-    return None if check(opened, axioms) else opened
+    proved = replace(rule, conditions=tuple(conditions), certificate=certificate)
+    return None if check(proved, axioms) else proved
 
 
 def _open_in(roots: Iterable[Term]) -> Iterable[str]:

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.domains.base import Array, Unsupported
+from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term
 from mugraph.shape import DataType, ShapeError, TensorType, Undecided, concrete
-from rulegen.candidates import Candidate, FloatVerdict, float_test, symbols_of
+from rulegen.candidates import Candidate, FloatVerdict, float_test, repeat_halves, symbols_of
 from rulegen.certify.refute import assignments, random_input, same_residues, specialise
 from rulegen.certify.second import z3check
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.check import MALFORMED, check
-from rules_db.condition import RANGE_PREDICATES, Facts
+from rules_db.condition import RANGE_PREDICATES, Condition, Facts
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.rule import FloatClass, Rule
 from rules_db.store import Entry
@@ -153,7 +153,7 @@ def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -
         return _Result(False, failures)
     reasons = check(rule, axioms)
     for reason in reasons:
-        fail("evidence" if rule.certificate.kind == "tested" else "certificate", reason)
+        fail("certificate" if rule.certificate.kind == "axioms" else "evidence", reason)
     if any(reason.startswith(MALFORMED) for reason in reasons):
         return _Result(False, failures)
     if rule.certificate.kind == "axioms":
@@ -181,7 +181,7 @@ def _float_class(rule: Rule, seed: int) -> str | None:
     worse: list[FloatVerdict] = []
     for turn in range(_FLOAT_RUNS):
         try:
-            measured = float_test(candidate, symbols, seed + turn, draws=1)
+            measured = float_test(candidate, symbols, seed + turn, sample.conditions, draws=1)
         except (Unsupported, ShapeError, Undecided):
             return None
         if classes.index(measured.float_class) > classes.index(rule.float_class):
@@ -235,8 +235,8 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
                 return runs, "the sides' types differ under the sample types"
             where = ", ".join(f"{name}:{type_}" for name, type_ in types.items())
             runs += 1
-            problem = _floats(pairs, types, generator, bool(about_values))
-            if not problem and not only_real:
+            problem = _floats(pairs, types, generator, about_values)
+            if not problem and not only_real and not any(c.predicate == "repeats" for c in about_values):
                 problem = _fields(pairs, types, generator, seed, turn)
             if problem:
                 return runs, f"{problem} at {where}"
@@ -246,14 +246,18 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
 
 
 def _floats(
-    pairs: Sequence[tuple[Term, Term]], types: Mapping[str, TensorType], generator: np.random.Generator, positive: bool
+    pairs: Sequence[tuple[Term, Term]],
+    types: Mapping[str, TensorType],
+    generator: np.random.Generator,
+    about: Sequence[Condition],
 ) -> str | None:
-    inputs: dict[str, Array] = {}
+    positive = any(c.predicate != "repeats" for c in about)
+    inputs: dict[str, np.ndarray] = {}
     for name, type_ in types.items():
         drawn = generator.standard_normal(concrete(type_.shape))
         inputs[name] = drawn > 0 if type_.dtype == DataType.BOOL else np.abs(drawn) + 0.1 if positive else drawn
     try:
-        values = evaluate([term for pair in pairs for term in pair], Real(), inputs)
+        values = evaluate([term for pair in pairs for term in pair], Real(), repeat_halves(inputs, about))
     except Unsupported:
         return None
     for number, (source, target) in enumerate(pairs):

@@ -20,6 +20,7 @@ from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, e
 from rulegen.certify import refute
 from rulegen.enumerate import Enumeration, dim_sizes
 from rulegen.fingerprint import mix
+from rules_db.condition import Condition
 from rules_db.rule import FloatClass, Side, dim_symbols
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "candidate_types",
     "float_test",
     "multi_output_pairs",
+    "repeat_halves",
     "retest",
     "single_pairs",
     "symbols_of",
@@ -233,6 +235,17 @@ _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}
 _CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ReduceSum", "ReduceMean", "Softmax", "AveragePool", "GlobalAveragePool"})
 
 
+def repeat_halves(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
+    """Inputs for which conditions ``repeats`` of variables hold: the second half of an axis is the first again."""
+    repeated = dict(inputs)
+    for condition in conditions:
+        if condition.predicate == "repeats" and isinstance(condition.arguments[0], Term) and condition.arguments[0].is_var:
+            name, axis = condition.arguments[0].name, int(condition.arguments[1])  # type: ignore[arg-type]
+            half = np.split(repeated[name], 2, axis)[0]
+            repeated[name] = np.concatenate([half, half], axis)
+    return repeated
+
+
 def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
     """Inputs of float64: ``normal``, ``positive``, or ``special``, normal with some NaN."""
     generator = np.random.default_rng([seed, len(kind)])
@@ -251,9 +264,12 @@ def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], 
     return drawn
 
 
-def _worst(candidate: Candidate, kind: str, dtype: np.dtype, seed: int, sizes: Mapping[str, int]) -> float:
+def _worst(
+    candidate: Candidate, kind: str, dtype: np.dtype, seed: int, sizes: Mapping[str, int], conditions: Sequence[Condition]
+) -> float:
     """The worst relative error over the outputs; 0 is bit-identical, infinity says that NaN or infinity differ."""
-    drawn = {k: v if v.dtype == bool else v.astype(dtype) for k, v in _draw(kind, candidate.types, sizes, seed).items()}
+    inputs = repeat_halves(_draw(kind, candidate.types, sizes, seed), conditions)
+    drawn = {k: v if v.dtype == bool else v.astype(dtype) for k, v in inputs.items()}
     roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
     with np.errstate(all="ignore"):
         values = evaluate(roots, Real(dtype), drawn)
@@ -271,11 +287,14 @@ def _worst(candidate: Candidate, kind: str, dtype: np.dtype, seed: int, sizes: M
     return worst
 
 
-def float_test(candidate: Candidate, symbols: Sequence[str], seed: int, draws: int = 4) -> FloatVerdict:
+def float_test(
+    candidate: Candidate, symbols: Sequence[str], seed: int, conditions: Sequence[Condition] = (), *, draws: int = 4
+) -> FloatVerdict:
     """Runs both sides in float32 and float16 on random inputs and classifies the difference.
 
     ``exact``: bit-identical in every draw, and the sums of products are the same on both sides; ``reassociates``: within
-    what rounding of a few operations explains; ``approximates``: worse, but the answer is kept.
+    what rounding of a few operations explains; ``approximates``: worse, but the answer is kept. Of ``conditions`` those that
+    random inputs can be made to meet are met.
     """
     kinds = ["normal", "positive"]
     if any(term.op == "IsNaN" for term in walk((*candidate.source, *candidate.target))):
@@ -284,7 +303,7 @@ def float_test(candidate: Candidate, symbols: Sequence[str], seed: int, draws: i
     for kind in kinds:
         for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
             errors[kind, dtype] = max(
-                _worst(candidate, kind, dtype, seed + d, _float_sizes(candidate, symbols, d)) for d in range(draws)
+                _worst(candidate, kind, dtype, seed + d, _float_sizes(candidate, symbols, d), conditions) for d in range(draws)
             )
     single, half = np.dtype(np.float32), np.dtype(np.float16)
     guarded = any(errors[kind, single] > _LOST[single] for kind in kinds if kind != "positive")

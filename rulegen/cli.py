@@ -22,14 +22,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import rules_db
+from mugraph.onnx_io import ModelError, load
 from mugraph.text import format_term, format_value
 from rulegen.audit import audit as audit_rules
 from rulegen.certify.properties import properties_report
-from rulegen.explain import EquationError, explain, parse_let, proof_in_words
+from rulegen.cuts import Cutting
+from rulegen.explain import EquationError, explain, parse_let, proof_in_words, typing_text
 from rulegen.grow import GENERATOR_VERSION, Growth, Stage, grow, on_tests
 from rulegen.importing import Status, counts, default_rules, import_file, known_rules
 from rulegen.journal import Journal
 from rulegen.merge import merge
+from rulegen.mine import mine
+from rulegen.mugraphs.enumerate import GOALS, Goal, search
 from rulegen.picture import svg
 from rulegen.workloads import GROUPS, WORKLOADS, Workload
 from rules_db.axioms import AxiomError
@@ -58,8 +62,14 @@ def cli() -> None:
     """Generates, certifies and audits rewrite rules."""
 
 
-def _group(context: click.Context, parameter: click.Parameter, name: str) -> tuple[str, tuple[Workload, ...]]:
-    """The parts of a group, or one part alone."""
+def _group(context: click.Context, parameter: click.Parameter, name: str | None) -> tuple[str, tuple[Workload, ...]]:
+    """The parts of a group, or one part alone; none with ``--levels block``, whose programs have names of their own."""
+    if context.params.get("levels") == "block":
+        if name is not None and name not in GOALS:
+            raise click.BadParameter(f"unknown program '{name}'; known programs: {', '.join(GOALS)}")
+        return name or "", ()
+    if name is None:
+        raise click.MissingParameter(ctx=context, param=parameter)
     if name in GROUPS:
         return name, GROUPS[name]
     if name in WORKLOADS:
@@ -134,7 +144,21 @@ _fresh = click.option("--fresh", is_flag=True, help="Do not resume: forget what 
 
 
 @cli.command("grow")
-@click.option("--group", callback=_group, required=True, metavar="NAME", help=f"One of {', '.join(GROUPS)}, or a part of one.")
+@click.option(
+    "--levels",
+    type=click.Choice(["kernel", "block"]),
+    default="kernel",
+    show_default=True,
+    is_eager=True,
+    help="Kernel graphs, or block graphs that compute a given kernel graph.",
+)
+@click.option("--max-block-ops", type=click.IntRange(min=1), default=4, show_default=True, help="Of a block graph.")
+@click.option(
+    "--group",
+    callback=_group,
+    metavar="NAME",
+    help=f"One of {', '.join(GROUPS)}, or a part of one; with --levels block one of {', '.join(GOALS)}, all where left out.",
+)
 @click.option("--max-ops", type=click.IntRange(min=1), help="Greatest number of operators a side; default: the group's.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
@@ -143,6 +167,8 @@ _fresh = click.option("--fresh", is_flag=True, help="Do not resume: forget what 
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
 @_fresh
 def grow_command(
+    levels: str,
+    max_block_ops: int,
     group: tuple[str, tuple[Workload, ...]],
     max_ops: int | None,
     seed: int,
@@ -162,6 +188,9 @@ def grow_command(
         with RuleStore.open(rules) as store:
             store.check_writable()
     name, parts = group
+    if levels == "block":
+        _grow_blocks([GOALS[name]] if name else list(GOALS.values()), max_block_ops, seed, rules, out)
+        return
     growths, journals = _grow(parts, max_ops, seed, fresh)
     for growth in growths if with_tests else ():
         growth.rules += on_tests(growth)
@@ -183,12 +212,101 @@ def grow_command(
     _contradicted(growths)
 
 
+def _grow_blocks(goals: Sequence[Goal], max_ops: int, seed: int, rules: str | None, out: Path | None) -> None:
+    """Every block graph of at most so many operators that computes one of the programs."""
+    with _progress().status("enumerating block graphs"):
+        found = [search(goal, max_ops, seed) for goal in goals]
+    console = _out()
+    headings = ("program", "states", "pruned", "candidates", "refuted", "rules", "seconds")
+    table = Table(*headings)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in found:
+        numbers = (one.states, one.pruned, one.candidates, one.refuted, len(one.rules))
+        table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}")
+    console.print(table)
+    grown = [rule for one in found for rule in one.rules]
+    if out is not None:
+        write_text(out, format_rules(grown))
+    if rules is not None:
+        with RuleStore.open(rules) as store:
+            console.print(f"{store.add_all(grown)} new rules in {escape(rules)}")
+    if out is None and rules is None:
+        for rule in grown:
+            console.print(f"{rule.id} {rule.float_class:<12} {rule}", markup=False)
+
+
 def _contradicted(growths: Iterable[Growth]) -> None:
     """Reports proofs that random inputs contradict: an operator property is wrong. Exits with 1 where there are any."""
     suspicious = [candidate for growth in growths for candidate in growth.suspicious]
     for candidate in suspicious:
         _out().print(f"proof contradicted: {candidate}", markup=False)
     if suspicious:
+        sys.exit(1)
+
+
+def mined_text(rules: Sequence[Rule], seed: int) -> str:
+    """The text of mined rules: a header that says how they came about, then the rules."""
+    header = (
+        f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) on the models of tools/spellings.py.\n"
+        "# To change it, change these or the operator properties and run 'make rules'.\n\n"
+    )
+    return header + format_rules(rules)
+
+
+@cli.command("mine")
+@click.argument(
+    "models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="MODEL..."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.rules", help="Write the rules as text.")
+@click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
+@click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@click.option("--leaves", type=click.IntRange(1, 8), default=Cutting.leaves, show_default=True, help="Of a cone, at most.")
+@click.option("--operators", type=click.IntRange(1, 40), default=Cutting.operators, show_default=True, help="Of a cone, at most.")
+def mine_command(
+    models: tuple[Path, ...],
+    out: Path | None,
+    rules: str | None,
+    unproved: Path | None,
+    seed: int,
+    leaves: int,
+    operators: int,
+) -> None:
+    """Finds rules for what models spell out.
+
+    The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
+    and with smaller pieces; what agrees in numbers and is proved becomes a rule.
+    """
+    for file in filter(None, (out, unproved)):
+        check_writable(file)
+    if rules is not None:
+        with RuleStore.open(rules) as store:
+            store.check_writable()
+    graphs = {}
+    for path in sorted(models):
+        try:
+            graphs[path.stem] = load(path).graph
+        except ModelError as problem:
+            raise StoreError(str(problem)) from None
+    with _bar("mine") as show:
+        found = mine(graphs, Cutting(leaves=leaves, operators=operators), seed, show)
+    if out is not None:
+        write_text(out, mined_text(found.rules, seed))
+    if unproved is not None:
+        write_text(unproved, "".join(f"{pair} | {typing_text(pair.types)}\n" for pair in found.unproved))
+    console = _out()
+    counted = f"{found.cones:,} cones, {len(found.rules)} rules, {len(found.unproved)} pairs without a proof"
+    console.print(f"{len(graphs)} models, {counted}", markup=False)
+    if rules is not None:
+        with RuleStore.open(rules) as store:
+            console.print(f"{store.add_all(found.rules)} new rules in {escape(rules)}")
+    if out is None and rules is None:
+        for rule in found.rules:
+            console.print(f"{rule.id} {rule.float_class:<12} {rule}", markup=False)
+    for pair in found.suspicious:
+        console.print(f"proof contradicted: {pair}", markup=False)
+    if found.suspicious:
         sys.exit(1)
 
 
@@ -229,13 +347,14 @@ def stats_command(rules: str | None) -> None:
     from operator properties, or tested within a bound. Guards and proof steps are averages.
     """
     found = open_rules(rules)
-    headings = ("group", "rules", "multi", "exact", "reassoc", "approx", "proved", "tested", "guards", "steps")
+    headings = ("group", "rules", "multi", "exact", "reassoc", "approx", "proved", "tested", "interpreted", "guards", "steps")
     table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[1:]:
         column.justify = "right"
     groups: dict[str, list[Rule]] = {}
     for rule in found:
         groups.setdefault(rule.provenance.get("group", "-"), []).append(rule)
+    table.columns[0].min_width = max(map(len, ["all", *groups]))
     for name, members in [*sorted(groups.items()), *([("all", found)] if len(groups) > 1 else [])]:
         classes, kinds = Counter(rule.float_class for rule in members), Counter(rule.certificate.kind for rule in members)
         table.add_row(
@@ -243,7 +362,7 @@ def stats_command(rules: str | None) -> None:
             str(len(members)),
             str(sum(len(rule.source) > 1 for rule in members)),
             *(str(classes[float_class]) for float_class in FloatClass),
-            *(str(kinds[kind]) for kind in ("axioms", "tested")),
+            *(str(kinds[kind]) for kind in ("axioms", "tested", "interpreted")),
             f"{sum(len(rule.conditions) for rule in members) / len(members):.1f}",
             f"{sum(len(rule.certificate.instances) for rule in members) / len(members):.1f}",
         )

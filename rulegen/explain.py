@@ -36,6 +36,7 @@ __all__ = [
     "parse_equation",
     "parse_let",
     "proof_in_words",
+    "typing_text",
 ]
 
 
@@ -61,8 +62,9 @@ def proof_in_words(conditions: Sequence[Condition], certificate: Certificate, op
     if conditions:
         lines.append("only if")
         lines += [f"  {condition}: {in_words(condition)}" for condition in conditions]
-    if certificate.tested:
-        return [*lines, f"because {certificate.tested.in_words()}."]
+    tests = certificate.tested or certificate.interpreted
+    if tests:
+        return [*lines, f"because {tests.in_words()}."]
     lines.append("because, where each line is an operator property with terms for its variables,")
     axioms = load_axioms()
     for number, instance in enumerate(certificate.instances, 1):
@@ -298,7 +300,7 @@ class Explanation:
 
     def lines(self) -> list[str]:
         """The report."""
-        lines = [f"{self.status}   for {_typing_text(self.types)}" if self.types else self.status]
+        lines = [f"{self.status}   for {typing_text(self.types)}" if self.types else self.status]
         if self.proof is not None:
             lines += proof_in_words(self.proof.conditions, self.proof.certificate)
         if self.difference is not None:
@@ -362,10 +364,11 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
     usual = _examine(*plain, prover, bool(given))
     if found.verdict != Verdict.PROVED or usual.verdict == Verdict.PROVED:
         return usual
-    return replace(found, advice=f"It does not hold as it stands for {_typing_text(plain[2])}: {usual.difference or 'undecided'}")
+    return replace(found, advice=f"It does not hold as it stands for {typing_text(plain[2])}: {usual.difference or 'undecided'}")
 
 
-def _typing_text(types: Mapping[str, TensorType]) -> str:
+def typing_text(types: Mapping[str, TensorType]) -> str:
+    """Types of variables as ``--let`` takes them."""
     return ", ".join(f"{name}: {type_}" for name, type_ in types.items())
 
 

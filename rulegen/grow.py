@@ -353,7 +353,7 @@ class _Grower:
                     float_class=max(verdict.float_class, rule.float_class, key=list(FloatClass).index),
                     provenance={**rule.provenance, **_errors(verdict)},
                 )
-        return generalise_attrs(wider, axioms)
+        return generalise_attrs(wider, axioms, self.workload.keep)
 
     def proof(self, candidate: Candidate, verdict: FloatVerdict) -> Proof | None:
         """A proof that asks no more of signs than the candidate does: Relu(x) = x where x >= 0 proves too much too cheaply.
@@ -410,7 +410,7 @@ class _Grower:
             like = Candidate(sample.source, sample.target, sample.types)
             wide = widen(like) if saving(like) else None
             if wide is not None and well_typed(wide) and (macro := self.macro(wide, None, rule.id)) is not None:
-                found.append(generalise_attrs(macro, load_axioms()))
+                found.append(generalise_attrs(macro, load_axioms(), self.workload.keep))
         return found
 
     def macro(self, candidate: Candidate, deriver: Deriver | None, via: str = "") -> Rule | None:

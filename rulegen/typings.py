@@ -15,7 +15,7 @@ from mugraph.ops import get_operator
 from mugraph.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from rules_db.rule import Side, dim_symbols
 
-__all__ = ["Dimensions", "Typing", "infer_typing", "readable_symbols"]
+__all__ = ["Dimensions", "Typing", "infer_typing", "output_shape", "readable_symbols"]
 
 
 class Dimensions:
@@ -194,7 +194,7 @@ def readable_symbols(dimensions: Sequence[Dim], taken: set[str]) -> dict[str, Di
 # Terms
 
 
-def _output(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Shape:
+def output_shape(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Shape:
     """The shape of a term, unifying what its operator demands. Raises ShapeError, Undecided."""
     operator = get_operator(term.op)
     attrs = {**operator.defaults, **dict(term.attrs)}
@@ -329,7 +329,7 @@ def infer_typing(source: Side, target: Side, given: Mapping[str, TensorType]) ->
                     found[term] = ()
                 else:
                     where = f" at {term.op}"
-                    found[term] = _output(dims, term, [found[i] for i in term.inputs])
+                    found[term] = output_shape(dims, term, [found[i] for i in term.inputs])
             where = ""
             for a, b in zip(source, target, strict=True):
                 dims.match(found[a], found[b])

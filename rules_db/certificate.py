@@ -1,6 +1,7 @@
 """Certificates: ground instances of named operator properties from which target = source follows by congruence alone.
 
-What the properties do not give yet may enter by exhaustive and random tests instead (:class:`BoundedTests`).
+What the properties do not give yet may enter by exhaustive and random tests instead (:class:`BoundedTests`). Rules whose target
+is a graph-defined kernel rest on the interpretation of its block graphs (:class:`Interpretation`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mugraph.node import AttrValue, Term, bind_value, binding_of, substitute
 from mugraph.shape import Dim
 from mugraph.text import Parser, TextError, format_term, format_value
 
-__all__ = ["BoundedTests", "Certificate", "Instance"]
+__all__ = ["BoundedTests", "Certificate", "Instance", "Interpretation"]
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,49 @@ class BoundedTests:
 
 
 @dataclass(frozen=True)
+class Interpretation:
+    """Evidence for a target that is a graph-defined kernel with the source as its body: its block graphs, interpreted.
+
+    Attributes:
+        tests, seed: evaluations in finite fields, and as many in floats, that repeat from the seed. They have no error bound.
+    """
+
+    tests: int
+    seed: int
+
+    _FORM = re.compile(r"interpreted\(tests=(\d{1,9}), seed=(\d{1,9})\)")
+
+    def __str__(self) -> str:
+        return f"interpreted(tests={self.tests}, seed={self.seed})"
+
+    def in_words(self) -> str:
+        """What was tried."""
+        return (
+            f"the source is what the kernel's body says, and its block graphs, interpreted tile by tile in finite fields and in "
+            f"floats, gave the body's values in {self.tests} random tests each (seed {self.seed})"
+        )
+
+    @staticmethod
+    def parse(text: str) -> Interpretation:
+        """Reads the text form."""
+        found = Interpretation._FORM.fullmatch(text)
+        if found is None:
+            raise TextError(f"expected evidence like '{Interpretation(3, 0)}'")
+        return Interpretation(*map(int, found.groups()))
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order; or tests in their place."""
 
     instances: tuple[Instance, ...]
     tested: BoundedTests | None = None
+    interpreted: Interpretation | None = None
 
     @property
     def kind(self) -> str:
-        """``axioms`` or ``tested``."""
-        return "tested" if self.tested else "axioms"
+        """``axioms``, ``tested`` or ``interpreted``."""
+        return "tested" if self.tested else "interpreted" if self.interpreted else "axioms"
 
     def substitute(
         self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
@@ -131,4 +165,5 @@ class Certificate:
         return replace(self, instances=tuple(i.substitute(terms, attrs, dims) for i in self.instances))
 
     def __str__(self) -> str:
-        return str(self.tested) if self.tested else "; ".join(map(str, self.instances))
+        tests = self.tested or self.interpreted
+        return str(tests) if tests else "; ".join(map(str, self.instances))

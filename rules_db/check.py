@@ -28,6 +28,7 @@ from rules_db.certificate import Instance
 from rules_db.condition import RANGE_PREDICATES, Condition, Facts
 from rules_db.evidence import repeat_tests
 from rules_db.implied import implied
+from rules_db.interpreted import repeat_interpretation
 from rules_db.rule import Rule, Side
 
 __all__ = ["MALFORMED", "Step", "check", "instantiate", "presence"]
@@ -168,6 +169,8 @@ def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     if rule.certificate.tested:
         return repeat_tests(rule, rule.certificate.tested)
+    if rule.certificate.interpreted:
+        return repeat_interpretation(rule, rule.certificate.interpreted)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         cited = [term for c in rule.conditions for term in c.terms()]

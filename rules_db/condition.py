@@ -6,8 +6,12 @@ serves the certificate checker (on sample types) and the rewriter (on a model's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
 
 from mugraph.domains.range import Range
 from mugraph.node import AttrValue, Term, bind_value, binding_of, open_names, substitute, walk
@@ -24,15 +28,19 @@ FLOATING = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataTyp
 
 
 class Facts:
-    """What is known where a condition is asked: types, ranges and the binding of dimension symbols and attribute variables."""
+    """What is known where a condition is asked: types, ranges and the binding of dimension symbols and attribute variables.
+
+    ``value_of`` gives the entries of what is constant, ``None`` for anything else; without it nothing is.
+    """
 
     def __init__(
         self,
         type_of: Callable[[Term], TensorType],
         range_of: Callable[[Term], Range],
         binding: Mapping[str, AttrValue] | None = None,
+        value_of: Callable[[Term], np.ndarray | None] = lambda term: None,
     ) -> None:
-        self.type_of, self.range_of, self.binding = type_of, range_of, binding or {}
+        self.type_of, self.range_of, self.binding, self.value_of = type_of, range_of, binding or {}, value_of
 
     def shape(self, term: Term) -> tuple[Dim, ...]:
         return self.type_of(term).shape
@@ -394,6 +402,98 @@ def _surrounds(facts: Facts, w: Term, pads: Pads, dilations: Pads) -> bool | Non
     return None if kernel is None else all(p >= r for p, r in zip(pads, _reach(pads, kernel, dilations), strict=True))
 
 
+def _dtype(facts: Facts, x: Term, dtype: DataType) -> bool | None:
+    """The entries of x are of the element type ``dtype``."""
+    return facts.type_of(x).dtype == dtype
+
+
+def _float_type(facts: Facts, dtype: DataType) -> bool | None:
+    """The element type is one of floating-point numbers, so that a Cast between two such is the identity of real numbers."""
+    return dtype in FLOATING
+
+
+def _product(facts: Facts, total: AttrValue, a: AttrValue, b: AttrValue) -> bool | None:
+    """The number is the product of the two others, as far as doubles go: to 2^-52 of it. Dimensions are equal or are not."""
+    if isinstance(total, SymDim) or isinstance(a, SymDim) or isinstance(b, SymDim):
+        return same_dim(total, a * b)
+    if not all(map(math.isfinite, (total, a, b))):
+        return False
+    rounding = Fraction(0 if isinstance(total, int) else 1, 1 << 52)
+    return abs(Fraction(total) - Fraction(a) * Fraction(b)) <= rounding * abs(Fraction(total))
+
+
+def _factor(total: AttrValue, a: AttrValue) -> AttrValue:
+    """What times ``a`` is the total. Raises ValueError where nothing is."""
+    if isinstance(total, float) or isinstance(a, float):
+        if not a:
+            raise ValueError("division by zero")
+        return total / a
+    if isinstance(total, SymDim):
+        try:
+            return total.exact_div(a)
+        except (ShapeError, Undecided) as problem:
+            raise ValueError(str(problem)) from None
+    if not isinstance(a, int) or not a or total % a:
+        raise ValueError(f"{total} is no multiple of {a}")
+    return total // a
+
+
+def _swapped(facts: Facts, after: tuple[Dim, ...], before: tuple[Dim, ...]) -> bool | None:
+    """The lists of dimensions are equal but for the last two, which are exchanged."""
+    return len(before) >= 2 and after == _swap(before)
+
+
+def _swap(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    if len(dims) < 2:
+        raise ValueError(f"{dims} has no last two dimensions")
+    return (*dims[:-2], dims[-1], dims[-2])
+
+
+def _keeps(facts: Facts, x: Term, dims: tuple[Dim, ...], count: int) -> bool | None:
+    """The last ``count`` dimensions of x are those of the list."""
+    return _tail(facts, x, dims[len(dims) - count :]) if len(dims) >= count else False
+
+
+def _headless(facts: Facts, rest: tuple[Dim, ...], dims: tuple[Dim, ...]) -> bool | None:
+    """The list is the other one without its first entry."""
+    return len(dims) >= 1 and rest == dims[1:]
+
+
+def _leads(facts: Facts, x: Term, count: int, dims: tuple[Dim, ...]) -> bool | None:
+    """The first of the last ``count`` dimensions of x is the first one of the list."""
+    shape = facts.shape(x)
+    return same_dim(shape[len(shape) - count], dims[0]) if dims and 1 <= count <= len(shape) else False
+
+
+def _reaches(facts: Facts, total: int, first: int, dims: tuple[Dim, ...], second: int) -> bool | None:
+    """Where ``first`` last dimensions became those of the list, replacing ``second`` last ones then concerns ``total``."""
+    return total == _reached(first, dims, second)
+
+
+def _reached(first: int, dims: tuple[Dim, ...], second: int) -> int:
+    return first + max(0, second - len(dims))
+
+
+def _spliced(facts: Facts, total: tuple[Dim, ...], dims: tuple[Dim, ...], count: int, last: tuple[Dim, ...]) -> bool | None:
+    """The list is ``dims`` with its ``count`` last entries replaced by those of ``last``."""
+    return total == _splice(dims, count, last)
+
+
+def _splice(dims: tuple[Dim, ...], count: int, last: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return dims[: max(0, len(dims) - count)] + last
+
+
+def _repeats(facts: Facts, x: Term, axis: int) -> bool | None:
+    """Along ``axis`` (negative) the second half of x repeats the first: a table of angles, each for two entries."""
+    value = facts.value_of(x)
+    if value is None:
+        return None
+    if value.ndim < -axis or value.shape[axis] % 2:
+        return False
+    first, second = np.split(value, 2, axis)
+    return bool(np.array_equal(first, second))
+
+
 SOLVERS: dict[str, Mapping[int, Callable[..., AttrValue]]] = {
     "composes": {0: lambda r, p, q: _compose(p, q)},
     "moves": {1: lambda p, before, after: _axis_before(p, after), 2: lambda p, before, after: _axis_after(p, before)},
@@ -414,6 +514,15 @@ SOLVERS: dict[str, Mapping[int, Callable[..., AttrValue]]] = {
     "doubles": {0: lambda total, half: half + half, 1: _half},
     "clamped": {0: lambda result, value, low, high: min(max(value, low), high)},
     "opposite": {0: lambda a, b: -b, 1: lambda a, b: -a},
+    "product": {
+        0: lambda total, a, b: a * b,
+        1: lambda total, a, b: _factor(total, b),
+        2: lambda total, a, b: _factor(total, a),
+    },
+    "swapped": {0: lambda after, before: _swap(before), 1: lambda after, before: _swap(after)},
+    "headless": {0: lambda rest, dims: dims[1:]},
+    "reaches": {0: lambda total, first, dims, second: _reached(first, dims, second)},
+    "spliced": {0: lambda total, dims, count, last: _splice(dims, count, last)},
 }
 """For predicates about attributes alone: the argument at a position from the others. Only who looks for a proof solves."""
 
@@ -470,10 +579,20 @@ PREDICATES: dict[str, Callable[..., bool | None]] = {
     "at_most": _at_most,
     "full": _full,
     "surrounds": _surrounds,
+    "dtype": _dtype,
+    "float_type": _float_type,
+    "product": _product,
+    "swapped": _swapped,
+    "keeps": _keeps,
+    "headless": _headless,
+    "leads": _leads,
+    "reaches": _reaches,
+    "spliced": _spliced,
+    "repeats": _repeats,
 }
 """Name to definition; a definition's docstring is what ``rulegen show`` prints."""
 
-RANGE_PREDICATES = frozenset({"not_nan", "finite", "nonzero", "nonnegative", "positive"})
+RANGE_PREDICATES = frozenset({"not_nan", "finite", "nonzero", "nonnegative", "positive", "repeats"})
 """Predicates about values, which only a model can answer."""
 
 
@@ -560,6 +679,16 @@ SIGNATURES = {
     "at_most": "vv",
     "full": "vvv",
     "surrounds": "tvv",
+    "dtype": "tv",
+    "float_type": "v",
+    "product": "vvv",
+    "swapped": "vv",
+    "keeps": "tvv",
+    "headless": "vv",
+    "leads": "tvv",
+    "reaches": "vvvv",
+    "spliced": "vvvv",
+    "repeats": "tv",
 }
 """Arguments of a predicate: ``t`` a term, ``v`` an attribute value; one term where nothing stands here."""
 

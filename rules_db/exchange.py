@@ -1,20 +1,25 @@
 """The text form of rules: files of readable blocks that round-trip byte for byte.
 
 The grammar of a block stands in :mod:`rules_db.rule`. Blocks are separated by empty lines; ``#`` starts a comment line. The
-identity in the header is verified against the content, so that a hand-edited rule cannot pass for the old one.
+identity in the header is verified against the content, so that a hand-edited rule cannot pass for the old one. A rule whose
+target is a graph-defined kernel has its μGraph in a line of its own, as JSON; the target names it by its digest.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
+from mugraph.block import InvalidBlock
+from mugraph.block_text import kernel_from_json, kernel_to_json
 from mugraph.node import AttrValue, Term, open_names, walk
 from mugraph.ops import get_operator
+from mugraph.ops.kernel import intern_kernel, kernel_of
 from mugraph.shape import TensorType
 from mugraph.text import Parser, TextError, format_term, format_value
-from rules_db.certificate import BoundedTests, Certificate, Instance
+from rules_db.certificate import BoundedTests, Certificate, Instance, Interpretation
 from rules_db.condition import Condition, parse_condition
 from rules_db.rule import FloatClass, Rule, Side
 
@@ -31,6 +36,7 @@ def format_rule(rule: Rule) -> str:
         f"rule {rule.id}",
         "  let    "
         + " ".join([*(f"{k}:{t}" for k, t in rule.types.items()), *(f"${k}:{format_value(v)}" for k, v in rule.attrs.items())]),
+        *(f"  kernel {_kernel_text(digest)}" for digest in _digests([*rule.source, *rule.target])),
         "  source " + "; ".join(map(format_term, rule.source)),
         "  target " + "; ".join(map(format_term, rule.target)),
     ]
@@ -45,6 +51,25 @@ def format_rule(rule: Rule) -> str:
 def format_rules(rules: Iterable[Rule]) -> str:
     """The text of a file of rules."""
     return "\n".join(map(format_rule, rules))
+
+
+def _digests(roots: Iterable[Term]) -> list[str]:
+    """The graph-defined kernels that terms name, in order."""
+    return list(dict.fromkeys(term.attr("digest") for term in walk(roots) if term.op == "Kernel"))
+
+
+def _kernel_text(digest: str) -> str:
+    return json.dumps(kernel_to_json(kernel_of(digest)), separators=(",", ":"), ensure_ascii=False)
+
+
+def _kernel(text: str) -> str:
+    """Enters a μGraph, so that terms may name it; its digest."""
+    try:
+        kernel = kernel_from_json(json.loads(text))
+        kernel.check()
+    except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
+        raise TextError(f"a μGraph that cannot be read: {problem}") from None
+    return intern_kernel(kernel)
 
 
 def _side(text: str) -> Side:
@@ -86,6 +111,8 @@ def _conditions(text: str) -> tuple[Condition, ...]:
 def _certificate(text: str) -> Certificate:
     if text.startswith("bounded("):
         return Certificate((), BoundedTests.parse(text))
+    if text.startswith("interpreted("):
+        return Certificate((), interpreted=Interpretation.parse(text))
     parser = Parser(text)
     instances = []
     while parser.kind != "end":
@@ -104,6 +131,7 @@ def _provenance(text: str) -> dict[str, str]:
 
 _FIELDS = {
     "let": _samples,
+    "kernel": _kernel,
     "source": _side,
     "target": _side,
     "when": _conditions,
@@ -139,6 +167,12 @@ def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dic
                     raise TextError(f"attribute variable '${name}' is not declared by 'let'")
 
 
+def _check_kernels(roots: Iterable[Term], known: str | None) -> None:
+    for digest in _digests(roots):
+        if digest != known:
+            raise TextError(f"the μGraph {digest} is not the one in the line 'kernel'")
+
+
 def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
     """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does."""
     (number, header), *others = [
@@ -157,6 +191,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
             fields[name] = _FIELDS[name](value.strip())
             if name in ("source", "target") and "let" in fields:
                 _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
+                _check_kernels(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
         except (TextError, KeyError, ValueError) as reason:
             raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
     missing = [name for name in _REQUIRED if name not in fields]

@@ -15,7 +15,7 @@ from mugraph.domains.range import Range
 from mugraph.node import Term, walk
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, Dim, TensorType
-from rules_db.condition import Condition, Facts
+from rules_db.condition import FLOATING, Condition, Facts
 
 __all__ = ["implied"]
 
@@ -126,6 +126,10 @@ def _dimension(term: Term, axis: int, given: Collection[Condition]) -> Dim | Non
         return cast(Dim, term.attr("shape")[axis])
     if term.op == "Eye" and axis >= -2:
         return cast(Dim, term.attr("size"))
+    if term.op == "Expand":
+        shape, own = term.attr("shape"), _dimension(term.inputs[0], axis, given)
+        wanted = cast(Dim, shape[axis]) if -axis <= len(shape) else 1
+        return own if wanted == 1 else wanted if own in (1, wanted) or isinstance(wanted, int) else None
     same = _shape_of(term, given)
     return None if same is term else _dimension(same, axis, given)
 
@@ -182,6 +186,23 @@ def _constant_along(x: Term, axis: int, given: Collection[Condition]) -> bool:
     return _dimension(x, axis, given) == 1
 
 
+def _ends(x: Term, dims: tuple[Dim, ...], given: Collection[Condition]) -> bool:
+    """Whether the last dimensions are these."""
+    return all(_dimension(x, axis, given) == dims[axis] for axis in range(-len(dims), 0))
+
+
+def _dtype(x: Term, given: Collection[Condition]) -> DataType | None:
+    """The element type, where the conditions or a Cast tell."""
+    if x.op == "Cast":
+        return cast(DataType, x.attr("to"))
+    for condition in given:
+        if condition.predicate == "dtype" and condition.arguments[0] is x and isinstance(condition.arguments[1], DataType):
+            return condition.arguments[1]
+    same = x.inputs if x.op in _ONE_DTYPE else x.inputs[:1] if x.op == "Pow" else ()
+    known = {_dtype(i, given) for i in same} - {None}
+    return known.pop() if len(known) == 1 else None
+
+
 def _narrow(condition: Condition, given: Collection[Condition]) -> bool:
     """A shape that numbers do not change: the only other operand of an entrywise term has it."""
     x: Term = condition.arguments[0]
@@ -200,6 +221,12 @@ _CONSTANTS = Facts(
 _SAME_DTYPE = _REDUCTIONS | _IMAGES
 _SAME_DTYPE |= {"MatMul", "Transpose", "Concat", "Split", "Slice", "Reshape", "Unsqueeze", "Squeeze", "Pad", "Expand", "Softmax"}
 _SAME_DTYPE |= {"Add", "Sub", "Mul", "Div", "Neg", "Max", "Min", "Sum", "Relu", "Exp", "Sqrt", "Reciprocal"}
+
+
+_ONE_DTYPE = (
+    _SAME_DTYPE | _SHAPED | {"SimplifiedLayerNormalization", "Erf", "Tanh", "Sigmoid", "Log", "Abs", "Gelu", "Sin", "Cos"}
+)
+"""Operators of operands of one element type, which is that of the result."""
 
 
 def implied(condition: Condition, given: Collection[Condition]) -> bool:
@@ -254,6 +281,19 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
             return bool(first.attr("channels") == arguments[1])
         case "per_channel" | "depthwise":
             return _narrow(condition, given)
+        case "tail" if isinstance(arguments[1], tuple):
+            return _ends(first, arguments[1], given)
+        case "keeps" if isinstance(arguments[1], tuple) and isinstance(arguments[2], int):
+            count = arguments[2]
+            return 0 < count <= len(arguments[1]) and _ends(first, arguments[1][-count:], given)
+        case "leads" if isinstance(arguments[1], int) and isinstance(arguments[2], tuple):
+            return bool(arguments[2]) and bool(_dimension(first, -arguments[1], given) == arguments[2][0])
+        case "dtype":
+            return isinstance(arguments[1], DataType) and _dtype(first, given) == arguments[1]
+        case "floating" if _dtype(first, given) is not None:
+            return _dtype(first, given) in FLOATING
+        case "floating" | "single" if first.op == "Pow":
+            return implied(Condition(name, (first.inputs[0],)), given)
         case "floating" | "single":
             return first.op in _SAME_DTYPE and any(implied(Condition(name, (i,)), given) for i in first.inputs)
     return False

@@ -14,6 +14,9 @@ Text form (one block, what a reviewer reads; :mod:`rules_db.exchange` reads and 
 A rule with several outputs lists them separated by ``;`` on both sides, in the same order. It may be used in both
 directions, as far as one side's variables and dimension symbols bind the other's. An attribute that may have any value is an
 attribute variable, ``strides=$s``, with a sample beside the types: ``let x:float[n,c,h,w] $s:(1,1)``.
+
+The target may be a graph-defined kernel, ``Kernel[digest='...'](x0, x1)``, whose μGraph stands in a line ``kernel`` before the
+source: a multi-level rule. Its schedule is free.
 """
 
 from __future__ import annotations

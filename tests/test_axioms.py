@@ -19,8 +19,9 @@ from rules_db.axioms import Axiom, AxiomError, load_axioms, parse_axioms
 from rules_db.condition import PREDICATES, RANGE_PREDICATES, SIGNATURES, SOLVERS, Condition, Facts, parse_condition
 from rules_db.implied import implied
 
-# Decompositions hold by definition; the sampler hardly ever meets their operands, so test_contrib.py has samples of its own.
-AXIOMS = {name: axiom for name, axiom in load_axioms().items() if axiom.family != "contrib"}
+# Decompositions hold by definition; the sampler hardly ever meets their operands, so test_contrib.py and
+# test_spelling_proofs.py have samples of their own.
+AXIOMS = {name: axiom for name, axiom in load_axioms().items() if axiom.family not in ("contrib", "fused")}
 FAMILIES = sorted({axiom.family for axiom in AXIOMS.values()})
 
 
@@ -75,6 +76,17 @@ CONVENIENT = {
     ("concat.matmul_right4", "matrix(y)"),
     ("reshape.expand", "vector(x)"),
     ("expand.outside.Add", "same_shape(Add(Expand[shape=$s](x), y), Expand[shape=$s](Add(x, y)))"),
+    # Tensors of five dimensions are not sampled; the sizes are those that equal shapes have, and samples are drawn by them.
+    ("matmul.raised_right", "rank(y, 3)"),
+    ("matmul.raised_right", "dim(y, -3, $a)"),
+    ("matmul.raised_right", "dim(y, -2, $b)"),
+    ("matmul.raised_right", "dim(y, -1, $c)"),
+    ("matmul.raised_left", "rank(x, 3)"),
+    ("matmul.raised_left", "dim(x, -3, $a)"),
+    ("matmul.raised_left", "dim(x, -2, $b)"),
+    ("matmul.raised_left", "dim(x, -1, $c)"),
+    # Cited for the length that it computes.
+    ("expand.shorter", "length($h, $d)"),
     # Windows that leave something out seldom miss the greatest entry; axes that are not the spatial ones are seldom typed.
     ("pool.global_of_max", "centred($p, $k, $d)"),
     ("pool.global_pointwise.Conv", "last_axes($a, $s)"),
@@ -130,6 +142,10 @@ def samples(name: str, count: int) -> list[dict[str, Any]]:
         "false.typing: Add(x, y) = x when fits(x, y)",
         "false.order: Concat[axis=$k](x, y) = Concat[axis=$k](y, x)",
         "false.scalar: Transpose[perm=$p](Mul(x, s)) = Mul(Transpose[perm=$p](x), s) when ones(s)",
+        "false.cast: Cast[to=$t](Cast[to=$u](x)) = Cast[to=$t](x) when floating(x)",
+        "false.number: Mul(Mul(x, $a), $b) = Mul(x, $c) when sums($c, $a, $b), floating(x)",
+        "false.twice: Concat[axis=$k](Slice[axes=($k,),ends=($h,),starts=(0,),steps=(1,)](c),"
+        " Slice[axes=($k,),ends=($h,),starts=(0,),steps=(1,)](c)) = c when dim(c, $k, $n), doubles($n, $h)",
     ],
 )
 def test_a_false_property_is_found_out(text: str) -> None:
@@ -271,6 +287,36 @@ TYPES = {
         ("surrounds(w, (2,3,2,2), (1,1))", True),
         ("surrounds(w, (2,1,2,2), (1,1))", False),
         ("surrounds(w, (2,2,2,2), (1,2))", False),
+        ("dtype(h, float16)", True),
+        ("dtype(v, float16)", False),
+        ("float_type(bfloat16)", True),
+        ("float_type(int64)", False),
+        ("product(0.25, 0.5, 0.5)", True),
+        ("product(1.0, 0.7071067811865476, 1.414213562373095)", True),  # as far as doubles go
+        ("product(1.0, 0.7071068, 1.4142135)", False),
+        ("product(inf, inf, 1.0)", False),
+        ("product(0.0, 1e-200, 1e-200)", False),
+        ("product(6, 2, 3)", True),
+        ("product(7, 2, 3)", False),
+        ("product(n*p, n, p)", True),
+        ("product(n, n, p)", None),
+        ("swapped((2,3), (3,2))", True),
+        ("swapped((1,3,2), (1,3,2))", False),
+        ("swapped((2,), (2,))", False),
+        ("keeps(x, (7,5,5), 2)", True),
+        ("keeps(x, (7,5,4), 2)", False),
+        ("keeps(x, (5,), 2)", False),
+        ("headless((3,), (2,3))", True),
+        ("headless((2,), (2,3))", False),
+        ("leads(x, 3, (4,25))", True),
+        ("leads(x, 2, (4,25))", False),
+        ("leads(v, 2, (4,))", False),
+        ("reaches(4, 2, (8,), 3)", True),
+        ("reaches(2, 2, (8,), 3)", False),
+        ("reaches(2, 2, (4,2), 1)", True),
+        ("spliced((4,5,6), (4,7), 1, (5,6))", True),
+        ("spliced((5,6), (4,7), 1, (5,6))", False),
+        ("repeats(x, -1)", None),
     ],
 )
 def test_what_predicates_say(text: str, answer: bool | None) -> None:
@@ -301,6 +347,13 @@ def test_what_predicates_say(text: str, answer: bool | None) -> None:
         ("clamped", (2.0, 7.0, 0.5, 2.0)),
         ("opposite", (-2.0, 2.0)),
         ("full", ((2, 0, 2, 0), (3, 1), (1, 2))),
+        ("product", (0.125, 0.5, 0.25)),
+        ("product", (6, 2, 3)),
+        ("product", (symbol("n") * symbol("p"), symbol("n"), symbol("p"))),
+        ("swapped", ((1, 3, 2), (1, 2, 3))),
+        ("headless", ((2, 3), (1, 2, 3))),
+        ("reaches", (4, 2, (8,), 3)),
+        ("spliced", ((4, 5, 6), (4, 7), 1, (5, 6))),
     ],
 )
 def test_solvers_find_what_predicates_want(predicate: str, arguments: tuple[object, ...]) -> None:
@@ -314,6 +367,12 @@ def test_solvers_find_what_predicates_want(predicate: str, arguments: tuple[obje
 def test_what_is_odd_has_no_half(size: Dim) -> None:
     with pytest.raises(ValueError, match="has no known half"):
         SOLVERS["doubles"][1](size, None)
+
+
+@pytest.mark.parametrize(("total", "factor"), [(7, 2), (7, 0), (1.0, 0.0), (symbol("n"), symbol("p")), (6, symbol("n"))])
+def test_what_is_no_multiple_has_no_factor(total: Any, factor: Any) -> None:
+    with pytest.raises(ValueError):
+        SOLVERS["product"][1](total, None, factor)
 
 
 def test_every_solver_belongs_to_a_predicate_of_attributes() -> None:
@@ -369,6 +428,25 @@ def test_every_solver_belongs_to_a_predicate_of_attributes() -> None:
         ("below(Neg(a), -2)", ("vector(a)",), True),
         ("below(Neg(a), -1)", ("vector(a)",), False),
         ("below(a, -2)", (), False),
+        ("dtype(Cast[to=float16](a), float16)", (), True),
+        ("dtype(Cast[to=float16](a), float)", (), False),
+        ("dtype(Add(a, Reciprocal(b)), float16)", ("dtype(b, float16)",), True),
+        ("dtype(Pow(a, b), float16)", ("dtype(b, float16)",), False),
+        ("floating(Neg(a))", ("dtype(a, float16)",), True),
+        ("floating(Neg(a))", ("dtype(a, int64)",), False),
+        ("floating(Cast[to=int64](a))", ("floating(a)",), False),
+        ("floating(Pow(a, b))", ("floating(a)",), True),
+        ("floating(Pow(a, b))", ("floating(b)",), False),
+        ("keeps(Unsqueeze[axes=(-3,)](a), (4,m,n), 2)", ("dim(a, -1, n)", "dim(a, -2, m)"), True),
+        ("keeps(Unsqueeze[axes=(-3,)](a), (4,m,n), 2)", ("dim(a, -1, n)",), False),
+        ("leads(Unsqueeze[axes=(-3,)](a), 3, (1,n))", (), True),
+        ("leads(Unsqueeze[axes=(-2,)](a), 3, (1,n))", (), False),
+        ("tail(Transpose[perm=(1,0)](a), (n,m))", ("dim(a, -1, n)", "dim(a, -2, m)"), True),
+        ("tail(Transpose[perm=(1,0)](a), (m,n))", ("dim(a, -1, n)", "dim(a, -2, m)"), False),
+        ("dim(Expand[shape=(4,1)](a), -2, 4)", (), True),
+        ("dim(Expand[shape=(m,1)](a), -2, m)", (), False),
+        ("dim(Expand[shape=(m,1)](a), -2, m)", ("dim(a, -2, 1)",), True),
+        ("dim(Expand[shape=(m,1)](a), -1, n)", ("dim(a, -1, n)",), True),
     ],
 )
 def test_what_shapes_imply(wanted: str, given: tuple[str, ...], answer: bool) -> None:

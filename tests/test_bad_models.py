@@ -321,3 +321,29 @@ def test_nodes_that_make_no_sense_are_opaque(node: onnx.NodeProto, constants: di
     model = load(proto)
     assert model.opaque[0].startswith(f"malformed: {reason}")
     assert ModelProto.FromString(to_bytes(model, model.graph)) == proto
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("a = Gather <axis: int = 0> (size, seven) y = Expand(x, a)", "malformed: IndexError"),
+        ("a = Div(size, zeros) y = Expand(x, a)", "Expand with computed shape"),
+        ("a = Squeeze(size, seven) y = Expand(x, a)", "axis 7 is outside"),
+        ("a = Mul(size, large) b = Mul(a, large) y = Expand(x, b)", "Expand with computed shape"),
+        ("a = Cast <to: int = 99> (size) y = Expand(x, a)", "malformed: ValueError"),
+        ("a = Sub(size, seven) y = Reshape(x, a)", "may be negative"),
+        ("y = Range(none, zero, zero)", "malformed: IndexError"),
+        ("y = Range(zero, seven, zero)", "Range from 0 by 0"),
+        ("y = CumSum(x, none)", "malformed: IndexError"),
+        ("y = CumSum(x, seven)", "axis 7 is outside"),
+        ("y = Trilu(x, none)", "malformed: IndexError"),
+        ("y = GatherND(x, zero)", "GatherND of float[n,s]"),
+        ("y = Slice(x, size, none)", "malformed: ValueError"),
+    ],
+)
+def test_shape_arithmetic_that_makes_no_sense_is_opaque(body: str, reason: str) -> None:
+    constants = {"zero": 0, "seven": [7], "zeros": [0, 0], "large": [2**40, 2**40], "none": np.zeros(0, np.int64)}
+    text = f"g (float[n,s] x) => (float[a,b] y) {{ size = Shape(x) {body} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
+    assert any(reason in why for why in load(proto).opaque.values()), load(proto).opaque

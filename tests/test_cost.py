@@ -111,3 +111,14 @@ def test_signatures_read_well() -> None:
     graph = b.graph(b.op("MatMul", b.input("[4,8]"), b.weight(8, 2)))
     signature = _model().signature(graph, _only(graph, "MatMul"))
     assert isinstance(signature, Signature) and signature.key() == "MatMul[](float[4,8], const float[8,2])"
+
+
+def test_a_view_is_not_measured_as_the_copy_that_it_would_be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    inner = b.op("Reshape", b.input("[512,512]"), drop=2, shape=(256, 1024))
+    graph = b.graph(b.op("Reshape", b.op("Relu", inner), drop=2, shape=(512, 512)))
+    asked = []
+    monkeypatch.setattr(CostModel, "_measure", lambda self, signature: asked.append(signature.op) or 50.0)
+    model = _model()
+    first, relu, last = (model.cost(graph, node) for node in graph.nodes())
+    assert first == 1.0 and relu == last == 51.0 and asked == ["Relu", "Reshape"]

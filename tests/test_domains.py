@@ -120,6 +120,10 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Pad[begins=(1,),ends=(0,)](x)": {"x": X},
     "Pad[begins=(1,),ends=(1,),mode='reflect'](x)": {"x": X},
     "Gather[axis=-1](x, Cast[to=int64](i))": {"x": X, "i": (2,)},
+    "GatherND[axis=-1](x, Unsqueeze[axes=(-1,)](Cast[to=int64](i)))": {"x": ROW, "i": (2,)},
+    "Trilu[upper=true](x)": {"x": X},
+    "CumSum[axis=-1,exclusive=true](x)": {"x": X},
+    "Range[dtype=int64,limit=5,start=2]()": {},
     "ConstantOfShape[dtype=float,shape=(2,3),value=-1.5]()": {},
     "Shape[end=0,start=-2](x)": {"x": X},
     **{
@@ -144,6 +148,7 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "IdentityKernel[channels=2,kernel=(1,3)]()": {},
     "AveragingKernel[channels=2,kernel=(2,2)]()": {},
     "CausalMask[columns=3,rows=2]()": {},
+    "Positions[length=3]()": {},
 }
 
 

@@ -280,6 +280,19 @@ def _indexing() -> list[Case]:
         for v, d in ((1.5, F), (7, I64), (True, bool))
     ]
     cases += [Case("ConstantOfShape", [_ints(2, 3)], constants=(0,)), Case("ConstantOfShape", [_ints()], constants=(0,))]
+    picked = [np.asarray([[1, 2], [0, -1]], I64), np.asarray([[[1], [0]], [[-1], [1]]], I64), _ints(1, 2, 3)]
+    cases += [Case("GatherND", [(2, 3, 4), indices], since=11) for indices in picked]
+    cases += [Case("GatherND", [np.asarray([[True, False], [False, True]]), picked[0] % 2], since=11)]
+    cases += [Case("Trilu", [(3, 4)], since=14), Case("Trilu", [np.ones((2, 3, 3), bool)], {"upper": 0}, since=14)]
+    for k in (-1, 2):
+        cases += [Case("Trilu", [(2, 3, 4), np.asarray(k, I64)], {"upper": u}, constants=(1,), since=14) for u in (0, 1)]
+    cases += [
+        Case("CumSum", [(2, 3, 4), np.asarray(axis, I64)], {"exclusive": e, "reverse": r}, constants=(1,), since=11)
+        for axis, e, r in ((-1, 0, 0), (1, 1, 0), (0, 0, 1), (-1, 1, 1))
+    ]
+    cases += [Case("CumSum", [_ints(3, 4, 5), np.asarray(0, I64)], constants=(1,), since=11)]
+    for dtype in (I64, np.int32):
+        cases += [Case("Range", [np.asarray(v, dtype) for v in (2, n, 1)], constants=(0, 1, 2), since=11) for n in (7, 2, 1)]
     cases += [Case("Shape", [(2, 3, 4)]), Case("Shape", [()])]
     cases += [
         Case("Shape", [(2, 3, 4)], a, since=15)
@@ -399,6 +412,13 @@ def _unread(
         ("Gelu", [(3,)], {"approximate": "none", "future": 1}, 20, (), 1, "future"),
         ("Add", [(3,), (3,)], {"axis": 1}, 13, (), 1, "attribute axis"),
         ("Tile", [(3,), _ints(0)], {}, 13, (1,), 1, "(0,)"),
+        ("GatherND", [(2, 3), np.zeros((2, 1), I64)], {"batch_dims": 1}, 13, (), 1, "batch dimensions"),
+        ("CumSum", [(3,), np.asarray(0, I64)], {}, 13, (), 1, "computed axis"),
+        ("Trilu", [(3, 3), np.asarray(0, I64)], {}, 14, (), 1, "computed diagonal"),
+        ("Range", [np.asarray(v, F) for v in (0, 3, 1)], {}, 13, (0, 1, 2), 1, "float"),
+        ("Range", [np.asarray(v, I64) for v in (0, 3, 2)], {}, 13, (0, 1, 2), 1, "by 2"),
+        ("Range", [np.asarray(v, I64) for v in (-1, 3, 1)], {}, 13, (0, 1, 2), 1, "from -1"),
+        ("Range", [np.asarray(v, I64) for v in (0, 3, 1)], {}, 13, (0, 2), 1, "computed bounds"),
         ("Shape", [(2, 3)], {"start": 1, "end": 1}, 15, (), 1, "no dimension"),
     ],
 )
@@ -426,8 +446,8 @@ def test_unknown_rank_is_not_understood() -> None:
         ("Softmax", {"axis": -2}, "float[2,3]", 12, "last"),
         ("AveragePool", {"kernel": (2,), "strides": (1,), "pads": (0, 0), "dilations": (2,)}, "float[1,1,9]", 18, "dilations"),
         ("Slice", {"axes": (-1,), "starts": (0,), "ends": (4,), "steps": (2,)}, "float[4]", 9, "steps"),
-        ("Split", {"axis": -1, "sizes": (symbol("n"), symbol("m"))}, "float[m+n]", 13, "sizes"),
-        ("Reshape", {"drop": 2, "shape": (symbol("b"), symbol("a"))}, "float[a,b]", 13, "Reshape"),
+        ("Split", {"axis": -1, "sizes": (symbol("n"), symbol("m"))}, "float[m+n]", 12, "sizes"),
+        ("Slice", {"axes": (-1,), "starts": (0,), "ends": (symbol("m"),), "steps": (1,)}, "float[m+n]", 9, "bounds"),
         ("ReduceSum", {"axes": ()}, "float[4]", 13, "no axis"),
     ],
 )
@@ -480,6 +500,12 @@ def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, opset: i
         ("Pad[begins=(1,1),ends=(0,0)](x)", "float[3]"),
         ("Pad[begins=(3,),ends=(0,),mode='reflect'](x)", "float[3]"),
         ("Tile[repeats=(2,2)](x)", "float[3]"),
+        ("GatherND[axis=-1](x, y)", "float[2,3] int64[4,1]"),
+        ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,3]"),
+        ("GatherND[axis=-2](x, y)", "float[2,3] float[4,2]"),
+        ("Trilu[upper=true](x)", "float[3]"),
+        ("CumSum[axis=-2](x)", "float[3]"),
+        ("Range[dtype=int64,limit=3,start=-1]()", ""),
         ("Add(x)", "float[3]"),
     ],
 )
@@ -510,6 +536,9 @@ def test_ill_typed(term: str, types: str) -> None:
         ("Gather[axis=-2](x, y)", "float[v,k] int64[n,s]", "float[n,s,k]"),
         ("Pad[begins=(1,),ends=(2,)](x)", "float[n]", "float[n+3]"),
         ("Tile[repeats=(2,)](x)", "float[n]", "float[2*n]"),
+        ("Tile[repeats=(m,)](x)", "float[n]", "float[m*n]"),
+        ("GatherND[axis=-2](x, y)", "float[n,m] int64[s,k,2]", "float[s,k]"),
+        ("Range[dtype=int64,limit=n+2,start=1]()", "", "int64[n+1]"),
         ("Shape[end=0,start=-2](x)", "float[n,m]", "int64[2]"),
     ],
 )
@@ -528,6 +557,8 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
         ("Slice[axes=(-1,),ends=(4,),starts=(0,),steps=(1,)](x)", "float[n]"),
         ("Conv[dilations=(1,),pads=(0,0),strides=(2,)](x, y)", "float[1,2,n] float[4,2,3]"),
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
+        ("Range[dtype=int64,limit=n,start=1]()", ""),
+        ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,n]"),
     ],
 )
 def test_undecided(term: str, types: str) -> None:
@@ -579,8 +610,12 @@ def test_writing_symbolic_dimensions() -> None:
     halves = TensorType(DataType.FLOAT, (2 * n,))
     assert get_operator("Split").to_onnx({"axis": -1, "sizes": (n, n)}, [halves], 18).attributes == {"axis": 0, "num_outputs": 2}
     assert get_operator("Split").to_onnx({"axis": -1, "sizes": (n, n)}, [halves], 13).attributes == {"axis": 0}
-    with pytest.raises(NotExpressible):
-        get_operator("Slice").to_onnx({"axes": (-1,), "starts": (0,), "ends": (n,), "steps": (1,)}, [halves], 13)
+    part = {"axes": (-1,), "starts": (0,), "ends": (n,), "steps": (1,)}
+    assert get_operator("Slice").to_onnx(part, [halves], 13).inputs[2] == (n,)
+    assert get_operator("Split").to_onnx({"axis": -1, "sizes": (s, 2 * n - s)}, [halves], 13).inputs[1] == (s, 2 * n - s)
+    assert get_operator("Expand").to_onnx({"shape": (n, 4)}, [TensorType(DataType.FLOAT, (4,))], 13).inputs[1] == (n, 4)
+    swapped = get_operator("Reshape").to_onnx({"drop": 3, "shape": (s, n, 768)}, [type_], 13)
+    assert swapped.inputs[1] == (-1, n, 768)
 
 
 def test_flops() -> None:
@@ -651,6 +686,10 @@ POLYNOMIAL = [
     ("GlobalAveragePool[spatial=1](x)", (1, 2, 3), ()),
     ("Pad[begins=(1,),ends=(2,),value=0.25](x)", (2, 2), ()),
     ("Tile[repeats=(2,)](x)", (2, 2), ()),
+    ("Trilu[k=1,upper=false](x)", (3, 3), ()),
+    ("Trilu[upper=true](x)", (2, 3), ()),
+    ("CumSum[axis=-2](x)", (3, 2), ()),
+    ("CumSum[axis=-1,exclusive=true,reverse=true](x)", (2, 3), ()),
 ]
 
 

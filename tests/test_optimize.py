@@ -233,6 +233,33 @@ def test_the_reference_agrees_with_onnxruntime(tmp_path: Path) -> None:
             assert compare(actual, wanted).relative_l2 < 1e-5
 
 
+def test_integers_that_rounding_decides_are_the_model_s_own_in_the_reference(tmp_path: Path) -> None:
+    """A third times three is 1 in float32 and less in float64 of the same number: only what is rounded follows the model."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] x) => (int64[4] bucket, float[4] y, int64[4] other) {
+            third = Constant<value_floats = [0.33333334, 0.6666667, 0.1, 0.7]>()
+            three = Constant<value_floats = [3.0, 1.5, 10.0, 10.0]>()
+            ones = Div(x, x)
+            product = Mul(third, three)
+            exact = Mul(product, ones)
+            bucket = Cast<to = 7>(exact)
+            y = Mul(exact, x)
+            twice = Add(exact, exact)
+            other = Cast<to = 7>(twice)
+        }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(tmp_path / "m.onnx")
+    feeds = random_inputs(loaded, {}, 3)
+    own = np.float32([0.33333334, 0.6666667, 0.1, 0.7]) * np.float32([3.0, 1.5, 10.0, 10.0])
+    wide = np.float64(np.float32([0.33333334, 0.6666667, 0.1, 0.7])) * np.float64([3.0, 1.5, 10.0, 10.0])
+    assert not np.array_equal(own.astype(np.int64), wide.astype(np.int64)), "rounding decides"
+    bucket, y, other = reference_outputs(loaded, [feeds])[0]
+    assert bucket.tolist() == own.astype(np.int64).tolist() == _run(tmp_path / "m.onnx", feeds)[0].tolist()
+    assert other.tolist() == (own + own).astype(np.int64).tolist()
+    np.testing.assert_allclose(y, wide * feeds["x"].astype(np.float64), rtol=1e-12)
+
+
 def test_opaque_nodes_run_in_their_own_type_in_the_reference(tmp_path: Path) -> None:
     model = parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
@@ -417,3 +444,34 @@ def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, a
         connection.execute("update verdicts set value = '{\"moves\": [broken'")
     again = optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
     assert again.improved and not again.cached_verdict
+
+
+def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
+    """A float16 padding mask: without the assumption the guard of its softmax stays."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        masked (float16[2,4,8] x, bool[2,1,8] keep) => (float16[2,4,8] y) {
+            mask = Where(keep, zero, least)
+            scores = Add(x, mask)
+            soft = Softmax<axis = -1>(scores)
+            wrong = IsNaN(soft)
+            y = Where(wrong, zero, soft)
+        }""")
+    for name, number in (("zero", 0), ("least", -65504)):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(number, np.float16), name))
+    onnx.save(model, tmp_path / "masked.onnx")
+    guard = [r for r in shipped_rules() if r.provenance["group"] == "guard"]
+    results = {
+        assumed: optimize(
+            tmp_path / "masked.onnx",
+            tmp_path / f"{assumed}.onnx",
+            rules=guard,
+            device="h200",
+            deterministic=True,
+            assume_attended=assumed,
+        )
+        for assumed in (True, False)
+    }
+    assert "IsNaN" not in _ops(tmp_path / "True.onnx") and "IsNaN" in _ops(tmp_path / "False.onnx")
+    assert any("--no-assume-attended" in note for note in results[True].notes)
+    assert not any("--no-assume-attended" in note for note in results[False].notes)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mugraph.graph import Constant, Graph, Node, Tables
-from mugraph.shape import TensorType
+from mugraph.shape import DataType, TensorType
 from mugraph.text import Parser, parse_term, parse_type
 from rewriter.apply import apply_match
 from rewriter.explain import near_miss
-from rewriter.match import Match, NoMatch, compile_rules
+from rewriter.match import Match, ModelFacts, NoMatch, compile_rules
 from rewriter.ranges import RangeOracle
 from rewriter.search import Candidate, Limits, Search, replay
 from rules_db.certificate import Certificate
@@ -48,6 +49,9 @@ UNGUARD = rule("Where(IsNaN(X), C, X)", "X", "X:[m,n] C:[]", "not_nan(X) & fits(
 class TableCosts:
     """Costs by operator name, times the output's size where asked: a stand-in for measured costs."""
 
+    provider = "cpu"
+    opset = 20
+
     def __init__(self, **prices: float) -> None:
         self.prices, self.measured, self.estimated = prices, 0, set[str]()
 
@@ -60,14 +64,11 @@ class TableCosts:
             price += float(np.prod([s for s in sizes if isinstance(s, int)])) / 64
         return price
 
+    def estimate(self, graph: Graph, node: Node) -> float:
+        return self.cost(graph, node)
+
     def total(self, graph: Graph) -> float:
         return sum(self.cost(graph, node) for node in graph.references)
-
-    def change(self, parent: float, graph: Graph) -> float:
-        return parent + self.estimated_change(graph)
-
-    def estimated_change(self, graph: Graph) -> float:
-        return sum(self.cost(graph, n) for n in graph.added) - sum(self.cost(graph, n) for n in graph.removed)
 
 
 class Builder:
@@ -195,20 +196,87 @@ def test_a_causal_mask_of_infinities_keeps_one_finite_entry_a_row() -> None:
     assert isinstance(result, Graph)
 
 
-@pytest.mark.parametrize(("dtype", "fires"), [("float", True), ("float16", False)])
-def test_the_largest_float16_mask_counts_as_infinite(dtype: str, fires: bool) -> None:
-    """-65504 plus a score of -16 rounds to -inf in float16; the least float32 swallows any score."""
+def guarded(dtype: str, mask: Callable[[Builder, int, int], int]) -> Graph:
+    """A guarded softmax of scores [2,4,4] and a mask, which is given zero and the least number of the element type."""
     b = Builder()
-    scores = b.input(f"{dtype}[2,4,4]")
-    hidden = b.input("bool[4,4]")
     numpy_dtype = parse_type(f"{dtype}[]").dtype.numpy()
-    least = np.asarray(np.finfo(numpy_dtype).min, numpy_dtype)
     type_ = parse_type(f"{dtype}[]")
+    least = np.asarray(np.finfo(numpy_dtype).min, numpy_dtype)
     zero, low = (b.tables.add_constant(Constant.of(np.asarray(v, numpy_dtype), type_)) for v in (0, least))
-    soft = b.op("Softmax", b.op("Add", scores, b.op("Where", hidden, low, zero)), axis=-1)
-    graph = b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft))
-    (result,) = outcome(graph, UNGUARD)
-    assert isinstance(result, Graph) is fires
+    soft = b.op("Softmax", b.op("Add", b.input(f"{dtype}[2,4,4]"), mask(b, zero, low)), axis=-1)
+    return b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft))
+
+
+def flags(b: Builder, array: np.ndarray) -> int:
+    return b.tables.add_constant(Constant.of(array, TensorType(DataType.BOOL, array.shape)))
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("float", True), ("float16", False)])
+def test_the_largest_float16_mask_counts_as_infinite(dtype: str, shown: bool) -> None:
+    """-65504 plus a score of -16 rounds to -inf in float16; the least float32 swallows any score.
+
+    That a row is not hidden throughout is then an assumption, which the oracle remembers.
+    """
+    graph = guarded(dtype, lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), low, zero))
+    (match,) = matches(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), Graph) is shown
+    oracle = RangeOracle({})
+    assert isinstance(apply_match(match, graph, oracle), Graph)
+    assert oracle.relied == (set() if shown else {(match.direction.id, match.values)})
+
+
+TRIANGLE = np.tri(4, dtype=bool)
+HOLE = TRIANGLE & (np.arange(4) != 2)[:, None]
+"""A causal mask of which one row is hidden throughout."""
+
+
+@pytest.mark.parametrize(
+    ("mask", "fires"),
+    [
+        (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, TRIANGLE)), zero, low), True),
+        (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, HOLE)), zero, low), False),
+        (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~HOLE), b.input("bool[4,4]")), low, zero), False),
+        (lambda b, zero, low: b.op("Where", b.op("Not", b.op("And", b.input("bool[1,4]"), flags(b, HOLE))), low, zero), False),
+        (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~TRIANGLE), b.input("bool[4,4]")), low, zero), True),
+        (lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), low, low), False),
+        (lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), b.input("float16[4,4]"), low), True),
+        (lambda b, zero, low: b.op("Transpose", b.op("Where", b.input("bool[4,4]"), zero, low), perm=(1, 0)), False),
+        (lambda b, zero, low: b.op("Add", *(b.op("Where", b.input("bool[4,4]"), zero, low) for _ in range(2))), False),
+    ],
+)
+def test_a_mask_is_assumed_to_leave_something_unless_its_constants_do_not(
+    mask: Callable[[Builder, int, int], int], fires: bool
+) -> None:
+    graph = guarded("float16", mask)
+    (match,) = matches(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({})), Graph) is fires
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), NoMatch)
+
+
+@pytest.mark.parametrize(("kept", "fires"), [(TRIANGLE, True), (HOLE, False)])
+def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: bool) -> None:
+    def mask(b: Builder, zero: int, low: int) -> int:
+        hidden = np.where(kept, 0, np.finfo(np.float16).min).astype(np.float16)
+        return b.tables.add_constant(Constant.of(hidden, TensorType(DataType.FLOAT16, hidden.shape)))
+
+    graph = guarded("float16", mask)
+    oracle = RangeOracle({})
+    (match,) = matches(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, oracle), Graph) is fires
+    assert not oracle.relied
+
+
+@pytest.mark.parametrize(("scale", "fires"), [(1.0, True), (60000.0, False)])
+def test_a_normalised_row_is_bounded_by_its_length(scale: float, fires: bool) -> None:
+    """No entry exceeds the root of the row's length; interval arithmetic alone has it divided by the root of epsilon."""
+    b = Builder()
+    half = TensorType(DataType.FLOAT16, (16,))
+    gain, shift = (b.tables.add_constant(Constant.of(np.full(16, v, np.float16), half)) for v in (scale, 0))
+    bounded = b.op("Clip", b.input("float16[2,16]"), min=-9.0, max=9.0)
+    normal = b.op("LayerNormalization", bounded, gain, shift, axis=-1, epsilon=1e-12)
+    range_ = RangeOracle({}).range(b.graph(normal), normal)
+    assert range_.finite is fires
+    assert not fires or (range_.lo, range_.hi) == (-4.0, 4.0)
 
 
 def test_two_float32_masks_add_up_to_infinity() -> None:
@@ -466,3 +534,209 @@ def test_a_sample_of_two_groups_binds_the_size_of_one() -> None:
             assert isinstance(after, Graph) and sorted(ops(after)) == ["Concat", "Neg", "Neg", "Split"]
         else:
             assert isinstance(after, NoMatch) and "the size n is not bound" in after.reason
+
+
+UPCAST = rule(
+    "Cast[to=float16](Mul(Cast[to=float](X), Mul(Cast[to=float](Y), 2.0)))",
+    "Mul(X, Mul(Y, 2.0))",
+    "X:float16[m,n] Y:float16[m,n]",
+)
+
+
+def _spelled(narrow: str, wide: str) -> tuple[Builder, Graph]:
+    """2xy, computed in the wide type on operands of the narrow one."""
+    b = Builder()
+    x, y = b.input(f"{narrow}[2,3]"), b.input(f"{narrow}[2,3]")
+    type_ = parse_type(f"{wide}[]")
+    two = b.tables.add_constant(Constant.of(np.asarray(2, type_.dtype.numpy()), type_))
+    up = [b.op("Cast", v, to=type_.dtype) for v in (x, y)]
+    product = b.op("Mul", up[0], b.op("Mul", up[1], two))
+    return b, b.graph(b.op("Cast", product, to=parse_type(f"{narrow}[]").dtype))
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "applies"),
+    [
+        ("float16", "float", True),
+        ("bfloat16", "float", True),
+        ("float", "double", False),
+        ("float16", "double", False),
+        ("bfloat16", "float16", False),
+    ],
+)
+def test_float_types_of_a_rule_with_several_are_meant(narrow: str, wide: str, applies: bool) -> None:
+    """Each is exact, but float16 may stand for bfloat16; the number of the replacement is of the operands' type."""
+    _, graph = _spelled(narrow, wide)
+    results = outcome(graph, UPCAST)
+    assert [isinstance(result, Graph) for result in results] == [True] * applies
+    for result in results:
+        assert isinstance(result, Graph) and ops(result) == ["Mul", "Mul"]
+        numbers = [result.type(v) for node in result.nodes() for v in node.inputs if v in result.tables.constants]
+        assert [t and t.dtype for t in numbers] == [parse_type(f"{narrow}[]").dtype]
+
+
+def test_a_rule_with_both_narrow_types_takes_none_for_the_other() -> None:
+    both = rule("Cast[to=bfloat16](Cast[to=float](X))", "Cast[to=bfloat16](X)", "X:float16[m,n]")
+    for narrow, applies in (("float16", True), ("bfloat16", False)):
+        b = Builder()
+        up = b.op("Cast", b.input(f"{narrow}[2,3]"), to=parse_type("[]").dtype)
+        graph = b.graph(b.op("Cast", up, to=parse_type("bfloat16[]").dtype))
+        (result,) = outcome(graph, both)
+        assert isinstance(result, Graph) is applies
+        if isinstance(result, NoMatch):
+            assert "X has element type bfloat16, not float16" in result.reason
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
+def test_one_float_type_of_a_rule_stands_for_any(dtype: str) -> None:
+    """In Casts, too: the mask of a model in float16 is cast to float16."""
+    masked = rule("Mul(Cast[to=float](M), X)", "Where(M, X, 0.0)", "M:bool[m,n] X:[m,n]", "same_shape(M, X)")
+    b = Builder()
+    m, x = b.input("bool[2,3]"), b.input(f"{dtype}[2,3]")
+    (there,) = outcome(b.graph(b.op("Mul", b.op("Cast", m, to=parse_type(f"{dtype}[]").dtype), x)), masked)
+    assert isinstance(there, Graph) and ops(there) == ["Where"]
+    zero = b.tables.literal(np.zeros((), parse_type(f"{dtype}[]").dtype.numpy()), parse_type(f"{dtype}[]"))
+    (back,) = outcome(b.graph(b.op("Where", m, x, zero)), masked, forward=False)
+    assert isinstance(back, Graph) and ops(back) == ["Cast", "Mul"]
+
+
+def test_a_number_beside_numbers_alone_takes_the_rule_s_float_type() -> None:
+    either = rule("Mul(Where(M, X, -2.0), 0.5)", "Mul(Where(M, X, 0.0), Where(M, 0.5, -1.0))", "M:bool[m,n] X:[m,n]")
+    b = Builder()
+    half, low = (b.tables.add_constant(Constant.of(np.asarray(v, np.float16), parse_type("float16[]"))) for v in (0.5, -2.0))
+    m, x = b.input("bool[2,3]"), b.input("float16[2,3]")
+    (result,) = outcome(b.graph(b.op("Mul", b.op("Where", m, x, low), half)), either)
+    assert isinstance(result, Graph), "the two numbers of the second Where are float16"
+
+
+def test_a_number_may_stand_in_several_tensors() -> None:
+    halved = rule("Add(Mul(X, 0.5), Mul(Y, 0.5))", "Mul(Add(X, Y), 0.5)", "X:[m,n] Y:[m,n]")
+    b = Builder()
+    x, y = (b.op("Mul", b.input("[2,3]"), b.constant(np.asarray(0.5, np.float32))) for _ in range(2))
+    assert any(isinstance(result, Graph) for result in outcome(b.graph(b.op("Add", x, y)), halved))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ulps", "float_class", "expected"),
+    [
+        ("float", 2, FloatClass.APPROXIMATES, 1),
+        ("float", 3, FloatClass.APPROXIMATES, 0),
+        ("float", 1, FloatClass.REASSOCIATES, 0),
+        ("float", 0, FloatClass.EXACT, 1),
+        ("float16", 2, FloatClass.APPROXIMATES, 1),
+        ("float16", 3, FloatClass.APPROXIMATES, 0),
+        ("double", 2**30, FloatClass.APPROXIMATES, 1),
+        ("double", 2**30, FloatClass.REASSOCIATES, 0),
+        ("double", 2**31, FloatClass.APPROXIMATES, 0),
+    ],
+)
+def test_numbers_of_approximating_rules_match_within_two_units(
+    dtype: str, ulps: int, float_class: FloatClass, expected: int
+) -> None:
+    """Units of float32 (2^29 of float64) or of the tensor's own type, whichever is coarser."""
+    type_ = parse_type(f"{dtype}[]")
+    number = np.asarray(0.7978845608, type_.dtype.numpy())
+    moved = (number + ulps * np.spacing(number)).astype(number.dtype)
+    scaled = replace(rule("Mul(X, 0.7978845608)", "Neg(X)", "X:[m,n]"), float_class=float_class)
+    b = Builder()
+    constant = b.tables.add_constant(Constant.of(moved, type_))
+    assert len(matches(b.graph(b.op("Mul", b.input(f"{dtype}[2,3]"), constant)), scaled)) == expected
+
+
+PAIR = replace(
+    rule("Neg(Add(X, $e)); Relu(Add(Y, $e))", "Sub(Neg(X), $e); Relu(Add(Y, $e))", "X:[m,n] Y:[m,n]"), attrs={"e": 0.5}
+)
+
+
+@pytest.mark.parametrize("other", [0.25, 0.125])
+def test_an_attribute_variable_has_one_value_in_all_outputs(other: float) -> None:
+    b = Builder()
+    x, y = (b.op("Add", b.input("[2,3]"), b.constant(np.asarray(e, np.float32))) for e in (0.25, other))
+    found = [m for m in matches(b.graph(b.op("Neg", x), b.op("Relu", y)), PAIR) if m.direction.forward]
+    assert len(found) == (other == 0.25)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_outputs_that_are_not_alike_match_in_any_order(order: tuple[int, int]) -> None:
+    """The second part may be older than the first: exchanging them gives another pattern."""
+    first, second = (f"Split[axis=-1,sizes=(n,n)].{i}(X)" for i in range(2))
+    moved = rule(
+        f"Neg({first}); Neg({second})",
+        f"{first.replace('X', 'Neg(X)')}; {second.replace('X', 'Neg(X)')}",
+        "X:[m,2*n]",
+    )
+    b = Builder()
+    node = b.tables.apply("Split", (("axis", -1), ("sizes", (3, 3))), [b.input("[2,6]")])
+    results = [b.op("Neg", node.values[i]) for i in order]
+    (after,) = outcome(b.graph(*results), moved)
+    assert isinstance(after, Graph) and ops(after) == ["Neg", "Split"]
+
+
+@pytest.mark.parametrize(
+    ("width", "cut", "end", "fires"),
+    [("5", "2", "5", True), ("n+2", "2", "n+2", True), ("n+k", "n", "n+k", True), ("7", "2", "5", False)],
+)
+def test_a_sum_of_sizes_binds_the_one_that_is_open(width: str, cut: str, end: str, fires: bool) -> None:
+    """The end of the second part is the sum of both sizes; a symbol of the model may bear the name of a rule's."""
+    low, high = (f"Slice[axes=(-1,),ends=({e},),starts=({s},),steps=(1,)](X)" for s, e in (("0", "m"), ("m", "m+n")))
+    whole = rule(f"Concat[axis=-1]({low}, {high})", "X", "X:[b,m+n]", "dim(X,-1,m+n)")
+    b = Builder()
+    x = b.input(f"[b,{width}]")
+    middle, last = parse_type(f"[{cut},{end}]").shape
+    parts = [b.op("Slice", x, axes=(-1,), starts=(s,), ends=(e,), steps=(1,)) for s, e in ((0, middle), (middle, last))]
+    (result,) = outcome(b.graph(b.op("Concat", *parts, axis=-1)), whole)
+    assert isinstance(result, Graph) is fires
+    if isinstance(result, NoMatch):
+        assert "condition dim(X, -1, m+n) does not hold" in result.reason
+
+
+SCALES = replace(
+    rule("Mul(Mul(X, $a), $b)", "Mul(X, $c)", "X:[m,n]", "product($c, $a, $b)"), attrs={"a": 0.5, "b": 0.25, "c": 0.125}
+)
+
+
+def test_a_condition_says_what_an_attribute_variable_is() -> None:
+    """The reverse direction has a product and no factor."""
+    assert [direction.forward for direction in compile_rules([SCALES])] == [True]
+    b = Builder()
+    half, third = (b.constant(np.asarray(v, np.float32)) for v in (0.5, 3.0))
+    (result,) = outcome(b.graph(b.op("Mul", b.op("Mul", b.input("[2,3]"), half), third)), SCALES)
+    assert isinstance(result, Graph) and ops(result) == ["Mul"]
+    (node,) = result.nodes()
+    number = result.tables.small_constant(node.inputs[1], 1)
+    assert number is not None and number == 1.5
+
+
+def test_a_condition_without_a_solution_refuses() -> None:
+    parted = replace(SCALES, source=SCALES.target, target=(parse_term("Mul(Mul(X, $c), $b)"),), conditions=())
+    (condition,) = (parse_condition(Parser(text)) for text in ("product($c, $c, $b)",))
+    unsolved = replace(parted, conditions=(condition,))
+    b = Builder()
+    graph = b.graph(b.op("Mul", b.input("[2,3]"), b.constant(np.zeros((), np.float32))))
+    (result,) = outcome(graph, unsolved)
+    assert isinstance(result, NoMatch) and "product($c, $c, $b) gives no $b: division by zero" in result.reason
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_a_float_type_in_a_condition_is_the_rule_s(dtype: str) -> None:
+    """Which type it is in the model does not matter: the Cast is to what the operand has already."""
+    idle = rule("Relu(Cast[to=float](X))", "Relu(X)", "X:[m,n]", "dtype(X, float)")
+    b = Builder()
+    (result,) = outcome(b.graph(b.op("Relu", b.op("Cast", b.input(f"{dtype}[2,3]"), to=parse_type(f"{dtype}[]").dtype))), idle)
+    assert isinstance(result, Graph) and ops(result) == ["Relu"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_condition_about_entries_asks_constants(known: bool) -> None:
+    halves = rule("Neg(Neg(X))", "X", "X:[m,2*n]", "repeats(X, -1)")
+    b = Builder()
+    x = b.constant(np.asarray([[1, 2, 1, 2]], np.float32)) if known else b.input("[1,4]")
+    graph = b.graph(b.op("Add", b.op("Neg", b.op("Neg", x)), b.input("[1,4]")))
+    found = [m for m in matches(graph, halves)]
+    if known:
+        assert not found, "what is constant is folded, not rewritten"
+        facts = ModelFacts(Match(compile_rules([halves])[0], (), {parse_term("X"): x}, {}, ()), graph, RangeOracle({}), {})
+        assert halves.conditions[0].holds(facts) is True
+    else:
+        (result,) = outcome(graph, halves)
+        assert isinstance(result, NoMatch) and "repeats(X, -1) could not be shown" in result.reason

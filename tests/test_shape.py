@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,12 +18,14 @@ from mugraph.shape import (
     SymDim,
     TensorType,
     Undecided,
+    at_most,
     broadcast,
     concrete,
     evaluate_dim,
     normalize_axis,
     same_dim,
     same_shape,
+    smaller,
     symbol,
 )
 from mugraph.text import Parser, parse_type
@@ -105,6 +109,32 @@ def test_same_dim_and_shape() -> None:
     assert same_shape((n, 2), (m, 3)) is False
     assert same_shape((n,), (n, 1)) is False
     assert 2 * n == n + n and 2 * n != SymDim.make({(("n", 2),): 1})
+
+
+def test_the_smaller_of_two_sizes() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert smaller(3, 4) == 3 and smaller(n, n + 2) == n and smaller(n * m, 0) == 0
+    least = smaller(n, 512)
+    assert least == smaller(512, n) != symbol("min(512,n)") and str(least) == "min(512,n)"
+    assert symbol("min(512,n)") != least and len({least, symbol("min(512,n)")}) == 2
+    assert smaller(least, 512) == smaller(least, n) == least and pickle.loads(pickle.dumps(least)) == least
+    assert [evaluate_dim(least + 1, {"n": size}) for size in (7, 600)] == [8, 513]
+    assert str(evaluate_dim(least, {"n": 2 * m})) == "min(512,2*m)"
+    (name,) = least.symbols()  # type: ignore[union-attr]
+    assert evaluate_dim(least, {name: n}) == n
+    assert at_most(least, n) and at_most(least, 600) and at_most(least, n + 1) and at_most(0, 3 * least)
+    assert at_most(least, 100) is None and at_most(n, least) is None and at_most(n + 1, n) is False
+    with pytest.raises(Undecided):
+        smaller(n - 1, 4)
+
+
+@given(dims, dims)
+@PROPERTY
+def test_bounds_hold(a: Dim, b: Dim) -> None:
+    verdict = at_most(a, b)
+    assert verdict is None or (_value(a) <= _value(b)) is verdict
+    with contextlib.suppress(Undecided):
+        assert _value(smaller(a, b)) == min(_value(a), _value(b))
 
 
 shapes = st.lists(st.sampled_from([1, 1, 2, 3, 0]), max_size=4).map(tuple)

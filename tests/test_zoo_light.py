@@ -135,3 +135,63 @@ def test_export_fails_when_the_file_computes_something_else(
     result = CliRunner().invoke(zoo.main, ["export", "bert", "--dir", str(tmp_path)])
     assert result.exit_code == exit_code
     assert ("relative error" in result.output) == (exit_code != 0)
+
+
+# --- skeletons ------------------------------------------------------------------------------------------------------
+
+
+def test_a_skeleton_leaves_out_the_weights_and_nothing_else(tmp_path: Path) -> None:
+    model = zoo.lora_block()
+    zoo.write_skeleton(model, tmp_path / "block.skeleton")
+    assert (tmp_path / "block.skeleton").stat().st_size < model.ByteSize() / 15
+    filled = zoo.fill(zoo.read_skeleton(tmp_path / "block.skeleton"))
+    assert filled.graph.node == model.graph.node and filled.graph.input == model.graph.input
+    tensors = list(zip(model.graph.initializer, filled.graph.initializer, strict=True))
+    drawn = {left.name for left, right in tensors if left != right}
+    assert drawn == {t.name for t in model.graph.initializer if t.name.endswith("_proj.weight")}
+    for left, right in tensors:
+        before, after = (onnx.numpy_helper.to_array(tensor) for tensor in (left, right))
+        assert before.dtype == after.dtype and before.shape == after.shape
+        if left.name in drawn:
+            assert abs(after.std() / before.std() - 1) < 0.02 and not np.array_equal(before, after)
+    assert 0.5 < run(filled).std() < 5
+
+
+def test_large_tables_of_few_values_stay() -> None:
+    mask = np.where(np.tri(512, dtype=np.bool_), 0, -np.inf).astype(np.float16)
+    normal = np.random.default_rng(0).normal(3, 0.5, (512, 512)).astype(np.float16)
+    counted = np.arange(512 * 512).reshape(512, 512)
+    arrays = {"mask": mask, "normal": normal, "counted": counted}
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], initializers))
+    filled = {t.name: onnx.numpy_helper.to_array(t) for t in zoo.fill(zoo.skeleton(model)).graph.initializer}
+    np.testing.assert_array_equal(filled["mask"], mask)
+    np.testing.assert_array_equal(filled["counted"], counted)
+    assert filled["normal"].dtype == np.float16
+    assert abs(filled["normal"].mean(dtype=float) - 3) < 0.01 and abs(filled["normal"].std(dtype=float) - 0.5) < 0.01
+
+
+def test_a_skeleton_is_no_model_until_it_is_filled() -> None:
+    bare = zoo.skeleton(zoo.lora_block())
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        ort.InferenceSession(bare.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert zoo.fill(bare, seed=1) == zoo.fill(bare, seed=1)
+    assert zoo.fill(bare, seed=1) != zoo.fill(bare, seed=2)
+
+
+def test_skeleton_and_fill_on_the_command_line(tmp_path: Path) -> None:
+    model, bare, out = (tmp_path / name for name in ("model.onnx", "model.skeleton", "out.onnx"))
+    onnx.save(zoo.load_light("squeezenet"), model)
+    for arguments in (["skeleton", str(model), str(bare)], ["fill", str(bare), str(out), "--seed", "4"]):
+        result = CliRunner().invoke(zoo.main, arguments)
+        assert result.exit_code == 0, result.output
+    assert np.isfinite(run(out)).all()
+    refused = CliRunner().invoke(zoo.main, ["fill", str(model), str(out)])
+    assert refused.exit_code == 1 and "not a skeleton" in refused.output
+
+
+def test_sized_models_say_their_sizes() -> None:
+    for name, architecture in zoo.SIZED_ARCHITECTURES.items():
+        batch, *rest = map(int, name.rsplit("_", 1)[1].split("x"))
+        for shape in architecture.inputs.values():
+            assert shape[0] == batch and list(shape[1:]) == (rest or [3, 224, 224])

@@ -8,12 +8,16 @@ Five families, all with random weights, so that nothing is downloaded:
 - a Llama-style transformer block with LoRA adapters (`lora_block`), small enough for a demo;
 - a model of any size, written piece by piece (`write_big`), to measure memory.
 
+An exported model travels as its skeleton (`skeleton`): everything but the weights, which `fill` draws anew.
+
 Run ``python -m tools.zoo --help``.
 """
 
 from __future__ import annotations
 
+import lzma
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +28,7 @@ import click
 import numpy as np
 import onnx
 import onnxruntime as ort
+from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
 from tools.taso_models import TASO_MODELS
@@ -429,6 +434,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama_dynamic": Architecture("LlamaModel", {"input_ids": ("batch", "sequence")}, SMALL_LLAMA_CONFIG),
 }
 
+LANGUAGE_SIZES = ((1, 128), (8, 512))
+
+SIZED_ARCHITECTURES: Mapping[str, Architecture] = {
+    **{f"bert_{b}x{s}": replace(ARCHITECTURES["bert"], inputs=dict.fromkeys(BERT_INPUTS, (b, s))) for b, s in LANGUAGE_SIZES},
+    **{f"gpt2_{b}x{s}": replace(ARCHITECTURES["gpt2"], inputs={"input_ids": (b, s)}) for b, s in LANGUAGE_SIZES},
+    **{f"llama_1x{s}": replace(LLAMA, inputs={"input_ids": (1, s)}) for s in (128, 8)},
+    **{f"t5_encoder_{b}x{s}": replace(ARCHITECTURES["t5_encoder"], inputs={"input_ids": (b, s)}) for b, s in LANGUAGE_SIZES},
+    **{f"resnet50_{b}": replace(ARCHITECTURES["resnet50"], inputs={"pixel_values": (b, 3, 224, 224)}) for b in (1, 16)},
+}
+"""The models that `tools.bench.gpu_models` measures, named by batch and sequence length."""
+
 # What dynamic dimensions are while tracing (torch would take 1 for static) and when the exported file is checked.
 TRACED_SIZE = {"batch": 2, "sequence": 128}
 CHECKED_SIZE = {"batch": 1, "sequence": 77}
@@ -441,7 +457,7 @@ def export_model(name: str, path: Path, fp16: bool = False) -> float:
     """Exports a model with ``torch.onnx`` and compares the file, run by onnxruntime, with torch.
 
     Args:
-        name: A key of `ARCHITECTURES`.
+        name: A key of `ARCHITECTURES` or `SIZED_ARCHITECTURES`.
         path: The file to write; weights stay inside it below 2 GB and go to external data above.
         fp16: Whether weights, floating-point inputs and outputs are half precision.
 
@@ -450,12 +466,12 @@ def export_model(name: str, path: Path, fp16: bool = False) -> float:
     """
     import torch
 
-    architecture = ARCHITECTURES[name]
-    model = _build(architecture)
+    architecture = {**ARCHITECTURES, **SIZED_ARCHITECTURES}[name]
+    model = build_module(architecture)
     if fp16:
         model = model.half()
-    example = _example_inputs(architecture, TRACED_SIZE, fp16)
-    inputs = _example_inputs(architecture, CHECKED_SIZE, fp16)
+    example = example_inputs(architecture, TRACED_SIZE, fp16)
+    inputs = example_inputs(architecture, CHECKED_SIZE, fp16)
     with torch.no_grad():
         expected = model(*inputs.values()).numpy()
         program = torch.onnx.export(
@@ -472,8 +488,8 @@ def export_model(name: str, path: Path, fp16: bool = False) -> float:
     return relative_error(actual, expected)
 
 
-def _build(architecture: Architecture) -> torch.nn.Module:
-    """The module to export: evaluation mode, positional inputs, one tensor as output (the last hidden state)."""
+def build_module(architecture: Architecture) -> torch.nn.Module:
+    """The module to export, random weights: evaluation mode, positional inputs, one output (the last hidden state)."""
     import torch
     import transformers
 
@@ -507,7 +523,8 @@ def _build(architecture: Architecture) -> torch.nn.Module:
     return FirstOutput(model).eval()
 
 
-def _example_inputs(architecture: Architecture, sizes: Mapping[str, int], fp16: bool = False) -> dict[str, torch.Tensor]:
+def example_inputs(architecture: Architecture, sizes: Mapping[str, int], fp16: bool = False) -> dict[str, torch.Tensor]:
+    """Random inputs; `sizes` are those of the dynamic dimensions."""
     import torch
 
     torch.manual_seed(0)
@@ -528,6 +545,77 @@ def _example_inputs(architecture: Architecture, sizes: Mapping[str, int], fp16: 
 
 def _dynamic_dimensions(shape: Sequence[int | str]) -> dict[int, str]:
     return {axis: dim for axis, dim in enumerate(shape) if isinstance(dim, str)}
+
+
+# --- models without their weights ---------------------------------------------------------------------------------------
+
+# Where a skeleton's weights would lie if they were external data: no such file exists, so a skeleton does not load as a model.
+DRAWN = "drawn-by-tools.zoo-fill"
+
+# A weight that a skeleton leaves out has so many entries, and so many different ones; tables, masks and biases stay.
+LEAST_DRAWN, LEAST_DISTINCT = 1 << 16, 1 << 10
+
+FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
+
+
+def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model with mean and standard deviation in place of each large weight.
+
+    Left out are initializers of a floating-point type with at least `LEAST_DRAWN` entries of which the first
+    `LEAST_DRAWN` hold at least `LEAST_DISTINCT` different values, as random weights do; what was computed (masks, tables
+    of angles, position biases) stays as it is.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        if tensor.data_type not in FLOAT_TYPES or math.prod(tensor.dims) < LEAST_DRAWN:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if len(np.unique(values.ravel()[:LEAST_DRAWN])) < LEAST_DISTINCT:
+            continue
+        wide = values.astype(np.float64)
+        statistics = {"mean": float(wide.mean()), "deviation": float(wide.std())}
+        for content in ("raw_data", "float_data", "int32_data", "double_data"):
+            tensor.ClearField(content)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=DRAWN)
+        for key, number in statistics.items():
+            tensor.external_data.add(key=key, value=repr(number))
+    return copy
+
+
+def fill(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
+    """A copy of a skeleton with normal weights of the recorded means and deviations; each depends on seed and name alone."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if entries.get("location") != DRAWN:
+            continue
+        rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+        values = _normal(rng, tuple(tensor.dims), float(entries["deviation"]))
+        values += np.float32(entries["mean"])
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.raw_data = values.astype(helper.tensor_dtype_to_np_dtype(tensor.data_type)).tobytes()
+    return copy
+
+
+def write_skeleton(model: onnx.ModelProto, path: Path) -> None:
+    """Writes a skeleton, compressed (xz)."""
+    path.write_bytes(lzma.compress(skeleton(model).SerializeToString()))
+
+
+def read_skeleton(path: Path) -> onnx.ModelProto:
+    """Reads what `write_skeleton` wrote.
+
+    Raises:
+        ValueError: The file is no compressed model.
+    """
+    try:
+        return onnx.load_model_from_string(lzma.decompress(path.read_bytes()))
+    except (lzma.LZMAError, DecodeError) as problem:
+        raise ValueError(f"{path}: not a skeleton written by 'python -m tools.zoo skeleton' ({problem})") from None
 
 
 # --- running a model --------------------------------------------------------------------------------------------------
@@ -575,11 +663,14 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice(list(ARCHITECTURES)))
+@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice([*ARCHITECTURES, *SIZED_ARCHITECTURES]))
 @directory_option
 @click.option("--fp16", is_flag=True, help="Export in half precision, as NAME_fp16.onnx.")
 def export(names: tuple[str, ...], directory: Path, fp16: bool) -> None:
-    """Exports models of transformers with torch.onnx (all by default) and checks them in onnxruntime."""
+    """Exports models of transformers with torch.onnx and checks them in onnxruntime.
+
+    Default: all but those with a size in their names, which the GPU benchmark measures.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name in names or ARCHITECTURES:
         path = directory / (f"{name}_fp16.onnx" if fp16 else f"{name}.onnx")
@@ -625,6 +716,28 @@ def big(directory: Path, gigabytes: float, width: int) -> None:
     path = directory / "big.onnx"
     write_big(path, gigabytes, width)
     click.echo(describe(path))
+
+
+@main.command("skeleton")
+@click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+def skeleton_command(model: Path, out: Path) -> None:
+    """Writes MODEL without its weights to OUT, which 'fill' gives random ones again."""
+    write_skeleton(onnx.load(model), out)
+    click.echo(f"{out}: {out.stat().st_size / 1e3:.0f} kB, of {model.stat().st_size / 1e6:.1f} MB")
+
+
+@main.command("fill")
+@click.argument("source", metavar="SKELETON", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
+def fill_command(source: Path, out: Path, seed: int) -> None:
+    """Writes SKELETON with random weights to OUT."""
+    try:
+        onnx.save(fill(read_skeleton(source), seed), out)
+    except ValueError as problem:
+        raise click.ClickException(str(problem)) from None
+    click.echo(describe(out))
 
 
 @main.command()

@@ -266,7 +266,6 @@ define(
     ranks=_ranks_multi_head,
     vectors=lambda attrs, count: [3] if "bias" in attrs["given"] else [],
     defaults=_MHA,
-    cpu=frozenset({DataType.FLOAT}),
 )
 
 
@@ -374,7 +373,6 @@ define(
     ranks=_ranks_ort_attention,
     vectors=lambda attrs, count: [2],
     defaults={"given": (), "mask_filter_value": -10000.0, "unidirectional": False},
-    cpu=frozenset({DataType.FLOAT}),
 )
 
 
@@ -491,7 +489,6 @@ define(
     contract=contract("RotaryEmbedding", "interleaved num_heads rotary_embedding_dim", 4, int64=[1]),
     ranks=lambda attrs, count: [3 if attrs["num_heads"] else 4, 2, 2, 2],
     defaults={"interleaved": False, "num_heads": 0},
-    cpu=NATIVE,
 )
 
 
@@ -519,7 +516,6 @@ define(
     ),
     ranks=lambda attrs, count: [3 if attrs["num_heads"] else 4, *((2, 2, 2) if count == 4 else (3, 3))],
     defaults={"interleaved": False, "num_heads": 0},
-    cpu=NATIVE,
 )
 
 
@@ -620,7 +616,6 @@ define(
     write=_write_onnx_attention,
     ranks=lambda attrs, count: [*((3,) * 3 if attrs["num_heads"] else (4,) * 3), *([attrs["mask_axes"]] * (count - 3))],
     defaults={"num_heads": 0, "kv_num_heads": 0, "is_causal": False, "mask": "", "mask_axes": 0},
-    cpu=NATIVE,
 )
 
 
@@ -735,5 +730,4 @@ define(
     contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved", 9),
     ranks=lambda attrs, count: [3, 3, 3, 2, 2][:count],
     defaults={"rotary_interleaved": False},
-    cpu=NATIVE,
 )

@@ -17,13 +17,15 @@ import onnx
 
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.node import Attrs, AttrValue, Term
-from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, broadcast, concrete
+from mugraph.ops.support import providers_of
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, broadcast, concrete
 
 __all__ = [
     "REGISTRY",
     "AttrMap",
     "Contract",
     "ForeignNode",
+    "FormInput",
     "NotExpressible",
     "NotUnderstood",
     "OnnxForm",
@@ -68,6 +70,9 @@ class ForeignNode(Protocol):
     def constant(self, index: int) -> np.ndarray | None:
         """The value of an input where it is a constant and small, else ``None``."""
 
+    def sizes(self, index: int) -> tuple[Dim, ...] | None:
+        """The entries of an integer input where shape arithmetic gives them as dimensions, else ``None``."""
+
     def present(self, index: int) -> bool:
         """Whether an optional input is given."""
 
@@ -84,18 +89,24 @@ class Reading:
     outputs: tuple[int, ...] | None = None
 
 
+FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class OnnxForm:
     """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent.
 
+    A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
     ``outputs`` are the positions of the record's outputs in the ONNX node; ``None`` is the first ones in order.
+    ``function`` is the model-local function that the node calls: its overload is the node's.
     """
 
     op_type: str
-    inputs: tuple[int | np.ndarray | None, ...]
+    inputs: tuple[FormInput, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
     outputs: tuple[int, ...] | None = None
+    function: onnx.FunctionProto | None = None
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The output list of the ONNX node in which the record's outputs bear ``names``; absent ones are empty."""
@@ -175,6 +186,26 @@ def static_operand(node: ForeignNode, index: int, what: str) -> tuple[int, ...]:
     return tuple(int(v) for v in np.reshape(value, -1))
 
 
+def size_operand(node: ForeignNode, index: int, what: str) -> tuple[Dim, ...]:
+    """An operand that is a constant or computed from shapes. A size that could be negative is not understood."""
+    value = node.constant(index)
+    if value is not None:
+        return tuple(int(v) for v in np.reshape(value, -1))
+    sizes = node.sizes(index)
+    if sizes is None:
+        raise NotUnderstood(f"{node.op_type} with computed {what}")
+    for size in sizes:
+        if isinstance(size, SymDim) and not at_most(0, size):
+            raise NotUnderstood(f"{node.op_type} with {what} {size}, which may be negative")
+    return sizes
+
+
+def run_sizes(values: Sequence[Dim]) -> np.ndarray | tuple[Dim, ...]:
+    """Dimensions as an input of a node to write: an int64 tensor, or what the runtime has to compute."""
+    known = concrete(values)
+    return tuple(values) if known is None else np.asarray(known, np.int64)
+
+
 def integers(values: Sequence[Dim], what: str) -> np.ndarray:
     """Dimensions as an int64 tensor. Raises NotExpressible where one is symbolic."""
     known = concrete(values)
@@ -199,9 +230,8 @@ class Operator:
         elementwise: entries depend only on entries at the same (broadcast) place; operands of lower rank are aligned.
         defaults: attributes that a text may leave out.
         contract: of an operator of which the onnx package has no schema; such a record is in ``onnx`` under no name.
+        sized: attributes that may hold dimension symbols in a node to write: the runtime computes them.
         decompose: the equal terms over plainer operators, one an output, over the variables x0, x1, ... of the operands.
-        providers: onnxruntime's execution providers to the element types for which they have a kernel of this operator;
-            ``None`` is not known, to be probed. Empty for operators that every provider is taken to have.
     """
 
     name: str
@@ -215,9 +245,17 @@ class Operator:
     commutative: bool = False
     elementwise: bool = False
     defaults: AttrMap = field(default_factory=dict)
+    sized: frozenset[str] = frozenset()
     contract: Contract | None = None
     decompose: Decompose | None = None
-    providers: Mapping[str, frozenset[DataType] | None] = field(default_factory=dict)
+
+    @property
+    def providers(self) -> Mapping[str, frozenset[DataType] | None]:
+        """onnxruntime's execution providers to the element types in which they run this operator; ``None`` is not probed.
+
+        Of a composite it means with a kernel of their own, of a plain operator also between casts or inlined.
+        """
+        return providers_of(self.name, own=self.decompose is not None)
 
     def types(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, after the arity check."""

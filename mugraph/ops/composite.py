@@ -78,14 +78,13 @@ def define(
     vectors: Positions = lambda attrs, count: (),
     elementwise: bool = False,
     defaults: Mapping[str, Any] | None = None,
-    cpu: frozenset[DataType],
 ) -> Operator:
     """Registers an operator by its decomposition.
 
     Args:
         ranks: ranks of the operands, where the decomposition speaks of their dimensions; without it, only of their number.
         vectors: positions of the operands of rank 1 that are laid along the last axis of the first one.
-        cpu: element types for which the CPU provider has a kernel; other arguments as in :class:`Operator`.
+        Other arguments as in :class:`Operator`.
     """
 
     def terms(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -139,7 +138,6 @@ def define(
             defaults=defaults or {},
             contract=contract,
             decompose=terms,
-            providers={"cpu": cpu, "cuda": None},
         )
     )
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from mugraph.domains.base import Array, Domain
+from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import AttrMap, OnnxForm, Operator, integers, register
 from mugraph.shape import DataType, Dim, ShapeError, TensorType
 
@@ -75,4 +76,36 @@ _register(
     lambda attrs: (attrs["channels"], 1, *attrs["kernel"]),
     _all,
     lambda attrs: Fraction(1, int(np.prod(attrs["kernel"]))),
+)
+
+
+# Positions of one sequence, int64 [1, length]: 0, 1, ..., as an operator takes them that picks rows of a table.
+
+
+def _infer_positions(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    length = attrs["length"]
+    if isinstance(length, int) and length < 1:
+        raise ShapeError(f"{length} positions")
+    return (TensorType(DataType.INT64, (1, length)),)
+
+
+def _counted(attrs: AttrMap) -> np.ndarray:
+    (length,) = integers((attrs["length"],), "the number of positions").tolist()
+    return np.arange(length, dtype=np.int64)[None]
+
+
+def _positions(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Indices are whole numbers in every domain but that of ranges."""
+    return (Range.of(_counted(attrs)) if isinstance(domain, RangeDomain) else _counted(attrs),)
+
+
+register(
+    Operator(
+        "Positions",
+        (0, 0),
+        _infer_positions,
+        _positions,
+        write=lambda attrs, types, opset: OnnxForm("Identity", (_counted(attrs),)),
+        onnx=(),
+    )
 )

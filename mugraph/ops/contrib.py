@@ -1,8 +1,7 @@
 """onnxruntime's own fused operators: products, convolutions, normalisations and activations (domain ``com.microsoft``).
 
-Each is defined by its decomposition. Where a name of onnxruntime's is also ONNX's, the record's begins with ``Ort``. The
-element types of ``cpu`` are those for which onnxruntime's CPU provider has a kernel of its own (tests run them all): of the
-others it casts to float and back, or refuses the model.
+Each is defined by its decomposition. Where a name of onnxruntime's is also ONNX's, the record's begins with ``Ort``. For which
+element types a provider has a kernel stands in ``support.json``: of the others it casts to float and back, or refuses the model.
 """
 
 from __future__ import annotations
@@ -127,7 +126,6 @@ define(
     write=_write_fused_matmul,
     contract=contract("FusedMatMul", "alpha transA transB transBatchA transBatchB", 2, WIDE),
     defaults={"alpha": 1.0, "transA": False, "transB": False, "transBatchA": 0, "transBatchB": 0},
-    cpu=frozenset({FLOAT, DOUBLE}),
 )
 
 _GEMM = ("alpha", "beta", "transA", "transB")
@@ -190,7 +188,6 @@ define(
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
     defaults={"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False, "activation": "Relu", "activation_params": ()},
-    cpu=frozenset({FLOAT}),
 )
 
 
@@ -258,7 +255,6 @@ define(
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
     defaults=_FUSED_CONV,
-    cpu=frozenset({FLOAT}),
 )
 
 
@@ -286,7 +282,6 @@ define(
     write=lambda attrs, types, opset: OnnxForm("SimplifiedLayerNormalization", (0, 1), {**attrs, "stash_type": 1}),
     contract=contract("SimplifiedLayerNormalization", "axis epsilon stash_type", 2, WIDE, domain=""),
     defaults={"axis": -1, "epsilon": 1e-5},
-    cpu=WIDE,
 )
 
 
@@ -361,7 +356,6 @@ for _name, _decompose, _parameters in (
         contract=contract(_name, "epsilon", _parameters + 1),
         vectors=lambda attrs, count: range(2, count),
         defaults={"epsilon": 1e-12, "bias": False, "sum": False},
-        cpu=NARROW,
     )
 
 
@@ -420,7 +414,6 @@ define(
     contract=contract("EmbedLayerNormalization", "epsilon", 7, NARROW - {DataType.BFLOAT16}, int32=[0, 1]),
     ranks=lambda attrs, count: [2, 2, 1, 1, 2, 2, 2][:count],
     defaults={"epsilon": 1e-12, "sum": False},
-    cpu=frozenset({FLOAT}),
 )
 
 
@@ -471,7 +464,6 @@ def _bias_activation(name: str, arity: tuple[int, int], decompose: Decompose, **
         vectors=lambda attrs, count: range(1, count),
         elementwise=arity[1] == 1,
         defaults=defaults,
-        cpu=frozenset({FLOAT}),
     )
 
 

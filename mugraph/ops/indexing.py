@@ -11,19 +11,21 @@ from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, Unsupported
 from mugraph.ops.base import (
     AttrMap,
     ForeignNode,
+    NotExpressible,
     NotUnderstood,
     OnnxForm,
     Operator,
     Reading,
-    integers,
     known_attributes,
     output_size,
     rank_of,
     register,
+    run_sizes,
+    size_operand,
     static_operand,
     type_of,
 )
-from mugraph.shape import DataType, ShapeError, TensorType, normalize_axis
+from mugraph.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
 
 # Gather
 
@@ -62,6 +64,152 @@ register(
         _gather,
         read=_read_gather,
         write=lambda attrs, types, opset: OnnxForm("Gather", (0, 1), {"axis": attrs["axis"] + types[0].rank}),
+    )
+)
+
+
+# GatherND
+
+
+def _infer_gather_nd(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Indices [..., k] pick from the first k axes of x, which has ``-axis`` axes."""
+    x, indices = inputs
+    if indices.dtype not in (DataType.INT32, DataType.INT64) or not indices.rank or attrs["axis"] != -x.rank:
+        raise ShapeError(f"GatherND of {x} on axis {attrs['axis']} at indices {indices}")
+    count = indices.shape[-1]
+    if not isinstance(count, int):
+        raise Undecided(f"how many axes {count} indices are for")
+    if not 1 <= count <= x.rank:
+        raise ShapeError(f"GatherND of {x} at indices {indices}")
+    return (TensorType(x.dtype, indices.shape[:-1] + x.shape[count:]),)
+
+
+def _gather_nd(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    x, indices = inputs
+
+    def take(a: np.ndarray) -> np.ndarray:
+        if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
+            raise Unsupported("computed indices outside the integers")
+        lead = (slice(None),) * (a.ndim + attrs["axis"])
+        picked: np.ndarray = a[(*lead, *np.moveaxis(np.asarray(indices, np.int64), -1, 0))]
+        return picked
+
+    return (domain.move(take, x),)
+
+
+def _read_gather_nd(node: ForeignNode) -> Reading:
+    if known_attributes(node, batch_dims=0)["batch_dims"]:
+        raise NotUnderstood("GatherND with batch dimensions")
+    return Reading({"axis": -rank_of(node)}, (0, 1))
+
+
+register(
+    Operator(
+        "GatherND",
+        (2, 2),
+        _infer_gather_nd,
+        _gather_nd,
+        read=_read_gather_nd,
+        write=lambda attrs, types, opset: OnnxForm("GatherND", (0, 1)),
+    )
+)
+
+
+# Trilu
+
+
+def _infer_trilu(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if inputs[0].rank < 2:
+        raise ShapeError(f"Trilu of {inputs[0]}")
+    return (inputs[0],)
+
+
+def _trilu(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Entries on one side of diagonal k (counted upwards) stay, with those on it; the others become zero."""
+
+    def part(a: np.ndarray, zero: np.ndarray) -> np.ndarray:
+        above = np.arange(a.shape[-1]) - np.arange(a.shape[-2])[:, None] - attrs["k"]
+        kept = above >= 0 if attrs["upper"] else above <= 0
+        return np.where(kept, a, zero if a.dtype == object else np.zeros((), a.dtype))
+
+    return (domain.move(part, inputs[0], domain.const(0)),)
+
+
+def _read_trilu(node: ForeignNode) -> Reading:
+    upper = bool(known_attributes(node, upper=1)["upper"])
+    k = static_operand(node, 1, "diagonal")[0] if node.present(1) else 0
+    return Reading({"upper": upper, "k": k}, (0,))
+
+
+def _write_trilu(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    k = np.asarray(attrs["k"], np.int64) if attrs["k"] else None
+    return OnnxForm("Trilu", (0, k), {"upper": int(attrs["upper"])})
+
+
+register(Operator("Trilu", (1, 1), _infer_trilu, _trilu, read=_read_trilu, write=_write_trilu, defaults={"k": 0}))
+
+
+# CumSum
+
+
+def _infer_cumsum(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    (x,), axis = inputs, attrs["axis"]
+    if not -x.rank <= axis < 0:
+        raise ShapeError(f"CumSum on axis {axis} of rank {x.rank}")
+    return (x,)
+
+
+def _cumsum(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A product with the matrix that has ones where an entry takes part in a sum."""
+    (x,), axis = inputs, attrs["axis"]
+    if isinstance(x, np.ndarray) and x.dtype != object:
+        return (_running_sum(x, axis, attrs["exclusive"], attrs["reverse"]),)
+
+    def takes_part(a: np.ndarray, zero: np.ndarray, one: np.ndarray) -> np.ndarray:
+        place = np.arange(a.shape[axis])
+        first = place[:, None] + attrs["exclusive"] <= place
+        return np.where(first.T if attrs["reverse"] else first, one, zero)
+
+    ones = domain.move(takes_part, x, domain.const(0), domain.const(1))
+    last = domain.move(lambda a: np.moveaxis(a, axis, -1), x)
+    return (domain.move(lambda a: np.moveaxis(a, -1, axis), domain.matmul(last, ones)),)
+
+
+def _running_sum(x: np.ndarray, axis: int, exclusive: bool, reverse: bool) -> np.ndarray:
+    ordered = np.flip(x, axis) if reverse else x
+    total = np.cumsum(ordered, axis=axis, dtype=x.dtype)
+    total = total - ordered if exclusive else total
+    return np.flip(total, axis) if reverse else total
+
+
+def _read_cumsum(node: ForeignNode) -> Reading:
+    given = known_attributes(node, exclusive=0, reverse=0)
+    axis = static_operand(node, 1, "axis")[0]
+    return Reading(
+        {
+            "axis": normalize_axis(axis, rank_of(node)),
+            "exclusive": bool(given["exclusive"]),
+            "reverse": bool(given["reverse"]),
+        },
+        (0,),
+    )
+
+
+def _write_cumsum(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    flags = {name: 1 for name in ("exclusive", "reverse") if attrs[name]}
+    return OnnxForm("CumSum", (0, np.asarray(attrs["axis"], np.int64)), flags)
+
+
+register(
+    Operator(
+        "CumSum",
+        (1, 1),
+        _infer_cumsum,
+        _cumsum,
+        read=_read_cumsum,
+        write=_write_cumsum,
+        flops=output_size,
+        defaults={"exclusive": False, "reverse": False},
     )
 )
 
@@ -167,7 +315,7 @@ register(
 
 def _infer_tile(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (x,), repeats = inputs, attrs["repeats"]
-    if len(repeats) > x.rank or any(r < 1 for r in repeats):
+    if len(repeats) > x.rank or any(isinstance(r, int) and r < 1 for r in repeats):
         raise ShapeError(f"Tile of {x} by {repeats}")
     lead = x.rank - len(repeats)
     return (TensorType(x.dtype, x.shape[:lead] + tuple(d * r for d, r in zip(x.shape[lead:], repeats, strict=True))),)
@@ -175,8 +323,8 @@ def _infer_tile(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
 
 def _read_tile(node: ForeignNode) -> Reading:
     known_attributes(node)
-    repeats = static_operand(node, 1, "repeats")
-    if len(repeats) != rank_of(node) or any(r < 1 for r in repeats):
+    repeats = size_operand(node, 1, "repeats")
+    if len(repeats) != rank_of(node) or any(isinstance(r, int) and r < 1 for r in repeats):
         raise NotUnderstood(f"Tile by {repeats}")
     lead = next((i for i, r in enumerate(repeats) if r != 1), len(repeats))
     return Reading({"repeats": repeats[lead:]}, (0,))
@@ -184,7 +332,7 @@ def _read_tile(node: ForeignNode) -> Reading:
 
 def _write_tile(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     repeats = (1,) * (types[0].rank - len(attrs["repeats"])) + attrs["repeats"]
-    return OnnxForm("Tile", (0, np.asarray(repeats, np.int64)))
+    return OnnxForm("Tile", (0, run_sizes(repeats)))
 
 
 register(
@@ -195,6 +343,7 @@ register(
         lambda domain, attrs, inputs: (domain.move(lambda a: np.tile(a, attrs["repeats"]), inputs[0]),),
         read=_read_tile,
         write=_write_tile,
+        sized=frozenset({"repeats"}),
     )
 )
 
@@ -212,18 +361,17 @@ def _constant_of_shape(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) 
 
 
 def _read_constant_of_shape(node: ForeignNode) -> Reading:
-    """A constant: its shape is an attribute, which dynamic shapes do not have."""
     default = np.zeros(1, np.float32)
     value = np.asarray(known_attributes(node, value=default)["value"])
     dtype, item = DataType.from_numpy(value.dtype), value.item()
     if dtype not in FLOATS | INTEGERS | {DataType.BOOL} or float(item) != item:
         raise NotUnderstood(f"ConstantOfShape of {item} of element type {dtype.name.lower()}")
-    return Reading({"value": float(item), "dtype": dtype, "shape": static_operand(node, 0, "shape")}, ())
+    return Reading({"value": float(item), "dtype": dtype, "shape": size_operand(node, 0, "shape")}, ())
 
 
 def _write_constant_of_shape(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     value = np.full((1,), attrs["value"], attrs["dtype"].numpy())
-    return OnnxForm("ConstantOfShape", (integers(attrs["shape"], "the shape of ConstantOfShape"),), {"value": value})
+    return OnnxForm("ConstantOfShape", (run_sizes(attrs["shape"]),), {"value": value})
 
 
 register(
@@ -235,6 +383,55 @@ register(
         read=_read_constant_of_shape,
         write=_write_constant_of_shape,
         flops=output_size,
+        sized=frozenset({"shape"}),
+    )
+)
+
+
+def _infer_range(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    start, limit = attrs["start"], attrs["limit"]
+    if at_most(0, start) is False:
+        raise ShapeError(f"Range from {start}")
+    if at_most(limit, start):
+        return (TensorType(attrs["dtype"], (0,)),)
+    if not (at_most(0, start) and at_most(start, limit)):
+        raise Undecided(f"the length of the range from {start} to {limit}")
+    return (TensorType(attrs["dtype"], (limit - start,)),)
+
+
+def _range(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """Indices, which are never negative, as sizes are."""
+    sizes = domain.sizes(domain.const(0), 0, None)
+    return (domain.move(lambda _: np.arange(attrs["start"], attrs["limit"], dtype=attrs["dtype"].numpy()), sizes),)
+
+
+def _read_range(node: ForeignNode) -> Reading:
+    known_attributes(node)
+    dtype = type_of(node).dtype
+    if dtype not in (DataType.INT32, DataType.INT64):
+        raise NotUnderstood(f"Range of element type {dtype.name.lower()}")
+    start, limit, step = (size_operand(node, index, "bounds")[0] for index in range(3))
+    if step != 1 or not at_most(0, start):
+        raise NotUnderstood(f"Range from {start} by {step}")
+    return Reading({"start": start, "limit": limit, "dtype": dtype}, ())
+
+
+def _write_range(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    bounds = (attrs["start"], attrs["limit"], 1)
+    if attrs["dtype"] != DataType.INT64 and concrete(bounds) is None:
+        raise NotExpressible(f"Range of {attrs['dtype'].name.lower()} from {bounds[0]} to {bounds[1]}")
+    return OnnxForm("Range", tuple(np.asarray(v, attrs["dtype"].numpy()) if isinstance(v, int) else v for v in bounds))
+
+
+register(
+    Operator(
+        "Range",
+        (0, 0),
+        _infer_range,
+        _range,
+        read=_read_range,
+        write=_write_range,
+        sized=frozenset({"start", "limit"}),
     )
 )
 

@@ -28,11 +28,27 @@ from mugraph.ops.base import (
     known_attributes,
     rank_of,
     register,
+    run_sizes,
     same_dtype,
+    size_operand,
     static_operand,
     type_of,
 )
-from mugraph.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, broadcast, concrete, normalize_axis, same_dim
+from mugraph.shape import (
+    Dim,
+    Shape,
+    ShapeError,
+    SymDim,
+    TensorType,
+    Undecided,
+    Unequal,
+    at_most,
+    broadcast,
+    concrete,
+    normalize_axis,
+    same_dim,
+    smaller,
+)
 
 # Transpose
 
@@ -93,7 +109,7 @@ def _infer_concat(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
             if same is False:
                 raise ShapeError(f"Concat of {first} and {operand} on axis {axis}")
             if same is None:
-                raise Undecided(f"whether {operand.shape[position]} equals {first.shape[position]}")
+                raise Unequal(operand.shape[position], first.shape[position])
         total = total + operand.shape[axis]
     shape = list(first.shape)
     shape[axis] = total
@@ -168,7 +184,7 @@ def _read_split(node: ForeignNode) -> Reading:
     given = known_attributes(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
     axis = normalize_axis(int(given["axis"]), rank_of(node))
     if node.opset >= 13 and node.present(1):
-        return Reading({"axis": axis, "sizes": static_operand(node, 1, "sizes")}, (0,))
+        return Reading({"axis": axis, "sizes": size_operand(node, 1, "sizes")}, (0,))
     if given.get("split") is not None:
         return Reading({"axis": axis, "sizes": tuple(given["split"])}, (0,))
     count, whole = int(given.get("num_outputs", node.output_count)), type_of(node).shape[axis]
@@ -189,24 +205,17 @@ def _write_split(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onn
     axis, sizes = attrs["axis"] + types[0].rank, attrs["sizes"]
     if concrete(sizes) is None and len(set(sizes)) == 1:
         return OnnxForm("Split", (0,), {"axis": axis} | ({"num_outputs": len(sizes)} if opset >= 18 else {}))
-    sizes = integers(sizes, "the sizes of Split")
     if opset < 13:
-        return OnnxForm("Split", (0,), {"axis": axis, "split": tuple(int(s) for s in sizes)})
-    return OnnxForm("Split", (0, sizes), {"axis": axis})
+        return OnnxForm("Split", (0,), {"axis": axis, "split": tuple(integers(sizes, "the sizes of Split").tolist())})
+    return OnnxForm("Split", (0, run_sizes(sizes)), {"axis": axis})
 
 
-register(Operator("Split", (1, 1), _infer_split, _split, read=_read_split, write=_write_split))
+register(
+    Operator("Split", (1, 1), _infer_split, _split, read=_read_split, write=_write_split, sized=frozenset({"sizes"})),
+)
 
 
 # Slice
-
-
-def _at_most(small: Dim, large: Dim) -> bool | None:
-    """Whether a dimension never exceeds another; symbols are not negative."""
-    difference = large - small
-    if isinstance(difference, int):
-        return difference >= 0
-    return True if all(coefficient >= 0 for _, coefficient in difference.terms) else None
 
 
 def _infer_slice(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -217,7 +226,7 @@ def _infer_slice(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
             raise ShapeError(f"Slice on axis {axis} of rank {x.rank}")
         length = end - start
         low, high = (start, end) if step > 0 else (end + 1, start + 1)
-        inside = [_at_most(0, low), True if length == 0 else _at_most(low, high), _at_most(high, x.shape[axis])]
+        inside = [at_most(0, low), True if length == 0 else at_most(low, high), at_most(high, x.shape[axis])]
         if False in inside:
             raise ShapeError(f"Slice of {x} on axis {axis} from {start} to {end} by {step}")
         if None in inside:
@@ -244,6 +253,8 @@ def _slice(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arr
 def _read_slice(node: ForeignNode) -> Reading:
     """Canonical bounds lie within the dimension: ``start:end`` of Python, with end -1 for "through the first"."""
     type_ = type_of(node)
+    starts: tuple[Dim, ...]
+    ends: tuple[Dim, ...]
     if node.opset < 10:
         given = known_attributes(node, starts=(), ends=(), axes=None)
         starts, ends = given["starts"], given["ends"]
@@ -251,44 +262,66 @@ def _read_slice(node: ForeignNode) -> Reading:
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
         known_attributes(node)
-        starts, ends = static_operand(node, 1, "starts"), static_operand(node, 2, "ends")
+        starts, ends = size_operand(node, 1, "starts"), size_operand(node, 2, "ends")
         axes = static_operand(node, 3, "axes") if node.present(3) else tuple(range(len(starts)))
         steps = static_operand(node, 4, "steps") if node.present(4) else (1,) * len(starts)
     canonical: list[tuple[int, Dim, Dim, int]] = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         axis = normalize_axis(axis, type_.rank)
         whole = type_.shape[axis]
-        if isinstance(whole, int):
+        if isinstance(whole, int) and isinstance(start, int) and isinstance(end, int):
             first, last, step = slice(start, end, step).indices(whole)
             empty = last <= first if step > 0 else last >= first
             canonical.append((axis, 0, 0, 1) if empty else (axis, first, last, step))
-        elif step == 1 and start == 0 and end >= np.iinfo(np.int32).max:
-            canonical.append((axis, 0, whole, 1))
+        elif step == 1:
+            canonical.append((axis, *_symbolic_bounds(start, end, whole), 1))
         else:
-            raise NotUnderstood(f"Slice of the symbolic dimension {whole}")
-    canonical.sort()
+            raise NotUnderstood(f"Slice of the symbolic dimension {whole} with step {step}")
+    canonical.sort(key=lambda bounds: bounds[0])
     names = ("axes", "starts", "ends", "steps")
     return Reading({name: tuple(c[i] for c in canonical) for i, name in enumerate(names)}, (0,))
+
+
+def _symbolic_bounds(start: Dim, end: Dim, whole: Dim) -> tuple[Dim, Dim]:
+    """The bounds of a slice of step 1 within a dimension, where symbols take part.
+
+    Raises:
+        NotUnderstood: a bound that counts from the end may lie before the start, or the slice may be empty.
+    """
+
+    def clamped(bound: Dim) -> Dim:
+        if isinstance(bound, int) and bound >= np.iinfo(np.int32).max:
+            return whole
+        from_start = whole + bound if isinstance(bound, int) and bound < 0 else bound
+        if not at_most(0, from_start):
+            raise NotUnderstood(f"Slice of the symbolic dimension {whole} at {bound}")
+        return smaller(from_start, whole)
+
+    first, last = clamped(start), clamped(end)
+    if not at_most(first, last):
+        raise NotUnderstood(f"Slice of the symbolic dimension {whole} from {start} to {end}")
+    return first, last
 
 
 def _write_slice(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     axes = tuple(axis + types[0].rank for axis in attrs["axes"])
     largest = np.iinfo(np.int64).max
-    starts, ends = integers(attrs["starts"], "the starts of Slice"), []
+    ends: list[Dim] = []
     for axis, end in zip(attrs["axes"], attrs["ends"], strict=True):
-        if isinstance(end, SymDim):
-            if not same_dim(end, types[0].shape[axis]):
-                raise NotExpressible(f"Slice up to {end} of {types[0]}")
-            end = largest
-        ends.append(-largest if end < 0 else end)
+        whole = isinstance(end, SymDim) and same_dim(end, types[0].shape[axis])
+        ends.append(largest if whole else -largest if isinstance(end, int) and end < 0 else end)
     if opset < 10:
         if any(step != 1 for step in attrs["steps"]):
             raise NotExpressible("Slice with steps before opset 10")
-        return OnnxForm("Slice", (0,), {"axes": axes, "starts": tuple(starts.tolist()), "ends": tuple(ends)})
-    return OnnxForm("Slice", (0, starts, *(np.asarray(v, np.int64) for v in (ends, axes, attrs["steps"]))))
+        starts, last = (integers(v, "the bounds of Slice").tolist() for v in (attrs["starts"], ends))
+        return OnnxForm("Slice", (0,), {"axes": axes, "starts": tuple(starts), "ends": tuple(last)})
+    bounds = (run_sizes(attrs["starts"]), run_sizes(ends))
+    return OnnxForm("Slice", (0, *bounds, *(np.asarray(v, np.int64) for v in (axes, attrs["steps"]))))
 
 
-register(Operator("Slice", (1, 1), _infer_slice, _slice, read=_read_slice, write=_write_slice))
+register(
+    Operator("Slice", (1, 1), _infer_slice, _slice, read=_read_slice, write=_write_slice, sized=frozenset({"starts", "ends"})),
+)
 
 
 # Reshape, Squeeze, Unsqueeze, Flatten
@@ -340,7 +373,7 @@ def _read_reshape(node: ForeignNode) -> Reading:
         flat = (_product(type_.shape[:axis]), _product(type_.shape[axis:]))
         return Reading(reshape_attrs(type_.shape, flat), (0,))
     copies_zero = not known_attributes(node, allowzero=0)["allowzero"]
-    wanted: list[Dim] = list(static_operand(node, 1, "shape"))
+    wanted = list(size_operand(node, 1, "shape"))
     if copies_zero:
         if any(d == 0 and i >= type_.rank for i, d in enumerate(wanted)):
             raise NotUnderstood(f"Reshape of {type_} to {wanted}")
@@ -364,24 +397,33 @@ def _read_reshape(node: ForeignNode) -> Reading:
 
 
 def _write_reshape(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    """Dimensions that stay where they are are copied (0); at most one other may be symbolic (-1)."""
+    """Dimensions that stay where they are are copied (0); of the other symbolic ones one is inferred (-1)."""
     old = types[0].shape
     new = old[: len(old) - attrs["drop"]] + attrs["shape"]
     if 0 in new or 0 in old:
         raise NotExpressible(f"Reshape of {types[0]} to {new}")
-    shape: list[int] = []
+    shape: list[Dim] = []
     for position, dim in enumerate(new):
         if isinstance(dim, int):
             shape.append(dim)
+        elif position < len(old) and same_dim(old[position], dim):
+            shape.append(0)
         else:
-            shape.append(0 if position < len(old) and same_dim(old[position], dim) else -1)
-    if shape.count(-1) > 1:
-        raise NotExpressible(f"Reshape of {types[0]} to {new}")
-    return OnnxForm("Reshape", (0, np.asarray(shape, np.int64)))
+            shape.append(dim if -1 in shape else -1)
+    return OnnxForm("Reshape", (0, run_sizes(shape)))
 
 
 register(
-    Operator("Reshape", (1, 1), _infer_reshape, _reshape, read=_read_reshape, write=_write_reshape, onnx=("Reshape", "Flatten"))
+    Operator(
+        "Reshape",
+        (1, 1),
+        _infer_reshape,
+        _reshape,
+        read=_read_reshape,
+        write=_write_reshape,
+        onnx=("Reshape", "Flatten"),
+        sized=frozenset({"shape"}),
+    )
 )
 
 
@@ -479,8 +521,8 @@ def _expand(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
 
 def _read_expand(node: ForeignNode) -> Reading:
     known_attributes(node)
-    shape = static_operand(node, 1, "shape")
-    if any(d < 0 for d in shape):
+    shape = size_operand(node, 1, "shape")
+    if any(isinstance(d, int) and d < 0 for d in shape):
         raise NotUnderstood(f"Expand to {shape}")
     return Reading({"shape": shape}, (0,))
 
@@ -492,7 +534,8 @@ register(
         _infer_expand,
         _expand,
         read=_read_expand,
-        write=lambda attrs, types, opset: OnnxForm("Expand", (0, integers(attrs["shape"], "the shape of Expand"))),
+        write=lambda attrs, types, opset: OnnxForm("Expand", (0, run_sizes(attrs["shape"]))),
+        sized=frozenset({"shape"}),
     )
 )
 

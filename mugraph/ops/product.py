@@ -8,7 +8,7 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
 from mugraph.ops.base import AttrMap, ForeignNode, OnnxForm, Operator, Reading, known_attributes, register, same_dtype
-from mugraph.shape import Dim, Shape, ShapeError, TensorType, Undecided, broadcast, same_dim, same_shape
+from mugraph.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
 
 
 def _infer_matmul(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -25,7 +25,7 @@ def _infer_matmul(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
     if inner is False:
         raise ShapeError(f"MatMul of {a} and {b}")
     if inner is None:
-        raise Undecided(f"whether {left[-1]} equals {right[-2]}")
+        raise Unequal(left[-1], right[-2])
     shape = broadcast([left[:-2], right[:-2]])
     shape += (left[-2],) if a.rank > 1 else ()
     shape += (right[-1],) if b.rank > 1 else ()

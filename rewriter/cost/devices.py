@@ -1,8 +1,7 @@
-"""Named devices and the roofline that stands in for a measurement (Williams, Waterman and Patterson, CACM 2009).
+"""Named devices: what a roofline (:mod:`rewriter.cost.roofline`) needs to know of them.
 
-A kernel takes the time of its arithmetic at the device's peak or of its traffic at the device's bandwidth, whichever is
-longer, and a launch. Peaks are the vendors' dense figures, without sparsity; products use the matrix units where the
-element type has them, everything else is bound by bandwidth long before arithmetic matters.
+Peaks are the vendors' dense figures, without sparsity; products use the matrix units where the element type has them,
+everything else is bound by bandwidth long before arithmetic matters.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from mugraph.shape import DataType
 
-__all__ = ["DEVICES", "Device", "get_device"]
+__all__ = ["DEVICES", "Device", "default_device", "get_device"]
 
 _HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
@@ -26,7 +25,10 @@ class Device:
         provider: the execution provider that runs there.
         bandwidth: of main memory, in GB/s.
         peaks: arithmetic of products in TFLOP/s by element type; others take the figure of ``FLOAT``.
-        launch: microseconds that any node costs beside its kernel.
+        launch: microseconds between two kernels, replayed from a graph.
+        latency: microseconds of the shortest kernel that reads and writes anything, beside its launch.
+        units: multiprocessors, among which the tiles of a product are dealt out; 1 where tiles do not matter.
+        view: microseconds of a node that has no kernel.
     """
 
     name: str
@@ -34,6 +36,9 @@ class Device:
     bandwidth: float
     peaks: Mapping[DataType, float]
     launch: float
+    latency: float
+    units: int
+    view: float
 
     def microseconds(self, flops: float, moved: float, dtype: DataType) -> float:
         """Time of a kernel with so many operations on so many bytes."""
@@ -41,25 +46,32 @@ class Device:
         return max(flops / (peak * 1e6), moved / (self.bandwidth * 1e3))
 
 
-def _gpu(name: str, bandwidth: float, single: float, half: float, launch: float = 0.7) -> Device:
-    return Device(name, "cuda", bandwidth, {DataType.FLOAT: single, **dict.fromkeys(_HALF, half)}, launch)
+def _gpu(name: str, units: int, bandwidth: float, single: float, half: float) -> Device:
+    peaks = {DataType.FLOAT: single, **dict.fromkeys(_HALF, half)}
+    return Device(name, "cuda", bandwidth, peaks, launch=0.7, latency=1.3, units=units, view=0.0)
 
 
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        Device("cpu", "cpu", 8.0, {DataType.FLOAT: 0.04}, 1.0),  # a modest core: only the order of magnitude matters
-        _gpu("t4", 320, 8.1, 65),
-        _gpu("a10", 600, 31.2, 125),
-        _gpu("l4", 300, 30.3, 121),
-        _gpu("rtx-4090", 1008, 82.6, 165),
-        _gpu("a100-40gb", 1555, 19.5, 312),
-        _gpu("a100-80gb", 2039, 19.5, 312),
-        _gpu("h100", 3350, 67, 989),
-        _gpu("h200", 4800, 67, 989),
+        # A modest core: only the order of magnitude matters.
+        Device("cpu", "cpu", 8.0, {DataType.FLOAT: 0.04}, launch=1.0, latency=0.5, units=1, view=1.0),
+        _gpu("t4", 40, 320, 8.1, 65),
+        _gpu("a10", 72, 600, 31.2, 125),
+        _gpu("l4", 58, 300, 30.3, 121),
+        _gpu("rtx-4090", 128, 1008, 82.6, 165),
+        _gpu("a100-40gb", 108, 1555, 19.5, 312),
+        _gpu("a100-80gb", 108, 2039, 19.5, 312),
+        _gpu("h100", 132, 3350, 67, 989),
+        _gpu("h200", 132, 4800, 67, 989),
     )
 }
 """Device name to figures."""
+
+
+def default_device(provider: str) -> Device:
+    """Whose roofline stands in where a provider is asked for and no device is named."""
+    return DEVICES["h200" if provider == "cuda" else "cpu"]
 
 
 def get_device(name: str) -> Device:

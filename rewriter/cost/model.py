@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from mugraph.graph import Graph, Node
-from mugraph.node import AttrValue, bind_attrs
-from mugraph.ops import NotUnderstood, get_operator
-from mugraph.shape import DataType, Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.node import bind_attrs
+from mugraph.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
+from rewriter.cost.roofline import VIEWS, node_microseconds
+from rewriter.cost.signature import Signature, empty_model, node_model, random_array
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import new_session
 
@@ -28,37 +29,8 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 """Vectorised arithmetic takes the time of moving its operands, whatever it computes, in whatever order they come and
 whether they are constants: one measurement stands for all, so that noise prefers none."""
 
-NODE_OVERHEAD = 1.0
-"""Microseconds that onnxruntime spends on any node beside its kernel."""
-
-
-def random_array(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
-    """Fresh random contents of a concrete type: normal floats, small non-negative integers."""
-    shape = concrete(type_.shape)
-    assert shape is not None
-    if type_.dtype == DataType.BOOL:
-        return generator.random(shape) < 0.5
-    dtype = type_.dtype.numpy()
-    if type_.dtype in (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16):
-        return np.asarray(generator.standard_normal(shape, np.float32) * 0.1 + 0.5).astype(dtype)
-    return generator.integers(0, 2, shape).astype(dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a node's time depends on."""
-
-    op: str
-    attrs: tuple[tuple[str, AttrValue], ...]
-    operands: tuple[TensorType, ...]
-    constant: tuple[bool, ...]
-    scalars: tuple[tuple[int, float], ...] = ()
-    """Position and value of one-element constants: kernels have short cuts for some (a power of 2)."""
-
-    def key(self) -> str:
-        operands = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(self.operands, self.constant, strict=True))
-        scalars = "".join(f" x{index}={value!r}" for index, value in self.scalars)
-        return f"{self.op}{list(self.attrs)}({operands}){scalars}"
+NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
+"""Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
 
 
 @dataclass
@@ -124,16 +96,18 @@ class CostModel:
         signature = self.signature(graph, node)
         if signature is None:
             return 0.0, True
+        if node.op in VIEWS and not _leaves(graph, node):
+            return self.device.view, True  # alone in a model it would be a copy
         key = signature.key()
         stored = self.store.get(key)
         if stored is not None:
-            return stored + NODE_OVERHEAD, True
+            return stored + NODE_OVERHEAD[self.provider], True
         if time.monotonic() < self.deadline:
             microseconds = self._measure(signature)
             if microseconds is not None:
                 self.store.put(key, microseconds)
                 self.measured += 1
-                return microseconds + NODE_OVERHEAD, True
+                return microseconds + NODE_OVERHEAD[self.provider], True
         self.estimated.add(key)
         return self.estimate(graph, node), False
 
@@ -143,34 +117,17 @@ class CostModel:
         if known is not None:
             return known
         signature = self.signature(graph, node)
-        if signature is None or node.op == "Identity" or all(graph.tables.constant[v] for v in node.values):
-            price = 0.0
-        else:
-            operator = get_operator(signature.op)
+        price = 0.0
+        if signature is not None and node.op != "Identity" and not all(graph.tables.constant[v] for v in node.values):
             try:
-                outputs = operator.types(signature.attrs, signature.operands)
-                flops = operator.flops({**operator.defaults, **dict(signature.attrs)}, signature.operands, outputs)
-                moved = sum(t.size() * max(t.dtype.itemsize, 1) for t in (*signature.operands, *outputs))
-            except (Undecided, ValueError):
-                flops, moved = 0, 0
-            free = signature.op in ("Reshape", "Squeeze", "Unsqueeze")
-            dtype = signature.operands[0].dtype if signature.operands else DataType.FLOAT
-            price = self.device.launch + (0.0 if free else self.device.microseconds(flops, moved, dtype))
+                price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
+            except Undecided:
+                price = self.device.launch + self.device.latency
         self._estimates[node] = price
         return price
 
     def total(self, graph: Graph) -> float:
         return sum(self.cost(graph, node) for node in graph.references)
-
-    def change(self, parent_cost: float, graph: Graph) -> float:
-        """Cost of a derived candidate, from the nodes it gained and lost."""
-        gained = sum(self.cost(graph, node) for node in graph.added)
-        return parent_cost + gained - sum(self.cost(graph, node) for node in graph.removed)
-
-    def estimated_change(self, graph: Graph) -> float:
-        """The same difference by the roofline alone: decides whether measuring is worth it."""
-        gained = sum(self.estimate(graph, node) for node in graph.added)
-        return gained - sum(self.estimate(graph, node) for node in graph.removed)
 
     def second_opinion(self, before: Graph, after: Graph) -> bool:
         """Measures again what two candidates differ in, and keeps the smaller times.
@@ -194,68 +151,39 @@ class CostModel:
         return changed
 
     def _measure(self, signature: Signature) -> float | None:
-        model = self._one_node_model(signature)
+        return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
+
+    def _measure_on_cuda(self, signature: Signature) -> float | None:
+        if self._baseline is None:
+            self._baseline = empty_microseconds()
+        return time_on_cuda(signature, self.opset, self._baseline)
+
+    def _measure_on_cpu(self, signature: Signature) -> float | None:
+        model = node_model(signature, self.opset)
         if model is None:
             return None
         generator = np.random.default_rng(0)
         try:
-            session = new_session(model, self.provider)
+            session = new_session(model.SerializeToString(), self.provider)
         except Exception:  # onnxruntime raises many types where a kernel is missing; the estimate is counted and reported
             return None
         feeds = {
-            f"x{i}": random_array(t, generator)
+            f"x{i}_0": random_array(t, generator)
             for i, (t, c) in enumerate(zip(signature.operands, signature.constant, strict=True))
             if not c
         }
         if self._baseline is None:
-            self._baseline = _time(*_empty_session(self.provider))
+            empty = new_session(empty_model().SerializeToString(), self.provider)
+            self._baseline = _time(empty, {"x0_0": np.ones(1, np.float32)})
         try:
             return max(_time(session, feeds) - self._baseline, 0.0)
         except Exception:  # a kernel that refuses these values at run time
             return None
 
-    def _one_node_model(self, signature: Signature) -> bytes | None:
-        operator = get_operator(signature.op)
-        try:
-            outputs = operator.types(signature.attrs, signature.operands)
-            form = operator.to_onnx(signature.attrs, signature.operands, self.opset)
-        except (NotUnderstood, Undecided, ValueError):
-            return None
-        generator = np.random.default_rng(1)
-        inputs, initializers, names = [], [], []
-        scalars = dict(signature.scalars)
-        for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
-            if constant:
-                array = random_array(type_, generator)
-                if index in scalars:
-                    array = np.full_like(array, scalars[index])
-                initializers.append(_tensor(f"x{index}", array))
-            else:
-                inputs.append(onnx.helper.make_tensor_value_info(f"x{index}", int(type_.dtype), concrete(type_.shape)))
-        for index, item in enumerate(form.inputs):
-            if isinstance(item, np.ndarray):
-                initializers.append(_tensor(f"c{index}", item))
-            names.append("" if item is None else f"x{item}" if isinstance(item, int) else f"c{index}")
-        results = [onnx.helper.make_tensor_value_info(f"y{i}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)]
-        written = form.output_names([r.name for r in results])
-        node = onnx.helper.make_node(form.op_type, names, written, domain=form.domain, **form.attributes)
-        graph = onnx.helper.make_graph([node], "one", inputs, results, initializers)
-        opsets = [onnx.helper.make_opsetid("", self.opset)]
-        if form.domain:
-            opsets.append(onnx.helper.make_opsetid(form.domain, 1))
-        return bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
-
-def _tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
-    return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-
-
-def _empty_session(provider: str) -> tuple[object, dict[str, np.ndarray]]:
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    info = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in "xy"]
-    graph = onnx.helper.make_graph([node], "empty", info[:1], info[1:])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    return new_session(model.SerializeToString(), provider), {"x": np.ones(1, np.float32)}
+def _leaves(graph: Graph, node: Node) -> bool:
+    """Whether a result of the node is one of the model's."""
+    return any(value in graph.outputs for value in node.values)
 
 
 def _time(session: object, feeds: dict[str, np.ndarray], seconds: float = 0.02, least: int = 5, most: int = 400) -> float:

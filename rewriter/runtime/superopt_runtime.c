@@ -70,6 +70,8 @@ static const OrtApi *ort;
 #define ShapeInferContext_GetAttribute SLOT(269, OrtStatus *, const Handle *, const char *, const Handle **)
 #define ShapeInferContext_SetOutputTypeShape SLOT(270, OrtStatus *, const Handle *, size_t, const Handle *)
 #define ReadOpAttr SLOT(272, OrtStatus *, const Handle *, int, void *, size_t, size_t *)
+#define KernelContext_GetAllocator SLOT(253, OrtStatus *, const Handle *, const Handle *, Handle **)
+#define ReleaseAllocator SLOT(132, void, Handle *)
 #define KernelContext_GetScratchBuffer SLOT(277, OrtStatus *, const Handle *, const Handle *, size_t, void **)
 #define CreateMemoryInfo SLOT(68, OrtStatus *, const char *, int, int, int, Handle **)
 
@@ -473,9 +475,9 @@ static OrtStatus *compute(void *opaque, Handle *context) {
     Kernel *kernel = opaque;
     const Plan *plan = &kernel->plan;
     OrtStatus *status = NULL;
-    Handle *memory = NULL;
+    Handle *memory = NULL, *allocator = NULL;
     Shape shapes[MAX_TENSORS];
-    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS], *stream = NULL, **functions = NULL;
+    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS] = {NULL}, *stream = NULL, **functions = NULL;
     size_t count = 0;
     int bad = 0, empty = 0;
     TRY(KernelContext_GetInputCount(context, &count));
@@ -511,6 +513,7 @@ static OrtStatus *compute(void *opaque, Handle *context) {
         cuda.get_device(&device);
         const char *where = strcmp(provider(NULL), "CPUExecutionProvider") == 0 ? "Cpu" : "Cuda";
         TRY(CreateMemoryInfo(where, 0 /* device allocator */, device, 0 /* default */, &memory));
+        TRY(KernelContext_GetAllocator(context, memory, &allocator));
     }
     for (int i = 0; i < plan->scratches; i++) {
         int64_t bytes = evaluate(plan, plan->scratch[i], shapes, &bad);
@@ -547,6 +550,9 @@ static OrtStatus *compute(void *opaque, Handle *context) {
         if (result != 0) { status = cuda_fail("the launch", where, result); goto done; }
     }
 done:
+    for (int i = 0; allocator && i < plan->scratches; i++) /* back to the arena, which gives it to later work of the stream only */
+        if (scratches[i]) AllocatorFree(allocator, scratches[i]);
+    if (allocator) ReleaseAllocator(allocator);
     if (memory) ReleaseMemoryInfo(memory);
     return status;
 }

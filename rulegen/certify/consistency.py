@@ -63,8 +63,9 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
     assumed = []
     for condition in axiom.conditions:
         if condition.predicate in RANGE_PREDICATES:
-            node = graph.add_term(condition.substitute({}, case.attrs).terms()[0], case.types)
-            assumed += [] if node is None else [(condition.predicate, (node,))]
+            node, *others = condition.substitute({}, case.attrs).arguments
+            known = graph.add_term(node, case.types)
+            assumed += [] if known is None else [(condition.predicate, (known, *others))]
     return Search(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
@@ -145,7 +146,7 @@ def _examine(
     for name in numbers:
         node = graph.add_term(var(name), types)
         assert node is not None
-        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES)]
+        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - {"repeats"})]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
     Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}

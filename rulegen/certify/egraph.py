@@ -13,7 +13,7 @@ wait until nothing else is left. Only nodes whose operands' classes changed are 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,14 +25,14 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.interp import infer_output
 from mugraph.node import Attrs, AttrValue, AttrVar, Term, bind_attrs, const, open_names, variables, walk
-from mugraph.ops import get_operator
+from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.base import NotExpressible
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rules_db.axioms import Axiom
 from rules_db.condition import PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
 from rules_db.rule import Rule, Side, value_symbols
 
-__all__ = ["Direction", "EGraph", "Language", "Law", "Laws", "Limits", "Part", "Reason", "Sealed", "Search", "fill"]
+__all__ = ["Direction", "EGraph", "Language", "Law", "Laws", "Limits", "Part", "Reason", "Sealed", "Search", "fill", "is_fused"]
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ class Direction:
     """Whether what it assumes of a value makes the value all there is, as Relu(x) = x does where x is not negative."""
     operators: frozenset[str]
     """Operators of both sides."""
+    directed: bool
+    """Whether it takes a fused operator apart, or leaves no more operators and no variable more often than there were."""
     needs: tuple[tuple[int, int], ...]
     """Operands and the bits of operators that their classes must hold."""
 
@@ -554,8 +556,9 @@ class _Compiler:
                 self.terms,
                 depth,
                 assumes,
-                any(p in RANGE_PREDICATES and a[0] in (*lefts, *rights) for p, a, _ in conditions),
+                any(p in RANGE_PREDICATES - {"repeats"} and a[0] in (*lefts, *rights) for p, a, _ in conditions),
                 frozenset(t.op for t in walk([*left, *right]) if t.inputs),
+                _is_directed(left, right, left == self.law.source),
                 needs,
             )
         return None
@@ -597,6 +600,43 @@ class _Compiler:
         return tuple(sizes)
 
 
+_TAKEN_APART = frozenset({"Gemm", "Gelu", "LayerNormalization", "RMSNormalization"})
+"""Operators that stand for several plainer ones, beside those that are defined by a decomposition."""
+
+
+def is_fused(operator: str) -> bool:
+    """Whether an operator stands for several plainer ones, as which a directed search takes it."""
+    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].decompose is not None)
+
+
+def _is_directed(left: Side, right: Side, as_written: bool) -> bool:
+    """Whether a law leads from the left side to one that is plainer: definitions are written with what they define first."""
+    if len(left) != 1:
+        return False
+    root = left[0]
+    if as_written and is_fused(root.op):
+        return True
+    if any(map(is_fused, set(_operators(right[0])) - set(_operators(root)))):
+        return False
+    counts = [Counter(_operators(side)) for side in (left[0], right[0])]
+    leaves = [Counter(_leaves(side)) for side in (left[0], right[0])]
+    if any(leaves[1][name] > count for name, count in leaves[0].items()):
+        return False
+    sizes = [count.total() for count in counts]
+    turned = counts[0] == counts[1] and len(counts[0]) == 1 and sizes[0] == 2  # associativity
+    return sizes[1] < sizes[0] or (sizes[1] == sizes[0] and as_written and not turned)
+
+
+def _operators(term: Term) -> Iterator[str]:
+    """Names of operators, as often as they occur in the tree."""
+    stack = [term]
+    while stack:
+        part = stack.pop()
+        if part.inputs:
+            yield part.op
+        stack.extend(part.inputs)
+
+
 def _read_by(value: Any) -> set[int]:
     """Slots without which a value cannot be computed."""
     return {slot for _, slot in value.symbols} if isinstance(value, _Computed) else set()
@@ -621,7 +661,7 @@ class Laws:
         self._joint: list[Direction] = []
         self._compiled: dict[int, list[Direction]] = {}
         self._known: list[Axiom | Rule] = []  # keeps the identities in _compiled alive
-        self._selections: dict[tuple[bool, frozenset[str] | None], Selection] = {}
+        self._selections: dict[tuple[bool, frozenset[str] | None, bool], Selection] = {}
         self.deepest = 1
 
     def add(self, origin: Axiom | Rule) -> None:
@@ -644,11 +684,15 @@ class Laws:
         root = direction.matched[0]
         return self._by_root.setdefault((root.op, root.out, len(root.operands)), [])
 
-    def select(self, assume: bool, operators: frozenset[str] | None) -> Selection:
-        """The laws, with or without those that ask something of values, that bring in none but these operators."""
-        found = self._selections.get((assume, operators))
+    def select(self, assume: bool, operators: frozenset[str] | None, directed: bool = False) -> Selection:
+        """The laws, with or without those that ask something of values, that bring in none but these operators.
+
+        With ``directed`` only in the directions that lead to plainer terms.
+        """
+        key = assume, operators, directed
+        found = self._selections.get(key)
         if found is None:
-            found = self._selections[assume, operators] = Selection(self.language, self._by_root, assume, operators)
+            found = self._selections[key] = Selection(self.language, self._by_root, *key)
             found.joint = list(filter(found.allows, self._joint))
         return found
 
@@ -664,12 +708,15 @@ class Selection(dict[tuple[int, ...], list[Direction]]):
         by_root: Mapping[tuple[str, int, int], Sequence[Direction]],
         assume: bool,
         operators: frozenset[str] | None,
+        directed: bool,
     ) -> None:
         super().__init__()
-        self.language, self.by_root, self.assume, self.operators = language, by_root, assume, operators
+        self.language, self.by_root, self.assume, self.operators, self.directed = language, by_root, assume, operators, directed
         self._by_op: dict[tuple[int, int], list[Direction]] = {}
 
     def allows(self, direction: Direction) -> bool:
+        if self.directed and not direction.directed:
+            return False
         return (self.assume or not direction.assumes) and (self.operators is None or direction.operators <= self.operators)
 
     def __missing__(self, key: tuple[int, ...]) -> list[Direction]:
@@ -939,11 +986,16 @@ class EGraph:
         return self.term(node)
 
 
+_DEPTH = 4
+"""How many times as many rounds there are towards plainer terms, which climb a term step by step."""
+
+
 class Part(Enum):
-    """A part of a search: only with laws that bring in no operator, then with all."""
+    """A part of a search: only with laws that bring in no operator, then with all; or towards plainer terms only."""
 
     FAMILIAR = auto()
     ALL = auto()
+    DIRECTED = auto()
 
 
 class Search:
@@ -975,11 +1027,12 @@ class Search:
         self.operators = frozenset([graph.language.ops[op][0] for op in graph.op])
         self.seen: defaultdict[Direction, set[Any]] = defaultdict(set)
         self.waiting: list[tuple[int, int, Direction, tuple[int, ...], _Binding]] = []
-        self.choose(familiar=True)
+        self.choose(Part.FAMILIAR)
 
-    def choose(self, familiar: bool) -> None:
-        """Chooses the laws: ``familiar`` ones only bring in operators that the goal has; matching begins anew."""
-        self.selection, self.done = self.laws.select(self.assume, self.operators if familiar else None), 0
+    def choose(self, part: Part) -> None:
+        """Chooses the laws of a part; matching begins anew."""
+        operators = self.operators if part is Part.FAMILIAR else None
+        self.selection, self.done = self.laws.select(self.assume, operators, part is Part.DIRECTED), 0
 
     def _changed(self) -> dict[int, int]:
         """Nodes to match again, each with the number of levels to the nearest change below it."""
@@ -1146,15 +1199,16 @@ class Search:
 
         Laws that only speak of the goal's operators come first, then the others, each with growing sizes.
         """
-        return any(self.run_part(limits, part) for part in Part)
+        return any(self.run_part(limits, part) for part in (Part.FAMILIAR, Part.ALL))
 
     def run_part(self, limits: Limits, part: Part) -> bool:
-        """A part of :meth:`run`, which goes on where the one before ended."""
-        self.choose(familiar=part is Part.FAMILIAR)
-        for growth in (min(1, limits.growth),) if part is Part.FAMILIAR else range(limits.growth + 1):
+        """A part of :meth:`run`, which goes on where the one before ended. Plainer terms may be of any size."""
+        self.choose(part)
+        once = {Part.FAMILIAR: min(1, limits.growth), Part.DIRECTED: limits.nodes}
+        for growth in (once[part],) if part in once else range(limits.growth + 1):
             if len(self.graph.op) > limits.nodes:
                 break
-            for _ in range(limits.rounds):
+            for _ in range(limits.rounds * (_DEPTH if part is Part.DIRECTED else 1)):
                 if self.reached() or not self.round(growth, limits.nodes):
                     break
         return self.reached()

@@ -140,6 +140,12 @@ def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
         yield {name: generator.random(shape) < 0.5 for name, shape in names.items()}
 
 
+def _repeated(x: Any, axis: int) -> Any:
+    """The first half along an axis of even length, twice."""
+    first = np.split(x, 2, axis)[0]
+    return np.concatenate([first, first], axis)
+
+
 class _Symbolic:
     """Examines the cases of one property."""
 
@@ -175,6 +181,10 @@ class _Symbolic:
         """Compares the sides entry by entry: canonical forms first, then floats, which refute quickly, then Z3."""
         domain = Symbolic()
         inputs = {n: masks[n] if n in masks else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
+        for condition in about:
+            if condition.predicate == "repeats" and condition.terms()[0].is_var:
+                arguments: tuple[Any, ...] = condition.arguments
+                inputs[arguments[0].name] = _repeated(inputs[arguments[0].name], arguments[1])
         cited = [term for condition in about for term in condition.terms()]
         try:
             values = evaluate([left, right, *cited], domain, inputs)

@@ -12,12 +12,12 @@ from functools import lru_cache
 
 from mugraph.node import Term, variables, walk
 from mugraph.shape import ShapeError, SymDim, TensorType
-from rulegen.certify.egraph import EGraph, Language, Laws, Limits, Part, Reason, Search, fill
+from rulegen.certify.egraph import EGraph, Language, Laws, Limits, Part, Reason, Search, fill, is_fused
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.certificate import Certificate, Instance
 from rules_db.condition import FLOATING, RANGE_PREDICATES, Condition
 from rules_db.implied import implied
-from rules_db.rule import Side
+from rules_db.rule import Side, value_symbols
 
 __all__ = ["Limits", "Proof", "Prover", "certify"]
 
@@ -32,15 +32,23 @@ class Proof:
 
 _Kind = tuple[int, bool, tuple[()] | None]
 _QUIET, _EVIDENT, _ANYTHING, _LONG = (120, False, None), (400, True, ()), (400, True, None), (1000, False, None)
+_PLAIN, _PLAINER = (700, False, None), (700, True, None)
 """Searches: nodes, and what may be asked of values: nothing; what is evident; anything; nothing again, in a longer search,
-for which what only needs a number to be positive should not have to wait."""
+for which what only needs a number to be positive should not have to wait. The last two, for goals with operators that stand
+for several, meet in plain terms and go on from there."""
 _ORDER = (
     (_QUIET, Part.FAMILIAR),
     (_EVIDENT, Part.FAMILIAR),
     (_QUIET, Part.ALL),
     (_EVIDENT, Part.ALL),
-    *((_ANYTHING, part) for part in Part),
-    *((_LONG, part) for part in Part),
+    (_PLAIN, Part.DIRECTED),
+    (_PLAINER, Part.DIRECTED),
+    (_PLAIN, Part.FAMILIAR),
+    (_PLAIN, Part.ALL),
+    (_ANYTHING, Part.FAMILIAR),
+    (_ANYTHING, Part.ALL),
+    (_LONG, Part.FAMILIAR),
+    (_LONG, Part.ALL),
 )
 
 
@@ -55,14 +63,15 @@ class Prover:
     def __init__(self, axioms: Mapping[str, Axiom] | None = None, limits: Limits | None = None) -> None:
         self.axioms = load_axioms() if axioms is None else axioms
         self.limits = limits or Limits()
-        kinds: tuple[_Kind, ...] = (_QUIET, _EVIDENT, _ANYTHING, _LONG)
+        kinds = dict.fromkeys(kind for kind, _ in _ORDER)
         self._limits = {kind: replace(self.limits, nodes=min(kind[0], self.limits.nodes)) for kind in kinds}
         self._language = Language()
         self._laws = Laws(self._language)
         for axiom in self.axioms.values():
             self._laws.add(axiom)
         about_values = [a for a in self.axioms.values() if any(c.predicate in RANGE_PREDICATES for c in a.conditions)]
-        self._asking = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
+        roots = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
+        self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
     def certify(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
         """A proof that every output of ``target`` equals that of ``source``, or ``None`` (unknown) within the limits.
@@ -76,12 +85,14 @@ class Prover:
         """
         if len(source) != len(target):
             raise ValueError(f"{len(source)} outputs on the left and {len(target)} on the right")
-        asks = any(term.op in self._asking for term in walk([*source, *target]))
+        operators = {term.op for term in walk([*source, *target])}
+        asks = any(wanted <= operators for wanted in self._asking)
+        fused = any(map(is_fused, operators))
         evident: Proof | None = None
         searches: dict[_Kind, Search] = {}
         for kind, part in _ORDER:
             _, assume, assumed = kind
-            if assume and not asks:
+            if (assume and not asks) or (kind in (_PLAIN, _PLAINER) and not fused):
                 continue
             if kind not in searches:
                 if (kind == _ANYTHING and not searches[_EVIDENT].withheld) or (
@@ -241,6 +252,10 @@ class _Congruence:
         return not pending and all(find(a) == find(b) for a, b in self.goals)
 
 
+_SIZED = {"dim": 2, "keeps": 1, "leads": 2}
+"""Predicates about dimensions of terms, and which of their arguments says what these are."""
+
+
 def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> list[Condition]:
     """The conditions without those that follow from the rest.
 
@@ -248,7 +263,9 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
     """
     needed = [c for c in dict.fromkeys(wanted) if c.terms()]
     extra: list[Condition] = []
-    symbols = {s for c in needed if c.predicate == "dim" if isinstance(c.arguments[2], SymDim) for s in c.arguments[2].symbols()}
+    sizes = [c.arguments[_SIZED[c.predicate]] for c in needed if c.predicate in _SIZED]
+    symbols = {name for size in sizes for name in value_symbols(size)}
+    about_types = any(c.predicate == "dtype" for c in needed)
     for term in variables([t for c in needed if not c.terms()[0].is_var for t in c.terms()]):
         shape = types[term.name].shape
         dims = [(axis, shape[axis]) for axis in range(-len(shape), 0)]
@@ -256,6 +273,7 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
         extra += [Condition("matrix", (term,))] if len(shape) >= 2 else []
         extra += [Condition("vector", (term,))] if len(shape) == 1 else []
         extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATING else []
+        extra += [Condition("dtype", (term, types[term.name].dtype))] if about_types else []
     given = list(dict.fromkeys([*needed, *extra]))
     removable = sorted(given, key=lambda c: (c in extra and c not in needed, -sum(t.size for t in c.terms()), str(c)))
     for condition in removable:

@@ -81,7 +81,7 @@ class _Sampler:
     def attribute(self, name: str, single: bool, pool: tuple[int, int]) -> AttrValue:
         a, b = pool
         match name:
-            case "transA" | "transB" | "bias" | "sum":
+            case "transA" | "transB" | "bias" | "sum" | "is_causal" | "unidirectional":
                 return self.pick(True, False)
             case "axis":
                 return self.pick(-1, -1, -2, -2, -3)
@@ -102,7 +102,7 @@ class _Sampler:
             case "ends":
                 return self.pick((0,), (1,), (2,), (1, 2))
             case "begins":
-                return self.pick((0,), (1,), (0, 1))
+                return self.pick(0, 1) if single else self.pick((0,), (1,), (0, 1))
             case "steps":
                 return self.pick((1,), (1,), (1, 1), (2,))
             case "mode":
@@ -122,10 +122,12 @@ class _Sampler:
                 return self.pick(float(a), float(b), 0.25)
             case "shape":
                 return self.pick((a * b,), (a, b), (b, a), (a,), (1, a), (a, 1), (a, 1, b), (1,), (b, 1, 1))
-            case "size":
+            case "size" | "rows" | "columns" | "num_heads" | "kv_num_heads":
                 return self.pick(a, b)
             case "approximate":
                 return self.pick("none", "tanh")
+            case "to":
+                return self.pick(DataType.FLOAT, DataType.FLOAT, DataType.FLOAT16, DataType.DOUBLE, DataType.INT64)
             case "min":
                 return self.pick(-0.5, 0.0, 0.25)
             case "max":
@@ -232,6 +234,10 @@ class _Images:
                 return self.pick(1, 1, 2, 2, 3)
             case "spatial":
                 return n
+            case "strides" | "dilations" if single:
+                return self.pick(1, 1, 2)
+            case "pads" if single:
+                return self.pick(0, 0, 1)
             case "strides":
                 return self.pick((1,) * n, (1,) * n, (2,) * n, each(1, 2))
             case "dilations":
@@ -326,14 +332,18 @@ class _Images:
 
 
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random numbers, positive where the property speaks of their range, and truth values."""
-    bounded = {t.name for c in axiom.conditions if c.predicate in RANGE_PREDICATES for t in c.terms() if t.is_var}
+    """Random numbers, positive where the property speaks of their range, repeated where it speaks of that, and truth values."""
+    cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
+    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - {"repeats"}}
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
         values = generator.standard_normal(shape)
         if name in bounded:
             values = np.abs(values) + 0.1
+        if ("repeats", name) in cited:
+            halves = tuple(slice(0, size // 2 if size % 2 == 0 else size) for size in shape)
+            values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
         if type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
         inputs[name] = values > 0 if type_.dtype == DataType.BOOL else values

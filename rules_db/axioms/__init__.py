@@ -68,8 +68,10 @@ class Axiom:
 
     @property
     def only_real(self) -> bool:
-        """Whether it speaks of order, sign or single functions' values, which a finite field does not have."""
-        return self.family == "activation" or any(c.predicate in RANGE_PREDICATES - {"not_nan"} for c in self.conditions)
+        """Whether it speaks of order, sign, single functions' values or rounded numbers, which a finite field does not have."""
+        if self.family in ("activation", "numbers"):
+            return True
+        return any(c.predicate in RANGE_PREDICATES - {"not_nan"} for c in self.conditions)
 
     @cached_property
     def digest(self) -> str:

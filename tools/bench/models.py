@@ -1,50 +1,146 @@
-"""Whole models: the optimised file against onnxruntime with all its optimisations on the original.
+"""Whole models: what onnx-superopt and other optimisers gain over onnxruntime with all its optimisations, in one run.
 
-Each model is optimised in a process of its own (cold, then warm), then original and result are timed again by this
-script, alternating under default settings, beside the original against itself (A/A) for the noise.
+Every tool optimises each model in a process of its own (onnx-superopt twice: cold, then warm), the results are compared with
+the float64 reference, and those that are right are timed against the original, alternating in one process under default
+settings (docs/measuring.md). A row says what a tool did with a model: nodes, error, latency ratio with its 95 % interval,
+or why it has none. The row A/A is the original against itself: the noise.
 
-    python -m tools.bench.models zoo_models/bert.onnx zoo_models/llama.onnx ... [--json FILE]
+    python -m tools.bench.models                                  # the zoo, about an hour
+    python -m tools.bench.models --only bert --only gpt2 --seconds 8 --json table.json
+    python -m tools.bench.models --no-timing --tool onnxslim my_model.onnx
+
+The peers come with the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import onnx
+import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
 from mugraph.onnx_io import load
-from rewriter.accept import Timing, confirm
-from rewriter.reference import bind_sizes, random_inputs
+from rewriter.accept import Acceptance, Timing, confirm
+from rewriter.reference import Error, bind_sizes, random_inputs
+from rewriter.runtime_env import PROVIDERS, environment
+from tools import zoo
+from tools.bench.peers import PEERS, PeerFailed
+from tools.bench.peers import run as run_peer
+from tools.taso_models import TASO_MODELS
+
+OURS = "onnx-superopt"
+
+FAMILIES = ("bert", "gpt2", "llama", "qwen3", "t5", "whisper", "vit", "swin")
+"""How the names of the zoo's transformers begin."""
+
+PRODUCTS = frozenset(("MatMul", "Gemm", "Conv", "FusedMatMul", "FusedGemm", "FusedConv", "ConvTranspose", "Attention"))
+"""Operators that onnxruntime runs as matrix products or convolutions; the rest is what rewriting can take away at most."""
 
 
-def _optimise(source: Path, target: Path, cache: Path, budget: float) -> tuple[dict[str, Any], float, float]:
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A file that a tool wrote."""
+
+    path: Path
+    seconds: float
+    note: str = ""
+    details: Mapping[str, Any] | None = None
+
+
+Tool = Callable[[Path, Path], Made]
+"""Optimises a source file to a target file; raises `PeerFailed`."""
+
+
+@dataclass(slots=True)
+class Row:
+    """What one tool did with one model.
+
+    Attributes:
+        problem: Why there is no timing: the tool or its model failed, or the model computes something else; "" if neither.
+        timing: The tool's model beside the original; None where it was not measured.
+        kept: Whether the tool found nothing better and wrote the original.
+    """
+
+    tool: str
+    problem: str = ""
+    nodes: int | None = None
+    error: Error | None = None
+    timing: Timing | None = None
+    kept: bool = False
+    seconds: float = 0.0
+    note: str = ""
+    details: Mapping[str, Any] | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Latency over that of the original: 1 where the original was kept, None where there is no right result."""
+        if self.problem:
+            return None
+        if self.kept:
+            return 1.0
+        return self.timing.ratio if self.timing else None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the tool's model is faster, beyond noise."""
+        if self.problem:
+            return self.problem
+        if self.kept:
+            return "original kept"
+        return judge(self.timing) if self.timing else "not timed"
+
+
+def judge(timing: Timing) -> str:
+    """``faster`` or ``slower`` where the interval of the ratio excludes 1, else ``noise``."""
+    if timing.faster:
+        return "faster"
+    return "slower" if timing.low > 1.0 else "noise"
+
+
+def geometric_speedup(ratios: Iterable[float]) -> float:
+    """The geometric mean of the speedups 1/ratio; NaN of none."""
+    logarithms = [-math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
+
+
+# --- the tools ------------------------------------------------------------------------------------------------------
+
+
+def superopt(arguments: Sequence[str], cache: Path, twice: bool) -> Tool:
+    """onnx-superopt's command line with further arguments; run twice, the second run finds what the first has measured."""
+
+    def optimise(source: Path, target: Path) -> Made:
+        first, cold, peak = _optimise(source, target, cache, arguments)
+        warm = _optimise(source, target, cache, arguments)[1] if twice else math.nan
+        fired = ", ".join(f"{rule['rule'][:8]}x{rule['sites']}" for rule in first["fired"])
+        details = {"cold": cold, "warm": warm, "peak_mb": peak, "summary": first}
+        again = f"warm {warm:.1f} s, " if twice else ""
+        return Made(target, cold, f"{again}{peak:.0f} MB; {fired or first['message']}", details)
+
+    return optimise
+
+
+def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float]:
     """Runs the command line; returns its JSON summary, wall seconds and peak resident MB."""
     summary = target.with_suffix(".json")
-    command = [
-        sys.executable,
-        "-m",
-        "rewriter.cli",
-        str(source),
-        "-o",
-        str(target),
-        "--json",
-        str(summary),
-        "--provider",
-        "cpu",
-        "--budget",
-        str(budget),
-    ]
+    command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary), *arguments]
     script = (
         "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"
@@ -58,100 +154,319 @@ def _optimise(source: Path, target: Path, cache: Path, budget: float) -> tuple[d
         check=False,
     )
     seconds = time.perf_counter() - began
+    errors = done.stderr.strip().splitlines()
     if done.returncode:
-        raise click.ClickException(f"{source}: {done.stderr.strip()}")
-    return json.loads(summary.read_text()), seconds, float(done.stderr.strip().splitlines()[-1])
+        raise PeerFailed(next((line for line in reversed(errors) if not line.isdecimal()), f"exit code {done.returncode}"))
+    return json.loads(summary.read_text()), seconds, float(errors[-1])
 
 
-def _ratio(timing: Timing | None) -> str:
-    return "-" if timing is None else f"{timing.ratio:.3f} [{timing.low:.2f}, {timing.high:.2f}]"
+def peer(name: str, python: Path, gpu: bool, keep: bool) -> Tool:
+    """A peer; with ``keep``, what it wrote for the same source is used again."""
+
+    def optimise(source: Path, target: Path) -> Made:
+        record, source_key = target.with_suffix(".made.json"), [source.stat().st_size, source.stat().st_mtime_ns]
+        if keep and target.exists() and record.exists():
+            known = json.loads(record.read_text())
+            if known["source"] == source_key:
+                return Made(target, known["seconds"], known["note"])
+        began = time.perf_counter()
+        note = run_peer(python, name, source, target, gpu)
+        seconds = time.perf_counter() - began
+        record.write_text(json.dumps({"source": source_key, "seconds": seconds, "note": note}))
+        return Made(target, seconds, note)
+
+    return optimise
 
 
-@click.command()
+# --- one model ------------------------------------------------------------------------------------------------------
+
+
+def product_share(source: Path, feeds: Sequence[Mapping[str, np.ndarray]], runs: int = 10) -> float:
+    """The part of a model's kernel time on the CPU provider that goes into products, by onnxruntime's profiler."""
+    options = ort.SessionOptions()
+    options.enable_profiling, options.log_severity_level = True, 4
+    with tempfile.TemporaryDirectory(prefix="superopt-profile-") as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = ort.InferenceSession(str(source), options, providers=[PROVIDERS["cpu"]])
+        for run in range(runs):
+            session.run(None, dict(feeds[run % len(feeds)]))
+        events = json.loads(Path(session.end_profiling()).read_text())
+    return share_of_products(events)
+
+
+def share_of_products(events: Iterable[Mapping[str, Any]]) -> float:
+    """The part of the kernel time in a profile of onnxruntime's that operators of `PRODUCTS` take.
+
+    A node's first run, which allocates and packs, does not count.
+    """
+    seen: set[str] = set()
+    spent: Counter[bool] = Counter()
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") == "Node" and name.endswith("_kernel_time"):
+            if name in seen:
+                spent[event["args"]["op_name"] in PRODUCTS] += event["dur"]
+            seen.add(name)
+    return spent[True] / spent.total() if spent.total() else math.nan
+
+
+def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str, seconds: float) -> dict[str, Any]:
+    """Optimises a model with every tool, checks the results and times those that are right.
+
+    Args:
+        source: The model.
+        tools: Name to tool; the one named `OURS` is also timed against the fastest other one.
+        folder: Where the results go.
+        provider: Execution provider.
+        seconds: Timing budget of a pair, or 0 to time nothing.
+
+    Returns:
+        ``model``, ``nodes``, ``error`` of the original, ``product_share``, ``aa``, ``rows`` and ``against``: names of
+        peers and the timing of our model beside theirs.
+    """
+    model = load(source)
+    feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (11, 12)]
+    acceptance = Acceptance(model, source, feeds, provider)
+    nodes, own = count_nodes(source), acceptance.own_error()
+    rows: list[Row] = []
+    files: dict[str, Path] = {}
+    for name, tool in tools.items():
+        target = folder / f"{source.stem}.{name}.onnx"
+        row, path = check(name, tool, source, target, acceptance)
+        rows.append(row)
+        if path is not None:
+            files[name] = path
+    del model
+    acceptance.close()
+    share = product_share(source, feeds) if provider == "cpu" else math.nan
+    again: Timing | None = None
+    against: list[tuple[str, Timing]] = []
+    if seconds:
+        again = confirm(source, source, feeds, provider, seconds)
+        for row in rows:
+            if row.tool in files and not row.kept:
+                row.timing = confirm(source, files[row.tool], feeds, provider, seconds)
+        others = [(row.ratio, row.tool) for row in rows if row.tool != OURS and row.ratio is not None]
+        if OURS in files and others:
+            best = min(others)[1]
+            against.append((best, confirm(files[best], files[OURS], feeds, provider, seconds)))
+    return {
+        "model": source.stem,
+        "nodes": nodes,
+        "error": own,
+        "product_share": share,
+        "aa": again,
+        "rows": rows,
+        "against": against,
+    }
+
+
+def check(name: str, tool: Tool, source: Path, target: Path, acceptance: Acceptance) -> tuple[Row, Path | None]:
+    """Runs a tool and compares its model with the reference; the second result is the file, if it is right."""
+    row = Row(name)
+    try:
+        made = tool(source, target)
+    except PeerFailed as problem:
+        row.problem = f"fails: {problem}"
+        return row, None
+    row.seconds, row.note, row.details, row.nodes = made.seconds, made.note, made.details, count_nodes(made.path)
+    if made.details is not None and not made.details["summary"]["improved"]:
+        row.kept = True
+    try:
+        session = acceptance.open(made.path)
+        row.error, right = acceptance.judge(session)
+    except Exception as problem:  # onnxruntime raises its own kinds, all of Exception
+        row.problem = "does not run: " + " ".join(str(problem).split())[:200]
+        return row, None
+    if not right:
+        row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
+        return row, None
+    return row, made.path
+
+
+def count_nodes(path: Path) -> int:
+    """Nodes of a model file's main graph."""
+    return len(onnx.load(path, load_external_data=False).graph.node)
+
+
+# --- the zoo --------------------------------------------------------------------------------------------------------
+
+
+def zoo_names() -> list[str]:
+    """The models that are measured by default."""
+    return [*zoo.ARCHITECTURES, *TASO_MODELS, *(f"light_{name}" for name in zoo.light_models())]
+
+
+def zoo_file(name: str, directory: Path) -> Path:
+    """A model of the zoo, made where it is missing and can be made without torch.
+
+    Raises:
+        click.ClickException: it is missing, and torch has to export it.
+    """
+    path = directory / f"{name}.onnx"
+    if path.exists():
+        return path
+    directory.mkdir(parents=True, exist_ok=True)
+    if name in TASO_MODELS:
+        onnx.save(TASO_MODELS[name](0), path)
+    elif name.removeprefix("light_") in zoo.light_models():
+        onnx.save(zoo.load_light(name.removeprefix("light_")), path)
+    else:
+        raise click.ClickException(f"{path} is missing; 'python -m tools.zoo export {name} --dir {directory}' exports it")
+    return path
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+def interval(timing: Timing | None) -> str:
+    """A ratio with its interval."""
+    return "" if timing is None else f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]"
+
+
+def models_table(results: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """All models and tools: one row each."""
+    columns = ("model", "tool", "nodes", "rel. error", "ms", "ratio to onnxruntime", "verdict", "s", "what it did")
+    table = Table(*columns, title=title)
+    for result in results:
+        share, again = result["product_share"], result["aa"]
+        ceiling = "" if math.isnan(share) else f"products {share:.0%}: at most {1 / share:.2f} times faster"
+        error, ms = f"{result['error'].relative_l2:.1e}", f"{again.original:.3f}" if again else ""
+        table.add_row(result["model"], "onnxruntime, A/A", str(result["nodes"]), error, ms, interval(again), "", "", ceiling)
+        for row in result["rows"]:
+            table.add_row(
+                "",
+                row.tool,
+                str(row.nodes or ""),
+                f"{row.error.relative_l2:.1e}" if row.error else "",
+                f"{row.timing.candidate:.3f}" if row.timing else "",
+                interval(row.timing),
+                row.verdict,
+                f"{row.seconds:.1f}" if row.seconds else "",
+                row.note,
+            )
+        for other, timing in result["against"]:
+            table.add_row("", f"{OURS} / {other}", "", "", f"{timing.candidate:.3f}", interval(timing), judge(timing))
+        table.add_section()
+    return table
+
+
+def means_table(results: Sequence[Mapping[str, Any]], over: Sequence[str]) -> Table:
+    """Geometric means over the models ``over``: speedups over onnxruntime by tool, where the tool has a right result, and ours
+    over each other tool."""
+    table = Table("tool", "speedup, geometric mean", "models", "faster", "slower", title="over " + ", ".join(over))
+    chosen = [result for result in results if result["model"] in over]
+    rows = [row for result in chosen for row in result["rows"]]
+    for tool in dict.fromkeys(row.tool for row in rows):
+        mine = [row for row in rows if row.tool == tool]
+        _add_mean(table, tool, [r for row in mine if (r := row.ratio) is not None], [row.verdict for row in mine])
+    pairs = [pair for result in chosen for pair in result["against"]]
+    for other in dict.fromkeys(name for name, _ in pairs):
+        timings = [timing for name, timing in pairs if name == other]
+        _add_mean(table, f"{OURS} / {other}", [timing.ratio for timing in timings], [judge(timing) for timing in timings])
+    return table
+
+
+def _add_mean(table: Table, name: str, ratios: Sequence[float], verdicts: Sequence[str]) -> None:
+    counts = Counter(verdicts)
+    mean = f"{geometric_speedup(ratios):.3f}" if ratios else ""
+    table.add_row(name, mean, f"{len(ratios)} of {len(verdicts)}", str(counts["faster"]), str(counts["slower"]))
+
+
+def print_tables(console: Console, results: Sequence[Mapping[str, Any]], title: str) -> None:
+    """The table of all models, and the means over the transformers without LoRA adapters and over all that were timed."""
+    console.print(models_table(results, title))
+    timed = tuple(result["model"] for result in results if result["aa"])
+    transformers = tuple(name for name in timed if name.startswith(FAMILIES) and "lora" not in name)
+    for names in dict.fromkeys((transformers, timed)):
+        if names:
+            console.print(means_table(results, names))
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON takes it: records become objects, what is not finite null."""
+    if isinstance(value, Row):
+        return plain({**asdict(value), "ratio": value.ratio, "verdict": value.verdict})
+    if isinstance(value, Timing | Error):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option("--seconds", default=20.0, show_default=True, help="Timing budget a pair.")
-@click.option("--budget", default=60.0, show_default=True, help="Given to onnx-superopt.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, type=click.Choice(zoo_names()), help="A model of the zoo; repeatable. Default: all.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=zoo.DEFAULT_DIR, show_default=True, help="The zoo.")
+@click.option("--tool", "chosen", multiple=True, type=click.Choice([OURS, *PEERS]), help="Repeatable. Default: all.")
+@click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
+@click.option("--seconds", default=8.0, show_default=True, help="Timing budget of a pair.")
+@click.option("--no-timing", is_flag=True, help="Only whether the results run, their nodes and errors.")
+@click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
+@click.option("--work", type=click.Path(path_type=Path), help="Keep the optimised files here, and use the peers' again.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 @click.option(
-    "--peer",
+    "--against",
     nargs=2,
     type=click.Path(exists=True, path_type=Path),
     multiple=True,
-    help="Also compare the result of the first model with the second, unoptimised one (LoRA against no LoRA).",
+    help="Also time our result for the first model beside the second, unoptimised one (LoRA against no LoRA).",
 )
 def main(
-    models: tuple[Path, ...], seconds: float, budget: float, json_file: Path | None, peer: tuple[tuple[Path, Path], ...]
+    models: tuple[Path, ...],
+    only: tuple[str, ...],
+    directory: Path,
+    chosen: tuple[str, ...],
+    peer_python: Path,
+    seconds: float,
+    no_timing: bool,
+    options: str,
+    work: Path | None,
+    json_file: Path | None,
+    against: tuple[tuple[Path, Path], ...],
 ) -> None:
-    """Prints latency ratios, optimisation time, nodes, rules and errors of MODELS."""
-    console = Console(width=200)
-    table = Table(
-        "model",
-        "ratio (after/before)",
-        "A/A",
-        "ms before",
-        "ms after",
-        "cold s",
-        "warm s",
-        "peak MB",
-        "nodes",
-        "rules",
-        "error before",
-        "error after",
-        title=f"onnx-superopt, {os.cpu_count()} cores",
-    )
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
-        for source in models:
-            target, cache = Path(folder) / f"{source.stem}.superopt.onnx", Path(folder) / f"cache-{source.stem}"
-            first, cold, peak = _optimise(source, target, cache, budget)
-            _, warm, _ = _optimise(source, target, cache, budget)
+    """Prints nodes, errors and latency ratios of MODELS, or of the zoo, under every tool."""
+    console = Console(width=220)
+    sources = [*models, *(zoo_file(name, directory) for name in only or (() if models else zoo_names()))]
+    results: list[dict[str, Any]] = []
+    beside: list[tuple[str, str, Timing]] = []
+    for source in sources:
+        with tempfile.TemporaryDirectory(prefix="superopt-bench-") as scratch:
+            folder = work or Path(scratch)
+            folder.mkdir(parents=True, exist_ok=True)
+            every = {OURS: superopt(["--provider", "cpu", *shlex.split(options)], Path(scratch) / "cache", twice=True)}
+            every |= {name: peer(name, peer_python, gpu=False, keep=work is not None) for name in PEERS}
+            tools = {name: tool for name, tool in every.items() if name in (chosen or every)}
+            began = time.perf_counter()
+            try:
+                result = examine(source, tools, folder, "cpu", 0 if no_timing else seconds)
+            except Exception as problem:  # one model must not lose the others' rows
+                console.print(f"[red]{source.stem}: {type(problem).__name__}: {problem}")
+                continue
+            beside += _beside(source, folder, against, seconds)
+            results.append(result)
+            console.print(f"{source.stem}: {time.perf_counter() - began:.0f} s")
+            if json_file is not None:
+                head = {"environment": environment("cpu"), "seconds_a_pair": seconds}
+                json_file.write_text(json.dumps({**head, "models": plain(results), "beside": plain(beside)}, indent=2))
+    print_tables(console, results, environment("cpu"))
+    for left, right, timing in beside:
+        console.print(f"{left} optimised, beside {right}: {interval(timing)}, {judge(timing)}")
+    console.print(f"peak of this script: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
+
+
+def _beside(source: Path, folder: Path, pairs: Sequence[tuple[Path, Path]], seconds: float) -> list[tuple[str, str, Timing]]:
+    """Our result for a model beside other models."""
+    timings = []
+    for left, right in pairs:
+        target = folder / f"{source.stem}.{OURS}.onnx"
+        if left == source and target.exists():
             model = load(source)
             feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (11, 12)]
-            again = confirm(source, source, feeds, "cpu", seconds)
-            timing = confirm(source, target, feeds, "cpu", seconds) if first["improved"] else None
-            before, after = first["error_before"], first["error_after"] or first["error_before"]
-            table.add_row(
-                source.stem,
-                _ratio(timing) if timing else "1 (original kept)",
-                _ratio(again),
-                f"{again.original:.2f}",
-                f"{(timing or again).candidate:.2f}",
-                f"{cold:.1f}",
-                f"{warm:.1f}",
-                f"{peak:.0f}",
-                f"{first['nodes_before']} -> {first['nodes_after']}",
-                ", ".join(f"{f['rule'][:8]}x{f['sites']}" for f in first["fired"]) or first["message"][:40],
-                f"{before['relative_l2']:.1e}" if before else "-",
-                f"{after['relative_l2']:.1e}" if after else "-",
-            )
-            rows.append(
-                {
-                    "model": source.stem,
-                    "cold": cold,
-                    "warm": warm,
-                    "peak_mb": peak,
-                    "summary": first,
-                    "ratio": timing.ratio if timing else 1.0,
-                    "aa": again.ratio,
-                }
-            )
-            for left, right in peer:
-                if left == source:
-                    against = confirm(right, target if first["improved"] else source, feeds, "cpu", seconds)
-                    table.add_row(
-                        f"{source.stem} against {right.stem}",
-                        _ratio(against),
-                        "",
-                        f"{against.original:.2f}",
-                        f"{against.candidate:.2f}",
-                    )
-            console.print(f"{source.stem}: done")
-    console.print(table)
-    ratios = [row["ratio"] for row in rows]
-    console.print(f"geometric mean of the ratios: {float(np.exp(np.mean(np.log(ratios)))):.3f}")
-    console.print(f"peak of this script: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
-    if json_file is not None:
-        json_file.write_text(json.dumps(rows, indent=2))
+            timings.append((left.stem, right.stem, confirm(right, target, feeds, "cpu", seconds)))
+    return timings
 
 
 if __name__ == "__main__":

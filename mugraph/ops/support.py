@@ -1,0 +1,36 @@
+"""What onnxruntime's execution providers run, by operator and element type, as probed (``python -m tools.probe``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from mugraph.shape import DataType
+
+__all__ = ["FILE", "providers_of"]
+
+FILE = Path(__file__).with_name("support.json")
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    return dict(json.loads(FILE.read_text(encoding="utf-8"))) if FILE.exists() else {}
+
+
+@lru_cache(maxsize=1024)
+def providers_of(operator: str, own: bool) -> Mapping[str, frozenset[DataType] | None]:
+    """Provider to the element types in which it runs an operator; ``None`` where that has not been probed.
+
+    Args:
+        operator: name of the record.
+        own: only with a kernel of the provider's own, neither inlined nor between casts.
+    """
+    found: dict[str, frozenset[DataType] | None] = {}
+    for provider in ("cpu", "cuda"):
+        known = _table().get(provider, {}).get("operators", {}).get(operator)
+        names = None if known is None else [*known["kernel"], *([] if own else known["runs"])]
+        found[provider] = None if names is None else frozenset(DataType[name.upper()] for name in names)
+    return found

@@ -1,0 +1,251 @@
+"""What onnxruntime fuses by itself when it loads a model: found by letting it, one small model a rule.
+
+A rule whose replacement has fewer nodes and one new kind of operator may describe what onnxruntime's own optimisers do. Its
+pattern is written as a model at sample sizes (vectors beside matrices as weights, all else as inputs), onnxruntime optimises it,
+and if nothing but the replacement's operators is left, the rule is one that happens anyway: its result is what the pattern costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from mugraph.domains.range import Range
+from mugraph.interp import infer_types
+from mugraph.node import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
+from mugraph.ops import NotUnderstood, get_operator
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from rewriter.cost.signature import random_array, written
+from rewriter.cost.store import ProfileStore
+from rewriter.match import Direction, compile_rules
+from rewriter.runtime_env import PROVIDERS, digest, usable_providers
+from rules_db.condition import Condition, Facts
+from rules_db.rule import Rule, Side, dim_symbols
+
+__all__ = ["BOTH", "pattern_model", "runtime_directions"]
+
+BOTH = frozenset(
+    {
+        *("LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+        *(
+            "EmbedLayerNormalization",
+            "RMSNormalization",
+            "Gelu",
+            "OrtGelu",
+            "BiasGelu",
+            "FastGelu",
+            "QuickGelu",
+            "FusedMatMul",
+            "OrtAttention",
+        ),
+    }
+)
+"""Operators that onnxruntime fuses on the CPU and on CUDA alike (its documentation, Graph Optimizations, extended). Fused
+activations of products and convolutions are the CPU provider's."""
+
+_SAME = {"RMSNormalization": "SimplifiedLayerNormalization"}
+"""Operators of ONNX for which onnxruntime has another name."""
+_OPSET = 20
+_SIZES = ((8, 16, 24, 32, 40, 48), (16, 8, 32, 24, 48, 40), (8,) * 6)
+_VERSION = 2
+"""Part of the key of a cached answer; raise it when the models or what counts as fused change."""
+
+
+def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> frozenset[str]:
+    """Ids of the directions that onnxruntime applies by itself on a provider.
+
+    Where the provider is not on this machine, what the CPU provider does is taken for it as far as :data:`BOTH` goes.
+    Answers are kept in the store by onnxruntime's version, the provider that was asked, and the rule.
+    """
+    asked = provider if provider in usable_providers() else "cpu"
+    found = set()
+    for direction in compile_rules(rules):
+        added = _added(direction)
+        if added is None or (asked != provider and added not in BOTH):
+            continue
+        key = digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
+        answer = store.verdict(key)
+        if answer is None:
+            answer = "yes" if _happens(direction, added, asked) else "no"
+            store.remember(key, answer)
+        if answer == "yes":
+            found.add(direction.id)
+    return frozenset(found)
+
+
+def _operators(side: Side) -> Counter[str]:
+    return Counter(op for op, _, _ in {(term.op, term.attrs, term.inputs) for term in walk(side) if term.inputs})
+
+
+def _added(direction: Direction) -> str | None:
+    """The one kind of operator that a shorter replacement has and the pattern has not."""
+    before, after = _operators(direction.pattern), _operators(direction.replacement)
+    new = after.keys() - before.keys()
+    return next(iter(new)) if len(new) == 1 and after.total() < before.total() else None
+
+
+def _happens(direction: Direction, added: str, provider: str) -> bool:
+    wanted = Counter(_onnx_name(op) for op in _operators(direction.replacement).elements())
+    for model in pattern_models(direction):
+        for tried in (model, _with_readers(model)):
+            left = Counter(node.op_type for node in _optimized(tried, provider).graph.node if _READER not in node.input)
+            if _onnx_name(added) in left and left.total() <= wanted.total() and left.keys() <= wanted.keys():
+                return True
+    return False
+
+
+_READER = "no operand: what reads a result"
+"""Stands beside a result in the node that reads it, to tell that node from others."""
+
+
+def _with_readers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a node after each result: some fusions do not happen where a result is one of the model's."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for result in changed.graph.output:
+        bound = onnx.helper.make_tensor_value_info(_READER, result.type.tensor_type.elem_type, [])
+        if all(known.name != _READER for known in changed.graph.input):
+            changed.graph.input.append(bound)
+        changed.graph.node.append(onnx.helper.make_node("Max", [result.name, _READER], [f"{result.name} read"]))
+        result.name = f"{result.name} read"
+    return changed
+
+
+def _onnx_name(op: str) -> str:
+    contract = get_operator(op).contract
+    return _SAME.get(op, op) if contract is None else contract.op_type
+
+
+def _optimized(model: onnx.ModelProto, provider: str) -> onnx.ModelProto:
+    """The model as onnxruntime runs it; as it came where onnxruntime refuses it."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        options.optimized_model_filepath = str(path)
+        try:
+            ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
+        except Exception:  # onnxruntime raises many types where it cannot run a model
+            return model
+        return onnx.load(path)
+
+
+def pattern_models(direction: Direction) -> Iterator[onnx.ModelProto]:
+    """The pattern at sizes for which the rule's guards hold: with ranks as in the rule, then with a batch dimension more."""
+    for more in (False, True):
+        for sizes in _sizes(direction.rule):
+            model = pattern_model(direction, sizes, more)
+            if model is not None:
+                yield model
+                break
+
+
+def _sizes(rule: Rule) -> list[Mapping[str, Dim]]:
+    symbols = {s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
+    names = sorted(symbols | dim_symbols([*rule.source, *rule.target]))
+    return [dict(zip(names, itertools.cycle(row), strict=False)) for row in _SIZES]
+
+
+def pattern_model(direction: Direction, sizes: Mapping[str, Dim], batched: bool = False) -> onnx.ModelProto | None:
+    """The pattern as a model, or ``None`` where it is ill-typed, a guard about types fails or ONNX lacks an operator.
+
+    Args:
+        sizes: of the rule's dimension symbols.
+        batched: give all but vectors and scalars a leading dimension more, where there is nothing else two to all.
+    """
+    rule = direction.rule
+    samples = {name: bind_value(value, sizes) for name, value in rule.attrs.items()}
+    pattern = [substitute(root, {}, samples, sizes) for root in direction.pattern]
+    types = {}
+    for name, type_ in rule.types.items():
+        shape = tuple(evaluate_dim(d, sizes) for d in type_.shape)
+        types[name] = TensorType(type_.dtype, shape)
+    most = max((type_.rank for type_ in types.values()), default=0)
+    if batched:
+        types = {
+            n: TensorType(t.dtype, (2,) * (1 if most > 1 else 2) + t.shape) if t.rank == most or t.rank > 1 else t
+            for n, t in types.items()
+        }
+    try:
+        known = infer_types([*pattern], types)
+        if not all(_may_hold(condition, types, binding_of(samples, sizes)) for condition in rule.conditions):
+            return None
+        return _model(pattern, known)
+    except (ShapeError, Undecided, NotUnderstood):
+        return None
+
+
+def _may_hold(condition: Condition, types: Mapping[str, TensorType], binding: Mapping[str, AttrValue]) -> bool:
+    """Whether a guard holds of the types; about values anything that can be known is assumed."""
+    close = {name[1:]: value for name, value in binding.items() if name.startswith("$")}
+    sizes = {name: value for name, value in binding.items() if not name.startswith("$")}
+    closed = condition.substitute({}, close, sizes)
+    facts = Facts(lambda term: infer_types([term], types)[term], lambda term: Range.finite_input(0.25, 0.75), binding)
+    return closed.holds(facts) is not False
+
+
+def _model(roots: list[Term], types: Mapping[Term, TensorType]) -> onnx.ModelProto:
+    """A model of terms; vectors and scalars beside tensors of more dimensions are weights.
+
+    Raises:
+        Undecided, ShapeError, NotUnderstood: there is none.
+    """
+    generator = np.random.default_rng(0)
+    nodes, inputs, weights, results, names = [], [], [], [], dict[Term, str]()
+    made: dict[tuple[object, ...], list[str]] = {}
+    domains = {"": _OPSET}
+    most = max((types[term].rank for term in variables(roots)), default=0)
+    for term in variables(roots):
+        names[term], type_ = term.name, types[term]
+        if type_.rank > 1 or type_.rank == most:
+            inputs.append(onnx.helper.make_tensor_value_info(term.name, int(type_.dtype), concrete(type_.shape)))
+        else:
+            weights.append(onnx.numpy_helper.from_array(random_array(type_, generator), term.name))
+    for term in walk(roots):
+        if term.is_var or term.op == "Const":
+            continue
+        beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
+        wide = beside[0] if beside else DataType.FLOAT
+        operands = [
+            TensorType(wide, ()) if i.op == "Const" and types[i].dtype != DataType.BOOL else types[i] for i in term.inputs
+        ]
+        key = (term.op, term.attrs, term.inputs)
+        if key not in made:
+            operator = get_operator(term.op)
+            form = operator.to_onnx(term.attrs, operands, _OPSET)
+            given = []
+            for operand, type_ in zip(term.inputs, operands, strict=True):
+                if operand.op == "Const":
+                    given.append(f"w{len(weights)}")
+                    weights.append(
+                        onnx.numpy_helper.from_array(np.asarray(operand.attr("value"), type_.dtype.numpy()), given[-1])
+                    )
+                else:
+                    given.append(names[operand])
+            written_inputs = []
+            for item in form.inputs:
+                if item is None or isinstance(item, int):
+                    written_inputs.append("" if item is None else given[item])
+                else:
+                    written_inputs.append(f"w{len(weights)}")
+                    weights.append(onnx.numpy_helper.from_array(np.asarray(item), written_inputs[-1]))
+            outputs = operator.types(term.attrs, operands)
+            made[key] = [f"v{len(made)}_{i}" for i in range(len(outputs))]
+            domains.setdefault(form.domain, 1)
+            attributes = written(form.attributes)
+            produced = form.output_names(made[key])
+            nodes.append(onnx.helper.make_node(form.op_type, written_inputs, produced, domain=form.domain, **attributes))
+        names[term] = made[key][term.out]
+    for name, type_ in {names[root]: types[root] for root in roots}.items():
+        results.append(onnx.helper.make_tensor_value_info(name, int(type_.dtype), concrete(type_.shape)))
+    graph = onnx.helper.make_graph(nodes, "pattern", inputs, results, weights)
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -1,0 +1,169 @@
+"""What a node takes by the roofline of a device, where nothing can be measured.
+
+A kernel takes a launch, the latency of its first and last access, and then the time of its arithmetic or of its traffic,
+whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refinements make small kernels come out right:
+
+* A product is cut into tiles, and a wave of tiles takes as long as one: a product with fewer tiles than the device has units
+  leaves some idle (wave quantisation). The best of several tile sizes counts; small tiles reach less of the peak.
+* Traffic reaches a share of the bandwidth, a transposition less. What a kernel only points into is not moved: a Gather moves
+  the rows it takes, a Reshape nothing unless its result leaves the model.
+* A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
+* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.triton.schedules`).
+* A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from mugraph.block import bound_sizes
+from mugraph.interp import infer_types
+from mugraph.node import Attrs, AttrValue, Term, walk
+from mugraph.ops import get_operator
+from mugraph.ops.kernel import kernel_of
+from mugraph.shape import DataType, TensorType, Undecided
+from rewriter.cost.devices import Device, get_device
+from rewriter.cost.signature import bytes_of
+
+__all__ = ["VIEWS", "node_microseconds"]
+
+VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators that onnxruntime does by giving the operand another shape, where it may."""
+
+_STREAM, _SCATTERED = 0.85, 0.45
+"""Share of the bandwidth that elementwise kernels and transpositions reach."""
+_TILES = ((128, 0.8), (64, 0.5), (32, 0.25))
+"""Side of a square tile and the share of the peak that it reaches."""
+_KERNELS = {"OrtAttention": 3, "GroupQueryAttention": 3, "EmbedLayerNormalization": 2}
+"""Composites that onnxruntime runs as more than one kernel: the projection, the split into heads, attention itself. A bias of
+the projections among the operands of attention takes another."""
+_WINDOWED = 0.5
+"""Share of a plain product's speed that a convolution reaches."""
+_ATTENTION = 0.75
+"""The same of the products within attention, between which its softmax stands."""
+_LOOP = 2.5
+"""Latencies that attention takes beyond one: its products and its softmax follow each other."""
+
+
+def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[TensorType], leaves_model: bool = False) -> float:
+    """The estimate for one node of concrete types.
+
+    Args:
+        leaves_model: a result is one of the model's, so that it is written even where a view would do.
+
+    Raises:
+        ShapeError, Undecided: the application is ill-typed, or a size is symbolic.
+    """
+    operator = get_operator(op)
+    outputs = operator.types(attrs, operands)
+    if op in VIEWS:
+        return device.view + (_kernel(device, 0.0, _traffic(op, operands, outputs) / _STREAM) if leaves_model else 0.0)
+    full = {**operator.defaults, **dict(attrs)}
+    if op == "Kernel" and device.units > 1:
+        return _graph_defined(device, full["digest"], operands)
+    if operator.decompose is None:
+        compute = _compute(device, op, full, operands, outputs)
+        kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
+        return kernel + _conversions(device, op, operands, outputs)
+    roots = operator.decompose(full, operands)
+    types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
+    compute = 0.0
+    attends = "Attention" in op and device.units > 1
+    done = set()
+    for term in walk(roots):
+        if not term.inputs or (term.op, term.attrs, term.inputs) in done:
+            continue
+        done.add((term.op, term.attrs, term.inputs))
+        inner = _operand_types(term, types)
+        record = get_operator(term.op)
+        share = _ATTENTION if attends and types[term].rank == 4 else 1.0
+        compute += _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, inner, [types[term]]) / share
+    kernels = _KERNELS.get(op, 1) + ("bias" in full.get("given", ()))
+    extra = (kernels - 1) * (device.launch + device.latency)
+    if attends:
+        extra += _LOOP * device.latency
+    extra += _conversions(device, op, operands, outputs)
+    return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
+
+
+@lru_cache(maxsize=4096)
+def _kernel_microseconds(device: str, digest: str, sizes: tuple[tuple[str, int], ...]) -> float:
+    from rewriter.triton.schedules import ranked  # it imports this package
+
+    return ranked(kernel_of(digest), get_device(device), dict(sizes), most=1)[0][0]
+
+
+def _graph_defined(device: Device, digest: str, operands: Sequence[TensorType]) -> float:
+    """A graph-defined kernel under the schedules that look best."""
+    kernel = kernel_of(digest)
+    shapes = {tensor.name: tuple(map(_whole, type_.shape)) for tensor, type_ in zip(kernel.inputs, operands, strict=True)}
+    return _kernel_microseconds(device.name, digest, tuple(sorted(bound_sizes(kernel, shapes).items())))
+
+
+def _operand_types(term: Term, types: Mapping[Term, TensorType]) -> list[TensorType]:
+    """Types of a term's operands; a number has that of the operand beside it."""
+    beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
+    wide = beside[0] if beside else DataType.FLOAT
+    return [TensorType(wide, ()) if i.op == "Const" else types[i] for i in term.inputs]
+
+
+def _kernel(device: Device, compute: float, moved: float) -> float:
+    return device.launch + device.latency + max(compute, moved / (device.bandwidth * 1e3))
+
+
+def _conversions(device: Device, op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
+    """Two kernels that bring an image to channels last and back: a GPU's matrix units take a convolution no other way."""
+    if op not in ("Conv", "FusedConv") or device.units == 1 or operands[0].rank != 4:
+        return 0.0
+    return sum(_kernel(device, 0.0, 2 * bytes_of(image) / _SCATTERED) for image in (operands[0], outputs[0]))
+
+
+def _traffic(op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
+    """Bytes that a kernel moves."""
+    written = sum(map(bytes_of, outputs))
+    if op in ("Gather", "GatherND", "Slice", "Expand", "Tile"):  # as much is read as is written, at most
+        return written + min(written, bytes_of(operands[0])) + sum(map(bytes_of, operands[1:]))
+    return written + (0 if op == "Shape" else sum(map(bytes_of, operands)))
+
+
+def _compute(
+    device: Device, op: str, attrs: Mapping[str, AttrValue], operands: Sequence[TensorType], outputs: Sequence[TensorType]
+) -> float:
+    """Microseconds of the arithmetic, where that is not bound by traffic anyway: of products and convolutions."""
+    if op in ("MatMul", "Gemm"):
+        (out,) = outputs
+        inner = operands[0].shape[0 if attrs.get("transA") else -1]
+        rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)
+        shared = op == "Gemm" or operands[1].rank <= 2  # one matrix for all of a batch: its rows follow each other
+        batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))
+        rows = math.prod(map(_whole, out.shape[:-1])) if shared and out.rank > 1 else rows
+        return _product(device, batch, _whole(rows), _whole(columns), _whole(inner), out.dtype)
+    if op == "Conv":
+        (out,), group = outputs, _whole(attrs["group"])
+        inner = math.prod(map(_whole, operands[1].shape[1:]))
+        rows = _whole(out.shape[0]) * math.prod(map(_whole, out.shape[2:]))
+        if group == out.shape[1]:  # depthwise: no product at all
+            return 0.0
+        return _product(device, group, rows, _whole(out.shape[1]) // group, inner, out.dtype) / _WINDOWED
+    return 0.0
+
+
+def _whole(size: AttrValue) -> int:
+    if not isinstance(size, int):
+        raise Undecided(f"the time of a kernel of size {size}")
+    return size
+
+
+def _product(device: Device, batch: int, rows: int, columns: int, inner: int, dtype: DataType) -> float:
+    """Microseconds of a batch of products by the best of some tile sizes."""
+    best = math.inf
+    for side, share in _TILES if device.units > 1 else ((0, 0.8),):
+        if side:
+            tiles = batch * -(-rows // side) * -(-columns // side)
+            flops = 2.0 * -(-tiles // device.units) * device.units * side * side * inner
+        else:
+            flops = 2.0 * batch * rows * columns * inner
+        best = min(best, device.microseconds(flops, 0, dtype) / share)
+    return best

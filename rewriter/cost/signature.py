@@ -1,0 +1,126 @@
+"""Operator signatures, and the ONNX models in which they are measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from mugraph.node import AttrValue
+from mugraph.onnx_emit import OVERLOADS_FROM_IR
+from mugraph.ops import NotUnderstood, get_operator
+from mugraph.shape import DataType, TensorType, Undecided, concrete
+
+__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "written"]
+
+_FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
+
+
+def random_array(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
+    """Fresh random contents of a concrete type: normal floats, small non-negative integers."""
+    shape = concrete(type_.shape)
+    assert shape is not None
+    if type_.dtype == DataType.BOOL:
+        return generator.random(shape) < 0.5
+    dtype = type_.dtype.numpy()
+    if type_.dtype in _FLOATS:
+        return np.asarray(generator.standard_normal(shape, np.float32) * 0.1 + 0.5).astype(dtype)
+    return generator.integers(0, 2, shape).astype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a node's time depends on."""
+
+    op: str
+    attrs: tuple[tuple[str, AttrValue], ...]
+    operands: tuple[TensorType, ...]
+    constant: tuple[bool, ...]
+    scalars: tuple[tuple[int, float], ...] = ()
+    """Position and value of one-element constants: kernels have short cuts for some (a power of 2)."""
+
+    def key(self) -> str:
+        operands = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(self.operands, self.constant, strict=True))
+        scalars = "".join(f" x{index}={value!r}" for index, value in self.scalars)
+        return f"{self.op}{list(self.attrs)}({operands}){scalars}"
+
+    def outputs(self) -> tuple[TensorType, ...]:
+        """Types of the results. Raises ShapeError or Undecided."""
+        return get_operator(self.op).types(self.attrs, self.operands)
+
+    def moved(self) -> int:
+        """Bytes of operands and results. Raises ShapeError or Undecided."""
+        return sum(map(bytes_of, (*self.operands, *self.outputs())))
+
+
+def bytes_of(type_: TensorType) -> int:
+    """Size of a concrete tensor."""
+    return math.ceil(type_.size() * type_.dtype.itemsize)
+
+
+def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelProto | None:
+    """A model of ``copies`` equal nodes, each with operands and weights of its own, or ``None`` where ONNX has none.
+
+    Inputs are ``x0_0, x1_0, ...``, the operands of the first copy that are no constants, then those of the second; outputs
+    likewise ``y0_0, ...``.
+    """
+    operator = get_operator(signature.op)
+    try:
+        outputs = signature.outputs()
+        form = operator.to_onnx(signature.attrs, signature.operands, opset)
+    except (NotUnderstood, Undecided, ValueError):
+        return None
+    if form.function is not None and "images" not in form.attributes:
+        return None  # the body of a graph-defined kernel says nothing about the kernel's time
+    generator = np.random.default_rng(1)
+    shared = [_tensor(f"c{i}", np.asarray(item)) for i, item in enumerate(form.inputs) if not isinstance(item, int | None)]
+    nodes, inputs, results, initializers = [], [], [], list(shared)
+    scalars = dict(signature.scalars)
+    for copy in range(copies):
+        for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
+            name = f"x{index}_{copy}"
+            if constant:
+                array = random_array(type_, generator)
+                if index in scalars:
+                    array = np.full_like(array, scalars[index])
+                initializers.append(_tensor(name, array))
+            else:
+                inputs.append(onnx.helper.make_tensor_value_info(name, int(type_.dtype), concrete(type_.shape)))
+        names = [
+            "" if item is None else f"x{item}_{copy}" if isinstance(item, int) else f"c{index}"
+            for index, item in enumerate(form.inputs)
+        ]
+        found = [
+            onnx.helper.make_tensor_value_info(f"y{i}_{copy}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)
+        ]
+        produced = form.output_names([r.name for r in found])
+        nodes.append(onnx.helper.make_node(form.op_type, names, produced, domain=form.domain, **written(form.attributes)))
+        if form.function is not None:
+            nodes[-1].overload = form.function.overload
+        results += found
+    graph = onnx.helper.make_graph(nodes, "one", inputs, results, initializers)
+    opsets = [onnx.helper.make_opsetid("", opset), *([onnx.helper.make_opsetid(form.domain, 1)] if form.domain else [])]
+    if form.function is None:
+        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return onnx.helper.make_model(graph, opset_imports=opsets, functions=[form.function], ir_version=OVERLOADS_FROM_IR)
+
+
+def empty_model() -> onnx.ModelProto:
+    """A model of one node that does next to nothing."""
+    node = onnx.helper.make_node("Relu", ["x0_0"], ["y0_0"])
+    info = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in ("x0_0", "y0_0")]
+    graph = onnx.helper.make_graph([node], "empty", info[:1], info[1:])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a node as :func:`onnx.helper.make_node` takes them: arrays as tensors."""
+    return {k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+
+
+def _tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
+    return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)

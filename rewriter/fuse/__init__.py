@@ -1,0 +1,1 @@
+"""Fusion of regions into graph-defined kernels."""

@@ -1,0 +1,185 @@
+"""Kernels as moves of the search: regions of a candidate replaced by graph-defined kernels wherever they look the same.
+
+Each proposal is a rule (:mod:`rewriter.fuse.kernels`), so that a move with it is matched, priced, recorded, replayed and
+bisected as any other. Beside single moves the generator proposes what comes of taking the best ones in turn: a layer needs
+several kernels, and none of them alone shows what they save together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from mugraph.block import InvalidBlock
+from mugraph.block_sizes import specialised
+from mugraph.graph import Graph
+from mugraph.node import walk
+from mugraph.shape import DataType, Dim, ShapeError, Undecided
+from rewriter.fuse.families import NotFusable
+from rewriter.fuse.kernels import Builder
+from rewriter.fuse.lower import Form
+from rewriter.fuse.region import Region, propose
+from rewriter.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
+from rules_db.interpreted import kernel_of_rule, kernel_rule
+from rules_db.rule import Rule
+
+if TYPE_CHECKING:
+    from rewriter.search import Candidate, Search
+
+__all__ = ["kernel_children", "proposals", "reasons", "winning_rules"]
+
+_ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
+"""Element types that kernels read and write."""
+_SINGLES = 6
+"""Single moves that are proposed beside the sequence of the best."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is kept over the candidates of a search."""
+
+    directions: dict[str, Direction] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def direction(self, rule: Rule, search: Search) -> Direction:
+        """The one direction of a rule that the search uses: a kernel in place of its region."""
+        if rule.id not in self.directions:
+            self.directions[rule.id] = Direction(rule, True, search.costs.provider)
+        return self.directions[rule.id]
+
+
+_BUILDER = Builder()
+"""A kernel depends on its region alone: every search of a process may use it."""
+_STATES: WeakKeyDictionary[Search, _State] = WeakKeyDictionary()
+
+
+def _state(search: Search) -> _State:
+    return _STATES.setdefault(search, _State())
+
+
+def reasons(search: Search) -> Counter[str]:
+    """Why regions were not fused, and how many."""
+    return _state(search).skipped
+
+
+def kernel_children(search: Search, candidate: Candidate, stored: Sequence[Rule] = ()) -> Iterator[Candidate]:
+    """The candidates in which regions are kernels: the best moves in turn, then the best alone.
+
+    Only where the model runs on a GPU; a region with an element type that kernels lack, and what cannot be fused, built, tested
+    or scheduled, is skipped with its reason (:func:`reasons`).
+
+    Args:
+        search: applies and prices moves.
+        candidate: where to look.
+        stored: multi-level rules: where they match, nothing is built.
+    """
+    if search.costs.provider != "cuda":
+        return
+    found: list[tuple[float, Direction, Candidate]] = []
+    for direction in proposals(search, candidate.graph, stored):
+        child = _take(search, candidate, direction)
+        if child is not None and child.moves[-1].gain > 0:
+            found.append((child.moves[-1].gain, direction, child))
+    found.sort(key=lambda item: -item[0])
+    current = candidate
+    for _, direction, _ in found:
+        following = _take(search, current, direction)
+        if following is not None and following.cost < current.cost:
+            current = following
+    if current is not candidate:
+        yield current
+    for _, _, child in found[:_SINGLES]:
+        yield child
+
+
+def winning_rules(candidate: Candidate) -> list[Rule]:
+    """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
+    found: dict[str, Rule] = {}
+    for move in candidate.moves:
+        own = move.direction.rule
+        rule = None if "kernel" in own.provenance else _BUILDER.stored(own)
+        if rule is not None:
+            found[rule.id] = rule
+    return list(found.values())
+
+
+def proposals(search: Search, graph: Graph, stored: Sequence[Rule] = ()) -> Iterator[Direction]:
+    """The rules that put kernels in place of regions of a graph: stored ones made for its sizes, then those that are built."""
+    state = _state(search)
+    covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+    for rule in stored:
+        for direction, matches in _made_for(search, graph, rule):
+            covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
+            yield direction
+    for region in propose(graph):
+        if (tuple(sorted(region.roots)), frozenset(region.operands.values())) in covered:
+            continue
+        if not all(type_.dtype in _ELEMENTS for type_ in region.types.values()):
+            state.skipped["an element type that kernels do not read"] += 1
+            continue
+        for form in _forms(region):
+            try:
+                yield state.direction(_BUILDER.build(region, form).rule, search)
+            except NotFusable as reason:
+                state.skipped[str(reason)] += 1
+
+
+def _made_for(search: Search, graph: Graph, rule: Rule) -> Iterator[tuple[Direction, list[Match]]]:
+    """A stored multi-level rule with the sizes of the places where it matches."""
+    kernel = kernel_of_rule(rule)
+    if kernel is None:
+        return
+    state = _state(search)
+    groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
+    for match in matches_of(graph, state.direction(rule, search)):
+        sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
+        if len(sizes) == len(kernel.symbols):
+            groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
+    for bound, matches in groups.items():
+        yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), search), matches
+
+
+def _forms(region: Region) -> Sequence[Form]:
+    """The forms of a kernel that differ for a region."""
+    ops = {part.op for part in walk(region.terms)}
+    has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
+    has_product = any(op in ("MatMul", "Gemm") for op in ops)
+    return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
+
+
+def matches_of(graph: Graph, direction: Direction) -> list[Match]:
+    """All matches of one direction in a graph."""
+    index = RootIndex([direction])
+    roots = {root.op for root in direction.pattern}
+    parts: list[list[RootMatch]] = [[] for _ in direction.pattern]
+    for node in list(graph.references):
+        if node.op not in roots:
+            continue
+        for value in node.values:
+            if graph.is_live(value):
+                for hit in find_root_matches(graph, index, value):
+                    parts[hit.root].append(hit)
+    for value, (node, _) in graph.definitions.items():
+        if node.op in roots and value not in node.values and graph.is_live(value):
+            for hit in find_root_matches(graph, index, value):
+                parts[hit.root].append(hit)
+    if not all(parts):
+        return []
+    found = list(join(direction, [sorted(part, key=lambda hit: hit.value) for part in parts]))
+    return sorted(found, key=lambda match: match.values)
+
+
+def _take(search: Search, candidate: Candidate, direction: Direction) -> Candidate | None:
+    """The candidate with the kernel wherever its region is; ``None`` where it is nowhere or no schedule fits."""
+    matches = matches_of(candidate.graph, direction)
+    if not matches:
+        return None
+    try:
+        return search.take(candidate, matches, math.inf)
+    except (InvalidBlock, ShapeError, Undecided) as problem:
+        _state(search).skipped[str(problem)] += 1
+        return None

@@ -1,0 +1,66 @@
+"""The device and runtime that a model is optimised for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime as ort
+
+from rewriter.cost import Device, ProfileError, default_device, get_device, read_table
+from rewriter.reference import InputError
+from rewriter.runtime_env import environment, pick_provider, usable_providers
+
+__all__ = ["Target", "choose_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the model is optimised for.
+
+    Attributes:
+        environment: device, versions and provider, in words: part of the key of all that is remembered.
+        device: whose roofline fills gaps.
+        here: it is this machine, so that results can be measured end to end.
+        costs: measured costs that were given.
+    """
+
+    environment: str
+    provider: str
+    device: Device
+    here: bool
+    costs: Mapping[str, float]
+
+    @property
+    def run_on(self) -> str:
+        """The provider that candidates run on here, to see whether they are right."""
+        return self.provider if self.here else "cpu"
+
+
+def choose_target(provider: str, costs: Path | None, device: str | None) -> Target:
+    """Resolves the options that name a device; refuses a table of another onnxruntime or provider by name."""
+    if costs is None and device is None:
+        provider = pick_provider(provider)
+        return Target(environment(provider), provider, default_device(provider), True, {})
+    try:
+        roofline = get_device(device) if device is not None else None
+    except KeyError as problem:
+        raise InputError(f"--device: {problem.args[0]}") from None
+    if costs is None:
+        assert roofline is not None
+        words = f"{roofline.name} by its roofline | onnxruntime {ort.__version__} | {roofline.provider}"
+        target = Target(words, roofline.provider, roofline, False, {})
+    else:
+        table = read_table(costs)
+        if table.version != ort.__version__:
+            raise ProfileError(
+                f"{costs}: measured with onnxruntime {table.version}, this is {ort.__version__}; "
+                "measure again with this version or install that one"
+            )
+        here = table.provider in usable_providers() and table.environment == environment(table.provider)
+        default = default_device(table.provider)
+        target = Target(table.environment, table.provider, roofline or default, here, table.costs)
+    if provider not in ("auto", target.provider):
+        raise ProfileError(f"{costs or device}: is about provider {target.provider}, not {provider}; leave --provider out")
+    return target

@@ -1,0 +1,45 @@
+"""Acceptance: which originals can be compared with at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from mugraph.onnx_io import load
+from rewriter import accept
+from rewriter.accept import Acceptance, NondeterministicModel
+
+FEED = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
+
+
+class _Session:
+    """Gives relu(x), a little off in its second run."""
+
+    def __init__(self, noise: float) -> None:
+        self.noise: Iterator[float] = iter((0.0, noise))
+
+    def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.maximum(feed["x"], 0) + np.float32(next(self.noise))]
+
+
+def _compare(noise: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Acceptance:
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "m", info[:1], info[1:])
+    path = folder / "m.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Session(noise))
+    return Acceptance(load(path), path, [FEED], "cpu")
+
+
+def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _compare(1e-7, tmp_path, monkeypatch).own_error().relative_l2 == 0
+
+
+def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NondeterministicModel, match="from run to run"):
+        _compare(1e-3, tmp_path, monkeypatch)

@@ -1,0 +1,362 @@
+"""Regions of models as kernels: what they become, that they compute the same, and the rules that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from triton_help import Interpreter
+
+from mugraph.block import Block, Dot, Kernel, Load, Schedule
+from mugraph.block_interp import evaluate_body, evaluate_kernel
+from mugraph.block_sizes import specialised
+from mugraph.domains.real import Real
+from mugraph.graph import Constant, Graph, Tables
+from mugraph.node import Term, walk
+from mugraph.ops.kernel import kernel_of
+from mugraph.shape import DataType, TensorType
+from mugraph.text import parse_term
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.devices import DEVICES
+from rewriter.fuse.children import kernel_children, matches_of, proposals, reasons, winning_rules
+from rewriter.fuse.families import NotFusable
+from rewriter.fuse.kernels import Builder
+from rewriter.fuse.lower import Form, lower
+from rewriter.fuse.region import Region, propose
+from rewriter.match import Direction, compile_rules
+from rewriter.ranges import RangeOracle
+from rewriter.search import Limits, Search, replay
+from rulegen.audit import audit
+from rules_db.check import check
+from rules_db.exchange import RuleTextError, format_rule, parse_rule
+from rules_db.interpreted import interpret, kernel_of_rule
+from rules_db.store import open_rules
+
+HALF = DataType.FLOAT16
+RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
+HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"
+ROTATED = (
+    "Add(Mul({0}, c), Mul(Concat[axis=-1](Neg(Slice[axes=(-1,),ends=(4,),starts=(2,),steps=(1,)]({0})), "
+    "Slice[axes=(-1,),ends=(2,),starts=(0,),steps=(1,)]({0})), s))"
+)
+ATTENTION = "MatMul(Softmax[axis=-1]({0}), {1})"
+
+
+def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+    return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
+
+
+def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form | None = None) -> Kernel:
+    return lower("k", types_of(shapes), [(f"y{i}", parse_term(t)) for i, t in enumerate(texts)], form or Form())
+
+
+def check_kernel(kernel: Kernel) -> Block:
+    """The kernel computes its body in fields and floats; its one block graph."""
+    assert interpret(kernel, 3, 0) is None
+    (block,) = kernel.blocks
+    return block
+
+
+def kinds(block: Block, kind: type) -> int:
+    return sum(isinstance(s, kind) for s in block.statements)
+
+
+# Lowering
+
+
+def test_statistics_of_rows_stand_before_a_product_or_beside_it() -> None:
+    shapes, text = {"x": (3, 6), "w": (6, 8)}, f"MatMul({RMS.format('x')}, w)"
+    before, beside = check_kernel(built(shapes, [text])), check_kernel(built(shapes, [text], Form(accumulated=True)))
+    assert [a.monoid for a in before.accumulators] == ["sum"] and [a.monoid for a in beside.accumulators] == ["sum", "sum"]
+    assert [axis for axis, _ in beside.axes] == ["m", "k", "n"] and "w" in before.sizes
+
+
+def test_a_shift_of_the_rows_cannot_stand_behind_the_product() -> None:
+    shapes, text = {"x": (3, 6), "g": (6,), "b": (6,), "w": (6, 8)}, "MatMul(LayerNormalization(x, g, b), w)"
+    check_kernel(built(shapes, [text]))
+    with pytest.raises(NotFusable, match="joins a value of the loop and an accumulated one"):
+        built(shapes, [text], Form(accumulated=True))
+
+
+def test_lora_is_one_loop() -> None:
+    shapes = {"x": (3, 6), "w": (6, 8), "a": (6, 2), "b": (2, 8)}
+    block = check_kernel(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
+    assert kinds(block, Dot) == 3 and len(block.accumulators) == 2
+    assert sum(isinstance(s, Load) and s.tensor == "x" for s in block.statements) == 1
+
+
+def test_gated_products_share_their_operand() -> None:
+    shapes = {"x": (3, 6), "w": (6, 8), "v": (6, 8)}
+    block = check_kernel(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
+    assert kinds(block, Dot) == 2 and block.grid == ("m", "n")
+
+
+def test_rows_with_two_results() -> None:
+    shapes = {"x": (2, 3, 6), "r": (2, 3, 6), "g": (6,), "b": (6,)}
+    block = check_kernel(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
+    assert block.grid == ("m",) and block.sizes["m"] == 6 and len(block.stores) == 2  # batch and rows are one axis
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
+    q, k, v = (HEADS.format(x) for x in "qkv")
+    scores = f"Add(MatMul(Mul({q}, 0.5), Transpose[perm=(1,0)]({k})), m)"
+    weights = f"Softmax[axis=-1]({scores})"
+    weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
+    shapes = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "m": (2, 1, 5, 7)}
+    block = check_kernel(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
+    assert [a.monoid for a in block.accumulators] == ["softmax"] and block.grid == ("b1", "b0", "s")
+    assert len(block.loads) == 4
+
+
+def test_softmax_spelt_out_is_attention_too() -> None:
+    scores = "Exp(MatMul(q, k))"
+    text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
+    block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
+    assert [a.monoid for a in block.accumulators] == ["softmax"]
+
+
+def test_rotary_embedding_is_a_prologue_of_attention() -> None:
+    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+    shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
+    text = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
+    check_kernel(built(shapes, [text]))
+
+
+def test_grouped_heads_share_keys() -> None:
+    def shared(x: str) -> str:
+        split = f"Unsqueeze[axes=(-3,)](Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(2,4)]({x})))"
+        return f"Reshape[drop=4,shape=(4,5,4)](Expand[shape=(1,2,2,5,4)]({split}))"
+
+    text = ATTENTION.format(f"MatMul(q, Transpose[perm=(1,0)]({shared('k')}))", shared("v"))
+    block = check_kernel(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
+    divided = [f for load in block.loads if load.tensor == "k" for f in load.view if f.index.divide == 2]
+    assert [f.index.axis for f in divided] == ["b0"]
+
+
+@pytest.mark.parametrize(
+    "shapes, text, reason",
+    [
+        ({"x": (3, 6), "w": (6, 8)}, "MatMul(CumSum[axis=-1](x), w)", "neither elementwise nor a movement"),
+        ({"x": (3, 6), "w": (4, 3), "v": (6, 4)}, "MatMul(x, MatMul(v, w))", "the right operand of a product is one"),
+        ({"x": (2, 6), "w": (6,)}, "MatMul(x, w)", "a product with a vector"),
+        ({"x": (4, 6)}, "ReduceSum[axes=(-2,),keepdims=true](x)", "other than along a row"),
+        ({"x": (4, 6)}, "Slice[axes=(-1,),ends=(6,),starts=(0,),steps=(2,)](Relu(x))", "a slice with steps"),
+    ],
+)
+def test_what_cannot_be_fused_says_why(shapes: dict[str, tuple[int, ...]], text: str, reason: str) -> None:
+    with pytest.raises(NotFusable, match=reason):
+        built(shapes, [text])
+
+
+def test_generated_code_reads_and_writes_in_place() -> None:
+    """Rolled halves, heads stored transposed, statistics beside the product: in Triton's interpreter."""
+    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+    heads = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
+    rotated = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
+    shared = {"x": (1, 5, 20), "u": (20, 12), "b": (12,), "w": (20, 12)}
+    split = ["Mul(" + HEADS.format("Add(MatMul(x, u), b)") + ", 0.5)", HEADS.format("MatMul(x, w)")]
+    cases = [
+        (built(heads, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)]({rotated}))"]), {"s": 16, "t": 16}),
+        (built(shared, split), {"m": 16, "n": 16, "k": 16}),
+        (
+            built({"x": (3, 20), "w": (20, 8)}, [f"MatMul({RMS.format('x')}, w)"], Form(accumulated=True)),
+            {"m": 16, "n": 16, "k": 16},
+        ),
+    ]
+    interpreter = Interpreter()
+    try:
+        for kernel, tiles in cases:
+            generator = np.random.default_rng(0)
+            x = {t.name: generator.standard_normal([int(d) for d in t.type.shape]).astype(np.float16) for t in kernel.inputs}
+            given = interpreter.run(kernel, [Schedule(tuple(tiles.items()))], x)
+            wanted = evaluate_body(kernel, Real(), {name: a.astype(np.float64) for name, a in x.items()})
+            for a, b in zip(given, wanted, strict=True):
+                np.testing.assert_allclose(a.astype(np.float64), b, rtol=1e-2, atol=2e-2)
+    finally:
+        interpreter.close()
+
+
+# Interpretation as evidence
+
+
+def test_interpretation_finds_a_wrong_view() -> None:
+    kernel = built({"x": (3, 6), "w": (6, 6)}, ["MatMul(x, w)"])
+    (block,) = kernel.blocks
+    wrong = [replace(s, view=s.view[::-1]) if isinstance(s, Load) and s.tensor == "w" else s for s in block.statements]
+    kernel = replace(kernel, blocks=(replace(block, statements=tuple(wrong)),))
+    assert "y0 differs" in (interpret(kernel, 3, 0) or "")
+
+
+def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
+    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
+
+
+def test_sizes_become_symbols_and_come_back() -> None:
+    builder = Builder()
+    region = region_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
+    own = kernel_of_rule(builder.build(region).rule)
+    rule = builder.general(region)
+    general = kernel_of_rule(rule)
+    assert own is not None and general is not None
+    assert [str(t) for t in rule.types.values()] == ["float16[d0,d1]", "float16[d1,d2]"]
+    assert specialised(general, {"d0": 16, "d1": 64, "d2": 64}) == own
+
+
+def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
+    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    text = format_rule(rule)
+    assert parse_rule(text) == rule and format_rule(parse_rule(text)) == text and not check(rule, {})
+    assert audit([rule]).passed
+    assert any("too few" in reason for reason in check(parse_rule(text.replace("tests=3", "tests=1")), {}))
+    with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
+        parse_rule(text.replace("y0_value = Relu(total)", "y0_value = Neg(total)"))
+
+
+def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
+    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    other = replace(rule, source=(parse_term("Neg(MatMul(x0, x1))"),))
+    assert check(other, {}) == ["the kernel's body is not the source"]
+
+
+# Regions, and the search
+
+
+def graph_of(shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str]) -> Graph:
+    tables, values = Tables(), dict[Term, int]()
+    generator = np.random.default_rng(0)
+    inputs = [tables.new_value(TensorType(HALF, tuple(shape)), name) for name, shape in shapes.items()]
+    named = dict(zip(shapes, inputs, strict=True))
+    for name, shape in weights.items():
+        array = (generator.standard_normal(shape) / 4).astype(np.float16)
+        named[name] = tables.add_constant(Constant.of(array, TensorType(HALF, tuple(shape))), name)
+    roots = [parse_term(text) for text in texts]
+    for term in walk(roots):
+        if term.is_var:
+            values[term] = named[term.name]
+        elif term.op == "Const":
+            type_ = TensorType(HALF, ())
+            values[term] = tables.literal(np.asarray(term.attr("value"), np.float16), type_)
+        else:
+            values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
+    return Graph.build(tables, inputs, [values[root] for root in roots])
+
+
+def layer(x: str, number: int) -> str:
+    """A product with bias and activation, another with a residual add, and a normalisation."""
+    wide = f"Gelu(Add(MatMul({x}, w{number}), b{number}))"
+    return f"LayerNormalization(Add(Add(MatMul({wide}, v{number}), c{number}), {x}), g{number}, h{number})"
+
+
+def two_layers() -> Graph:
+    weights: dict[str, tuple[int, ...]] = {}
+    for number in (0, 1):
+        weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
+        weights |= {f"g{number}": (64,), f"h{number}": (64,)}
+    return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
+
+
+def search_for(graph: Graph) -> Search:
+    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
+    return Search([], costs, RangeOracle({}), Limits())
+
+
+def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
+    from mugraph.ops import get_operator
+
+    values = {v: np.asarray(c.load(), np.float64) for v, c in graph.tables.constants.items()} | {graph.inputs[0]: x}
+    for node in graph.nodes():
+        results = get_operator(node.op).run(Real(np.float64), node.attrs, [values[v] for v in node.inputs])
+        values |= {
+            v: np.asarray(r)
+            for v, r in zip(node.values, results, strict=True)
+            if graph.definition(v) == (node, node.values.index(v))
+        }
+        values |= {v: np.asarray(results[out]) for v, (n, out) in graph.definitions.items() if n is node}
+    return [values[v] for v in graph.outputs]
+
+
+def test_regions_of_a_layer_are_nested() -> None:
+    regions = list(propose(two_layers()))
+    looks = [repr(region.terms) for region in regions]
+    for wanted in ("(MatMul(x0, x1),)", "(Add(MatMul(x0, x1), x2),)", "(Gelu(Add(MatMul(x0, x1), x2)),)"):
+        assert wanted in looks
+    assert any(look.startswith("(Add(Add(MatMul(Gelu") for look in looks)
+    assert len(regions) == len({region.key for region in regions}) < 20  # both layers give the same ones
+
+
+def test_products_that_share_their_operand_are_one_region() -> None:
+    """Queries and keys of one width together, each with its bias and its split into heads; values of another width alone."""
+    texts = [HEADS.format(f"Add(MatMul(x, {w}), {b})") for w, b in ("ub", "wc")]
+    weights = {"u": (16, 12), "w": (16, 12), "v": (16, 8), "b": (12,), "c": (12,)}
+    graph = graph_of({"x": (1, 8, 16)}, weights, [*texts, "MatMul(x, v)"])
+    together = [region for region in propose(graph) if len(region.roots) > 1]
+    assert [repr(region.terms[0]) for region in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
+    for region in together:
+        kernel = kernel_of_rule(Builder().build(region).rule)
+        assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
+
+
+def test_a_region_is_convex() -> None:
+    """A sum whose other operand depends on the region by way of an operator that kernels do not have is not its epilogue."""
+    graph = graph_of({"x": (8, 16)}, {}, ["Add(Relu(Neg(x)), CumSum[axis=-1](Relu(Neg(x))))"])
+    looks = [repr(region.terms) for region in propose(graph)]
+    assert looks == ["(Relu(Neg(x0)),)"]
+
+
+def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    start = search.start(graph)
+    best = min(kernel_children(search, start), key=lambda child: child.cost)
+    kernels = [n for n in best.graph.references if n.op == "Kernel"]
+    assert best.cost < 0.8 * start.cost and len(kernels) >= 2
+    assert 2 in {len(move.matches) for move in best.moves}
+    assert any("joins a value of the loop" in reason for reason in reasons(search))
+    again = replay(search, graph, best.moves)
+    assert again.graph.digest == best.graph.digest
+    x = np.random.default_rng(1).standard_normal((1, 32, 64))
+    np.testing.assert_allclose(evaluated(best.graph, x)[0], evaluated(graph, x)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_no_kernels_for_the_cpu() -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    search.costs.provider = "cpu"
+    assert not list(kernel_children(search, search.start(graph)))
+
+
+def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    stored = [parse_rule(format_rule(rule)) for rule in winning_rules(best)]
+    assert stored and all(not check(rule, {}) for rule in stored)
+    monkeypatch.setattr("rewriter.fuse.children.propose", lambda graph: iter(()))
+    other = search_for(graph)
+    again = min(partial(kernel_children, stored=stored)(other, other.start(graph)), key=lambda child: child.cost)
+    assert again.cost == pytest.approx(best.cost) and not winning_rules(again)
+    digests = [dict(n.attrs)["digest"] for n in again.graph.references if n.op == "Kernel"]
+    assert digests and not any(kernel_of(digest).symbols for digest in digests)
+
+
+def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of(
+        {"x": (16, 64)}, {"w": (64, 96), "a": (64, 16), "b": (16, 96)}, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]
+    )
+    directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
+    assert len(shipped) == 7 and len(directions) == 1
+    search = search_for(graph)
+    own, *others = proposals(search, graph, shipped)
+    assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
+    assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
+    kernel = kernel_of_rule(own.rule)
+    assert kernel is not None and not kernel.symbols
+    x = {t.name: np.random.default_rng(0).standard_normal([int(d) for d in t.type.shape]) for t in kernel.inputs}
+    tiles = [Schedule((("m", 16), ("n", 32), ("k", 32)))]
+    for a, b in zip(evaluate_body(kernel, Real(), x), evaluate_kernel(kernel, Real(), x, tiles), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,323 @@
+"""Strategies, generators of layout moves, what the runtime does by itself, and what a search remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from mugraph.graph import Graph
+from rewriter import search as search_module
+from rewriter.executed import Runtime
+from rewriter.match import Direction, NoMatch, compile_rules
+from rewriter.ranges import RangeOracle
+from rewriter.search import Candidate, Limits, Search, replay, retrace, simplify
+from rewriter.strategy import BACKTRACKING, GREEDY, LAYOUTS, SEQUENTIAL, STRATEGIES, SUBSTITUTIONS, Kind, is_layout_rule
+from rules_db.rule import Rule
+from tests.test_regions import adapters
+from tests.test_rewriter import ASSOCIATIVE, FACTOR, Builder, TableCosts, ops, rule
+
+TURN = "Transpose[perm=(1,0)]"
+CANCEL = rule(f"{TURN}({TURN}(X))", "X", "X:[m,n]")
+PRODUCT = rule(f"{TURN}(MatMul(X, Y))", f"MatMul({TURN}(Y), {TURN}(X))", "X:[m,k] Y:[k,n]", "matrix(X) & matrix(Y)")
+NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
+
+
+def engine(rules: list[Rule], costs: TableCosts | None = None, alpha: float = 1.05, **options: Any) -> Search:
+    return Search(rules, costs or TableCosts(), RangeOracle({}), Limits(alpha=alpha), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "types", "layout"),
+    [
+        (f"{TURN}(MatMul(X, Y))", f"MatMul({TURN}(Y), {TURN}(X))", "X:[m,k] Y:[k,n]", True),
+        (f"{TURN}({TURN}(X))", "X", "X:[m,n]", True),
+        (f"Relu({TURN}(X))", f"{TURN}(Relu(X))", "X:[m,n]", True),
+        (f"Mul({TURN}(X), {TURN}(Y))", f"{TURN}(Mul(Y, X))", "X:[m,n] Y:[m,n]", True),
+        ("MatMul(MatMul(X, A), B)", "MatMul(X, MatMul(A, B))", "X:[m,k] A:[k,r] B:[r,n]", False),
+        ("Mul(X, Y)", "Mul(Y, X)", "X:[m,n] Y:[m,n]", False),
+        (f"MatMul({TURN}(X), Mul(Y, Z))", f"MatMul({TURN}(Mul(X, Z)), Y)", "X:[k,m] Y:[k,n] Z:[k,1]", False),
+        (f"{TURN}(Add(X, X))", f"Mul({TURN}(X), 2.0)", "X:[m,n]", False),
+    ],
+)
+def test_layout_rules_compute_the_same_with_the_same_operators(source: str, target: str, types: str, layout: bool) -> None:
+    assert is_layout_rule(rule(source, target, types)) is layout
+
+
+def mixed() -> Graph:
+    """A double negation and a double transposition."""
+    b = Builder()
+    turned = b.op("Transpose", b.op("Transpose", b.input("[4,8]"), perm=(1, 0)), perm=(1, 0))
+    return b.graph(b.op("Neg", b.op("Neg", turned)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "left"),
+    [
+        (BACKTRACKING, []),
+        (GREEDY, []),
+        (SEQUENTIAL, []),
+        (SUBSTITUTIONS, ["Transpose", "Transpose"]),
+        (LAYOUTS, ["Neg", "Neg"]),
+    ],
+)
+def test_a_strategy_says_which_kinds_of_moves_are_tried(strategy: Any, left: list[str]) -> None:
+    found = engine([NEGATION, CANCEL], strategy=strategy).run(mixed())
+    assert [op for op in ops(found.better[0].graph) if op != "Identity"] == left
+    assert STRATEGIES[strategy.name] is strategy
+
+
+def test_sequential_search_misses_what_only_layouts_make_possible() -> None:
+    """Two negations meet once the transpositions between them are gone; substitutions came first."""
+    b = Builder()
+    inner = b.op("Transpose", b.op("Transpose", b.op("Neg", b.input("[4,8]")), perm=(1, 0)), perm=(1, 0))
+    graph = b.graph(b.op("Neg", inner))
+    joint, apart = (engine([NEGATION, CANCEL], strategy=s).run(graph).better[0] for s in (BACKTRACKING, SEQUENTIAL))
+    assert joint.cost < apart.cost and ops(apart.graph).count("Neg") == 2
+
+
+def test_greedy_search_ignores_alpha() -> None:
+    assert engine([ASSOCIATIVE, FACTOR], alpha=2.0).run(adapters(1)).better
+    assert not engine([ASSOCIATIVE, FACTOR], alpha=2.0, strategy=GREEDY).run(adapters(1)).better
+
+
+def both(search: Search, candidate: Candidate) -> Iterable[Candidate]:
+    """Takes every transposed product and what cancels then, as one child."""
+    for wanted in (PRODUCT, CANCEL):
+        direction = next(d for d in search.directions if d.rule.id == wanted.id and d.forward)
+        matches = search.matches(candidate, direction)
+        candidate = search.take(candidate, matches, float("inf")) if matches else candidate  # type: ignore[assignment]
+    yield candidate
+
+
+def transposed() -> Graph:
+    """The transpose of a product of a transpose and a weight: a transposed product is as dear, what cancels then is not."""
+    b = Builder()
+    x = b.op("Transpose", b.input("[64,64]"), perm=(1, 0))
+    return b.graph(b.op("Transpose", b.op("MatMul", x, b.weight(64, 64)), perm=(1, 0)))
+
+
+def test_generators_propose_layouts_that_single_moves_do_not_reach() -> None:
+    graph, costs = transposed(), TableCosts(Transpose=1000.0)
+    plain, helped = (engine([PRODUCT, CANCEL], costs, 1.0, layouts=layouts) for layouts in ((), (both,)))
+    assert not plain.run(graph).better
+    best = helped.run(graph).better[0]
+    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul"]
+    assert replay(helped, graph, best.moves).graph.digest == best.graph.digest
+    assert not helped.run(graph, banned=frozenset({PRODUCT.id})).better, "a banned rule is in no proposal either"
+    unwanted = engine([PRODUCT, CANCEL], costs, 1.0, layouts=(both,), strategy=SUBSTITUTIONS)
+    assert not unwanted.run(graph).better, "layouts are not wanted"
+
+
+def test_kernels_are_proposed_by_generators_of_their_own() -> None:
+    """Of rules that the search does not know, where its rules improve nothing more, and where substitutions are wanted."""
+    fused = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
+    seen: list[list[str]] = []
+
+    def kernels(search: Search, candidate: Candidate) -> Iterable[Candidate]:
+        seen.append(ops(candidate.graph))
+        matches = search.only([fused]).matches(search.start(candidate.graph), fused)
+        child = search.take(candidate, matches, float("inf")) if matches else None
+        if child is not None:
+            yield child
+
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    search = engine([NEGATION], kernels=(kernels, kernels))
+    best = search.run(graph).better[0]
+    assert ops(best.graph)[-1] == "Relu" and "Neg" not in ops(best.graph) and seen
+    assert all("Neg" not in found for found in seen)
+    assert replay(search, graph, best.moves).graph.digest == best.graph.digest
+    assert ops(simplify(search, graph, best).graph) == ops(best.graph)
+    without = engine([NEGATION], kernels=(kernels,)).run(graph, banned=frozenset({fused.rule.id}))
+    assert "Tanh" in ops(without.better[0].graph)
+    seen.clear()
+    assert not engine([NEGATION], kernels=(kernels,), strategy=LAYOUTS).run(graph).better and not seen
+
+
+def as_executed(search: Search, candidate: Candidate) -> float:
+    """The price of what the runtime makes of a candidate, found from nothing."""
+    return search.price(Runtime(search.runtime.directions, search.oracle, search.cost).of(candidate.graph).graph)
+
+
+def test_candidates_are_plain_and_priced_as_the_runtime_executes_them() -> None:
+    """What the runtime does by itself saves nothing; no candidate needs it as a move."""
+    graph = mixed()
+    costs = TableCosts(Transpose=5.0)
+    alone, aware = (engine([NEGATION, CANCEL], costs, runtime_directions=ids) for ids in (frozenset(), {f"{CANCEL.id}>"}))
+    direction = next(d for d in aware.directions if d.rule.id == CANCEL.id)
+    start = aware.start(graph)
+    assert start.graph is graph and start.moves == () and "Transpose" not in ops(start.executed.graph)
+    assert start.cost == 2.0 and alone.start(graph).cost == 12.0
+    taken = aware.take(start, aware.matches(start, direction), 0.0)
+    assert taken is not None and taken.cost == 2.0 and taken.moves[0].gain == 0.0
+    best = aware.run(graph).better[0]
+    assert best.cost == 0.0
+    kept = simplify(aware, graph, best)
+    assert [(move.direction.rule.id, move.gain) for move in kept.moves] == [(NEGATION.id, 2.0)]
+    again = replay(aware, graph, best.moves)
+    assert again.graph.digest == best.graph.digest and again.cost == best.cost
+
+
+def test_what_the_runtime_fuses_hides_nothing() -> None:
+    """A rule that needs what the runtime would fuse is found, and one that needs what it makes."""
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    fused, better = rule("Tanh(Neg(X))", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Neg(Exp(X)))", "Abs(X)", "X:[m,n]")
+    further = rule("Sigmoid(Exp(X))", "Relu(X)", "X:[m,n]")
+    for other, found in ((better, "Abs"), (further, "Relu")):
+        aware = engine([fused, other], alpha=1.0, runtime_directions=frozenset({f"{fused.id}>"}))
+        assert ops(aware.start(graph).executed.graph) == ["Exp", "Sigmoid"]
+        best = aware.run(graph).better[0]
+        assert ops(best.graph) == [found] and best.cost == 1.0
+        assert replay(aware, graph, best.moves).graph.digest == best.graph.digest
+
+
+def test_a_move_that_hinders_a_fusion_pays_for_it() -> None:
+    """The runtime makes one node of three; the rule saves one of the three, but what is left is not fused."""
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    fused, worse = rule("Tanh(Neg(Exp(X)))", "Sigmoid(X)", "X:[m,n]"), rule("Neg(Exp(X))", "Abs(X)", "X:[m,n]")
+    assert engine([worse]).run(graph).better
+    aware = engine([fused, worse], runtime_directions=frozenset({f"{fused.id}>"}))
+    start = aware.start(graph)
+    direction = next(d for d in aware.directions if d.id == f"{worse.id}>")
+    child = aware.take(start, aware.matches(start, direction), 10.0)
+    assert start.cost == 1.0 and child is not None and child.cost == 2.0 == as_executed(aware, child)
+    assert not aware.run(graph).better
+
+
+def test_a_move_that_makes_a_fusion_possible_gains_by_it() -> None:
+    """Fusions are found along a chain, and where what shared an operand is gone."""
+    b = Builder()
+    inner = b.op("Neg", b.op("Exp", b.input("[4,4]")))
+    graph = b.graph(b.op("Tanh", b.op("Abs", inner)), b.op("Neg", b.op("Neg", inner)))
+    first, second = rule("Abs(Neg(X))", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Sigmoid(Exp(X)))", "Relu(X)", "X:[m,n]")
+    apart = rule("Neg(Neg(Neg(Exp(X))))", "Cos(X)", "X:[m,n]")
+    aware = engine([first, second, apart], runtime_directions=frozenset({f"{first.id}>", f"{second.id}>"}))
+    start = aware.start(graph)
+    assert sorted(ops(start.executed.graph)) == ["Abs", "Exp", "Neg", "Neg", "Neg", "Tanh"], "what is read twice is not fused"
+    direction = next(d for d in aware.directions if d.id == f"{apart.id}>")
+    child = aware.take(start, aware.matches(start, direction), 0.0)
+    assert child is not None and sorted(ops(child.executed.graph)) == ["Cos", "Relu"]
+    assert child.cost == as_executed(aware, child) == 2.0
+
+
+def test_fusions_of_one_value_are_undone_together() -> None:
+    """Two fusions end at the same value, the second of what the first made; a move takes what both rest on away, and another."""
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.op("Abs", b.op("Abs", b.input("[4,4]")))))))
+    first, second = rule("Tanh(Neg(X))", "Sigmoid(X)", "X:[m,n]"), rule("Sigmoid(Exp(X))", "Relu(X)", "X:[m,n]")
+    moves = [rule("Neg(Exp(X))", "Cos(X)", "X:[m,n]"), rule("Cos(Abs(X))", "Cos(X)", "X:[m,n]")]
+    aware = engine([first, second, *moves], runtime_directions=frozenset({f"{first.id}>", f"{second.id}>"}))
+    candidate = aware.start(graph)
+    assert ops(candidate.executed.graph) == ["Abs", "Abs", "Relu"]
+    for move in (*moves, moves[1]):
+        direction = next(d for d in aware.directions if d.id == f"{move.id}>")
+        following = aware.take(candidate, aware.matches(candidate, direction), 10.0)
+        assert following is not None and following.cost == as_executed(aware, following)
+        candidate = following
+    assert ops(candidate.executed.graph) == ["Cos", "Tanh"] and not candidate.executed.rests
+
+
+def test_of_fusions_that_compete_the_one_that_saves_most_is_made() -> None:
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    small, large = rule("Neg(Exp(X))", "Abs(X)", "X:[m,n]"), rule("Tanh(Neg(Exp(X)))", "Sigmoid(X)", "X:[m,n]")
+    aware = engine([small, large], runtime_directions=frozenset({f"{small.id}>", f"{large.id}>"}))
+    assert ops(aware.start(graph).executed.graph) == ["Sigmoid"]
+
+
+def test_prices_followed_along_moves_are_those_found_from_nothing() -> None:
+    aware = engine(
+        [ASSOCIATIVE, FACTOR, NEGATION, CANCEL], alpha=2.0, runtime_directions=frozenset({f"{NEGATION.id}>", f"{CANCEL.id}>"})
+    )
+    found = aware.run(adapters(3))
+    assert found.better
+    for candidate in found.better[:20]:
+        assert candidate.cost == pytest.approx(as_executed(aware, candidate))
+
+
+def test_a_runtime_does_not_fuse_what_others_read() -> None:
+    """The first transposition's result is an output, too: both stay two nodes to the runtime."""
+    b = Builder()
+    inner = b.op("Transpose", b.input("[4,8]"), perm=(1, 0))
+    graph = b.graph(b.op("Transpose", inner, perm=(1, 0)), inner)
+    aware = engine([CANCEL])
+    aware = engine([CANCEL], runtime_directions=frozenset(direction.id for direction in aware.directions))
+    assert aware.start(graph).executed.graph.digest == graph.digest
+
+
+def test_what_the_opset_has_not_is_no_candidate() -> None:
+    """Gelu came with opset 20."""
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.input("[4,4]"))))
+    newer, costs = rule("Tanh(Neg(X))", "Gelu[approximate='none'](X)", "X:[m,n]"), TableCosts()
+    assert ops(engine([newer], costs).run(graph).better[0].graph) == ["Gelu"]
+    costs.opset = 19
+    search = engine([newer], costs)
+    assert not search.run(graph).better
+    start = search.start(graph)
+    (match,) = search.matches(start, next(d for d in search.directions if d.forward))
+    refused = search.apply(match, graph)
+    assert isinstance(refused, NoMatch) and "opset 19" in refused.reason
+
+
+def test_guards_are_decided_once_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    genuine = search_module.plan_match
+
+    def counted(match: Any, graph: Any, oracle: Any) -> Any:
+        calls.append(id(match))
+        return genuine(match, graph, oracle)
+
+    monkeypatch.setattr(search_module, "plan_match", counted)
+    search = engine([ASSOCIATIVE, FACTOR], alpha=2.0)
+    start = search.start(adapters(2))
+    children = [list(search.expand(start, 1000.0)) for _ in range(2)]
+    assert children[0] and len(children[0]) == len(children[1])
+    assert len(calls) == len(set(calls)) > 0
+
+
+def test_a_match_through_identities_is_found_however_many_stand_there() -> None:
+    """A value changed behind a chain of Identity nodes still reaches the pattern's root."""
+    b = Builder()
+    value = b.op("Relu", b.op("Neg", b.op("Neg", b.input("[4,4]"))))
+    for _ in range(5):
+        value = b.op("Identity", value)
+    graph = b.graph(b.op("Tanh", value))
+    rewrite = rule("Tanh(Relu(X))", "Tanh(X)", "X:[m,n]")
+    relu = rule("Relu(X)", "Sigmoid(X)", "X:[m,n]")
+    search = engine([rewrite, relu], alpha=2.0)
+    start = search.start(graph)
+    direction = next(d for d in search.directions if d.rule.id == relu.id and d.forward)
+    child = search.take(start, search.matches(start, direction), 100.0)
+    assert child is not None
+    forward = next(d for d in search.directions if d.rule.id == rewrite.id and d.forward)
+    assert search.matches(start, forward) and not search.matches(child, forward)
+
+
+def test_only_the_directions_in_question_are_matched_for_a_replay() -> None:
+    search = engine([ASSOCIATIVE, FACTOR, NEGATION], alpha=2.0)
+    graph = adapters(3)
+    best = search.run(graph).better[0]
+    used = {move.direction.id for move in best.moves}
+    narrow = search.only(move.direction for move in best.moves)
+    assert {d.id for d in narrow.directions} == used < {d.id for d in search.directions}
+    again = retrace(search, graph, [m.step(graph.tables.key) for m in best.moves], graph.tables.key)
+    assert again.graph.digest == best.graph.digest
+    assert {hit.direction.id for hits in again.inherited.values() for hit in hits} <= used
+
+
+def test_kinds_are_asked_of_the_rule() -> None:
+    search = engine([NEGATION, CANCEL])
+    kinds: dict[str, Kind] = {direction.rule.id: search.kind(direction) for direction in search.directions}
+    assert kinds == {NEGATION.id: Kind.SUBSTITUTION, CANCEL.id: Kind.LAYOUT}
+    assert all(isinstance(direction, Direction) for direction in search.directions)
+
+
+def test_prices_do_not_depend_on_an_order() -> None:
+    """The sum over a set of nodes is exact; otherwise equal runs would differ in the last bit."""
+    costs = TableCosts(Neg=0.1, Transpose=1e15)
+    assert len({engine([NEGATION, CANCEL], costs).price(mixed()) for _ in range(20)}) == 1

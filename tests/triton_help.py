@@ -1,0 +1,86 @@
+"""Generated kernels in Triton's interpreter, and plans evaluated as the run-time library does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mugraph.block import Kernel, Schedule, bound_sizes
+from mugraph.shape import DataType, evaluate_dim
+from rewriter.runtime.plan import Argument, Expression
+from rewriter.triton import generate
+
+
+def number(expression: Expression | int, shapes: Sequence[Sequence[int]]) -> int:
+    """The value of a postfix program, as superopt_runtime.c computes it."""
+    code, stack, at = Expression.of(expression).code, list[int](), 0
+    while at < len(code):
+        operation = code[at]
+        if operation == 0:
+            stack.append(code[at + 1])
+            at += 2
+        elif operation == 1:
+            stack.append(shapes[code[at + 1]][code[at + 2]])
+            at += 3
+        else:
+            b, a = stack.pop(), stack.pop()
+            stack.append([a + b, a - b, a * b, -(-a // b) if b else 0, a // b if b else 0, min(a, b), max(a, b)][operation - 2])
+            at += 1
+    (value,) = stack
+    return value
+
+
+class Interpreter:
+    """A process with Triton's interpreter."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+        script = Path(__file__).with_name("triton_server.py")
+        self.process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+
+    def run(
+        self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray], **options: Any
+    ) -> list[np.ndarray]:
+        """The kernel's outputs for concrete inputs."""
+        source = generate(kernel, schedules, **options)
+        shapes = [inputs[t.name].shape for t in kernel.inputs]
+        sizes = bound_sizes(kernel, {t.name: inputs[t.name].shape for t in kernel.inputs})
+        memory: dict[str, np.ndarray] = {}
+        names: dict[Argument, str] = {}
+        for i, tensor in enumerate(kernel.inputs):
+            array = inputs[tensor.name]
+            memory[f"in{i}"] = np.ascontiguousarray(array).view(np.int8) if array.dtype == bool else np.ascontiguousarray(array)
+            names[Argument.input(i)] = f"in{i}"
+        for i, tensor in enumerate(kernel.outputs):
+            shape = [evaluate_dim(dim, sizes) for dim in tensor.type.shape]
+            dtype = np.dtype(np.int8) if tensor.type.dtype == DataType.BOOL else tensor.type.dtype.numpy()
+            memory[f"out{i}"] = np.full(shape, 77, dtype)
+            names[Argument.output(i)] = f"out{i}"
+        for i, size in enumerate(source.scratch):
+            memory[f"scratch{i}"] = np.full(number(size, shapes) // 4, np.nan, np.float32)
+            names[Argument.scratch(i)] = f"scratch{i}"
+        launches = []
+        for launch in source.launches:
+            grid = tuple(number(extent, shapes) for extent in launch.grid)
+            arguments: list[str | int] = []
+            for argument in launch.arguments:
+                arguments.append(names[argument] if argument in names else number(Expression(argument.packed[2:]), shapes))
+            launches.append((launch.function, grid, arguments))
+        assert self.process.stdin is not None and self.process.stdout is not None
+        pickle.dump((source.text, launches, memory), self.process.stdin)
+        self.process.stdin.flush()
+        reply = pickle.load(self.process.stdout)
+        assert not isinstance(reply, str), f"{reply}\n{source.text}"
+        return [reply[f"out{i}"] for i in range(len(kernel.outputs))]

@@ -1,0 +1,88 @@
+"""Runs generated kernels in Triton's interpreter, without a GPU and without torch: a process that is asked through pipes.
+
+Started with TRITON_INTERPRET=1 in the environment, which Triton reads when it is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+_DTYPES = {"float32": tl.float32, "float16": tl.float16, "int32": tl.int32, "int64": tl.int64, "int8": tl.int8}
+
+
+class Buffer:
+    """What the interpreter asks of a tensor and of its storage, over NumPy memory that is never copied."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.dtype = array, _DTYPES[str(array.dtype)]
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def untyped_storage(self) -> Buffer:
+        return self
+
+    def cpu(self) -> Buffer:
+        return self
+
+    def new_empty(self, *_: Any, **__: Any) -> Buffer:
+        return Buffer(self.array)
+
+    def set_(self, storage: Buffer, *_: Any) -> Buffer:
+        assert storage.array is self.array
+        return self
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def size(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(step // self.array.itemsize for step in self.array.strides)
+
+    def copy_(self, other: Buffer) -> Buffer:
+        assert other.array is self.array
+        return self
+
+
+def run(text: str, launches: list[tuple[str, tuple[int, int, int], list[Any]]], memory: dict[str, np.ndarray]) -> None:
+    """Runs the launches; an argument is a name in ``memory`` or a number."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "generated.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location("generated", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        buffers = {name: Buffer(array) for name, array in memory.items()}
+        for function, grid, arguments in launches:
+            getattr(module, function)[grid](*(buffers[a] if isinstance(a, str) else a for a in arguments))
+
+
+def main() -> None:
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        try:
+            text, launches, memory = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            run(text, launches, memory)
+            pickle.dump(memory, replies)
+        except Exception:
+            pickle.dump(traceback.format_exc(), replies)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,584 @@
+"""Single kernels on one GPU in half precision: the six programs of the Mirage paper and MHA decoding, ours beside torch.
+
+    python -m tools.bench.gpu prepare FOLDER                     on any machine: finds kernels, compiles what is worth a trial
+    python -m tools.bench.gpu run FOLDER --json FILE             on the GPU machine: measures, compares, prints the table
+    python -m tools.bench.gpu run FOLDER --json FILE --only LoRA:1 --only GQA
+
+Each program starts from its plain ONNX form. ``run`` writes FILE after each row and goes on where an earlier run stopped.
+All times are of the GPU, replayed from a CUDA graph whose launches rotate over copies of all inputs, more than 200 MB together;
+errors are relative (L2) against the program in double precision, on the same inputs for all.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import multiprocessing
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+import onnx
+import onnx.inliner
+from rich.console import Console
+from rich.table import Table
+
+from mugraph.block import InvalidBlock, Kernel
+from mugraph.block_text import kernel_from_json, kernel_to_json, schedule_to_json
+from mugraph.node import Term
+from mugraph.onnx_function import function_of
+from mugraph.onnx_io import load
+from mugraph.ops.kernel import Program as Attached
+from mugraph.ops.kernel import attach, kernel_of
+from mugraph.shape import DataType, TensorType
+from mugraph.text import parse_term
+from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
+from rewriter.cost.devices import Device, get_device
+from rewriter.cost.signature import Signature, bytes_of, node_model
+from rewriter.emit import attributes_of
+from rewriter.fuse.families import NotFusable
+from rewriter.fuse.kernels import Builder
+from rewriter.fuse.lower import Form
+from rewriter.fuse.region import propose
+from rewriter.reference import compare
+from rewriter.runtime.plan import Image
+from rewriter.triton.compile import Architecture, Compiler
+from rewriter.triton.measure import (
+    COLD_BYTES,
+    Trial,
+    best_of,
+    kernel_inputs,
+    measure,
+    reference_of,
+    trials,
+)
+from rewriter.triton.schedules import ranked
+
+if TYPE_CHECKING:
+    import torch
+
+BANDWIDTH, LAUNCH_US = 4.3e12, 0.7
+"""Bytes a second that one H200 reaches, and microseconds between kernels of a CUDA graph."""
+OPSET = 20
+_LEAST_LAUNCHES, _MOST_COPIES = 40, 128
+_MOST_PLAIN_COPIES = 24
+"""Of the plain form in onnxruntime: it keeps what the copies compute on the way."""
+_ROUNDS = 12
+_PEERS = ("eager", "sdpa", "compile", "compile_sdpa")
+
+Formula = Callable[..., "torch.Tensor"]
+
+
+# --- the programs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program in its plain form.
+
+    Attributes:
+        name, batch: what it is.
+        inputs: name to type.
+        body: the plain formula.
+        plain, sdpa: the same in torch, on the inputs in order; the second by its attention function.
+    """
+
+    name: str
+    batch: int
+    inputs: Mapping[str, TensorType]
+    body: Term
+    plain: Formula
+    sdpa: Formula | None
+    output: TensorType
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.batch}"
+
+    @property
+    def floor(self) -> float:
+        """Microseconds to read every input and write the output once."""
+        return (sum(map(bytes_of, self.inputs.values())) + bytes_of(self.output)) / BANDWIDTH * 1e6
+
+    def model(self) -> onnx.ModelProto:
+        """The plain ONNX form; every tensor is an input."""
+        order = list(self.inputs)
+        function = function_of("", "body", "", (), list(self.inputs.values()), [_by_position(self.body, order)], OPSET)
+        infos = [_info(name, t) for name, t in zip(function.input, self.inputs.values(), strict=True)]
+        *nodes, last = function.node  # the last only gives the result its name
+        graph = onnx.helper.make_graph(nodes, self.name, infos, [_info(last.input[0], self.output)])
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, int(type_.dtype), list(type_.shape))
+
+
+def _by_position(term: Term, order: Sequence[str]) -> Term:
+    from mugraph.node import substitute, var
+
+    return substitute(term, {name: var(f"x{i}") for i, name in enumerate(order)})
+
+
+def _half(*shape: int) -> TensorType:
+    return TensorType(DataType.FLOAT16, shape)
+
+
+def _rms(x: str) -> str:
+    return f"Div({x}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({x}, {x})), 0.00001)))"
+
+
+def _torch_rms(x: torch.Tensor) -> torch.Tensor:
+    import torch.nn.functional as f
+
+    return f.rms_norm(x, (x.shape[-1],), eps=1e-5)
+
+
+def _rms_norm_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return _torch_rms(x) @ w
+
+
+def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+    import torch.nn.functional as f
+
+    return f.silu(x @ w1) * (x @ w2)
+
+
+def _lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return x @ w + (x @ a) @ b
+
+
+def _n_trans(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return _torch_rms(x + alpha * (_torch_rms(h) + x))
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.softmax(q @ k, -1) @ v
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    import torch.nn.functional as f
+
+    return f.scaled_dot_product_attention(q, k.transpose(-1, -2), v, scale=1.0)
+
+
+def _qk_norm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _attention(0.1 * _torch_rms(q), k, _torch_rms(v))
+
+
+def _qk_norm_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _sdpa(0.1 * _torch_rms(q), k, _torch_rms(v))
+
+
+def _heads(n: int, s: int) -> dict[str, TensorType]:
+    return {"q": _half(n, s, 64), "k": _half(n, 64, 4096), "v": _half(n, 4096, 64)}
+
+
+def programs() -> list[Program]:
+    """The six programs and MHA decoding, batch 1 and 8 (Mirage's public benchmark scripts)."""
+    made = []
+    attended = "MatMul(Softmax[axis=-1](MatMul({q}, k)), {v})"
+    for b in (1, 8):
+        wide = _half(8 * b, 4096)
+        normalised = {"q": f"Mul({_rms('q')}, 0.1)", "v": _rms("v")}
+        plain = {"q": "q", "v": "v"}
+        mlp = "Mul(Mul(MatMul(x, w1), Sigmoid(MatMul(x, w1))), MatMul(x, w2))"
+        specifications: list[tuple[str, dict[str, TensorType], str, Formula, Formula | None, TensorType]] = [
+            (
+                "RMSNorm+MatMul",
+                {"x": _half(2 * b, 4096), "w": _half(4096, 6144)},
+                f"MatMul({_rms('x')}, w)",
+                _rms_norm_matmul,
+                None,
+                _half(2 * b, 6144),
+            ),
+            ("GatedMLP", {"x": wide, "w1": _half(4096, 4096), "w2": _half(4096, 4096)}, mlp, _gated_mlp, None, wide),
+            (
+                "LoRA",
+                {"x": _half(16 * b, 256), "w": _half(256, 4096), "a": _half(256, 16), "b": _half(16, 4096)},
+                "Add(MatMul(x, w), MatMul(MatMul(x, a), b))",
+                _lora,
+                None,
+                _half(16 * b, 4096),
+            ),
+            (
+                "nTrans",
+                {"h": wide, "x": wide, "alpha": wide},
+                _rms(f"Add(x, Mul(alpha, Add({_rms('h')}, x)))"),
+                _n_trans,
+                None,
+                wide,
+            ),
+            ("GQA", _heads(2 * b, 256), attended.format(**plain), _attention, _sdpa, _half(2 * b, 256, 64)),
+            ("QKNorm", _heads(2 * b, 256), attended.format(**normalised), _qk_norm, _qk_norm_sdpa, _half(2 * b, 256, 64)),
+            ("MHA", _heads(32 * b, 16), attended.format(**plain), _attention, _sdpa, _half(32 * b, 16, 64)),
+        ]
+        made += [Program(n, b, inputs, parse_term(text), f, g, out) for n, inputs, text, f, g, out in specifications]
+    return made
+
+
+def kernel_of_program(program: Program, device: Device) -> tuple[Kernel, list[int]]:
+    """The kernel that the rewriter builds of the whole program, the most promising of its forms.
+
+    Returns:
+        the kernel, and which of the program's inputs each of its own is.
+
+    Raises:
+        NotFusable: there is none; the message is the last reason.
+    """
+    graph = load(program.model()).graph
+    builder, reason, found = Builder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
+    for region in propose(graph):
+        if set(region.roots) != set(graph.outputs) or not set(region.operands.values()) <= set(graph.inputs):
+            continue
+        for form in (Form(), Form(accumulated=True)):
+            try:
+                kernel = kernel_of(builder.build(region, form).rule.target[0].attr("digest"))
+                order = [graph.inputs.index(region.operands[tensor.name]) for tensor in kernel.inputs]
+                found.append((ranked(kernel, device, most=1)[0][0], len(found), kernel, order))
+            except (NotFusable, InvalidBlock) as problem:
+                reason = str(problem)
+    if not found:
+        raise NotFusable(f"{program.label}: {reason}")
+    return min(found)[2:]
+
+
+# --- preparation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the GPU machine measures: a kernel, which inputs it takes, its trials, and the reference for the inputs of seed 0."""
+
+    kernel: dict[str, Any]
+    order: list[int]
+    trials: list[Trial]
+    problems: list[str]
+    seconds: float
+    reference: np.ndarray
+
+
+def _file(folder: Path, program: Program) -> Path:
+    return folder / f"{program.label.replace(':', '-').replace('+', '_')}.xz"
+
+
+def prepare_program(program: Program, compiler: Compiler, device: str, architecture: Architecture, most: int) -> Prepared:
+    """Finds the kernel of a program and compiles it under the schedules worth a trial."""
+    kernel, order = kernel_of_program(program, get_device(device))
+    began = time.perf_counter()
+    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, get_device(device), {}, most)], compiler, architecture)
+    seconds = time.perf_counter() - began
+    (reference,) = reference_of(kernel, kernel_inputs(kernel, {}))
+    return Prepared(kernel_to_json(kernel), order, compiled, problems, seconds, reference.astype(np.float32))
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+def copies_for(moved: int) -> int:
+    """How many copies of the inputs are needed to exceed the cache several times."""
+    return min(max(-(-COLD_BYTES // max(moved, 1)), 4), _MOST_COPIES)
+
+
+def torch_microseconds(formula: Formula, copies: Sequence[Sequence[torch.Tensor]], mode: str | None) -> tuple[float, np.ndarray]:
+    """Microseconds of a formula in a captured graph over the copies, and its result on the first."""
+    import torch
+
+    function = torch.compile(formula, mode=mode, dynamic=False) if mode else formula
+    with torch.no_grad():
+        result = function(*copies[0]).float().cpu().numpy()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for copy in copies[:3]:
+                function(*copy)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        turns = max(1, -(-_LEAST_LAUNCHES // len(copies)))
+        with torch.cuda.graph(graph):
+            for number in range(turns * len(copies)):
+                function(*copies[number % len(copies)])
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def replays(count: int) -> float:
+        start.record()
+        for _ in range(count):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1000
+
+    once = min(replays(1) for _ in range(3))
+    count = max(1, math.ceil(1500 / once))
+    times = [replays(count) / count / turns / len(copies) for _ in range(_ROUNDS)]
+    return float(np.quantile(times, 0.25)), result
+
+
+def peers(
+    program: Program,
+    wanted: Sequence[str],
+    inputs: Mapping[int, np.ndarray],
+    reference: np.ndarray,
+    row: dict[str, Any],
+    save: Callable[[], None],
+) -> None:
+    """Times torch's forms of a program, each kept as soon as it is there."""
+    import torch
+
+    moved = sum(x.nbytes for x in inputs.values())
+    first = [torch.from_numpy(x).cuda() for x in inputs.values()]
+    copies = [first, *([x.clone() for x in first] for _ in range(copies_for(moved) - 1))]
+    for peer in wanted:
+        formula = program.sdpa if "sdpa" in peer else program.plain
+        if formula is None or peer in row["microseconds"]:
+            continue
+        torch._dynamo.reset()
+        try:
+            mode = "max-autotune-no-cudagraphs" if peer.startswith("compile") else None
+            row["microseconds"][peer], result = torch_microseconds(formula, copies, mode)
+            row["errors"][peer] = compare(result, reference).relative_l2
+        except Exception as problem:  # whatever a peer raises is its row's problem
+            row["problems"][peer] = str(problem).strip().splitlines()[0][:200]
+        save()
+
+
+# --- onnxruntime -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Hosted:
+    """A kernel to be measured within onnxruntime, in a process of its own."""
+
+    kernel: dict[str, Any]
+    trial: Trial
+    architecture: int
+    reference: np.ndarray
+    plain: bool
+
+
+def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
+    """Microseconds and error of a kernel as a custom node of stock onnxruntime, or of its body there instead."""
+    import onnxruntime as ort
+
+    kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
+    inputs = kernel_inputs(kernel, {})
+    image = Image(job.architecture, False, trial.image)
+    digest = attach(kernel, Attached(trial.schedules, attributes_of(trial.plan, [image])))
+    types = tuple(t.type for t in kernel.inputs)
+    signature = Signature("Kernel", (("digest", digest),), types, (False,) * len(types))
+
+    def model(copies: int) -> onnx.ModelProto:
+        made = node_model(signature, OPSET, copies)
+        assert made is not None
+        return onnx.inliner.inline_local_functions(made) if job.plain else made
+
+    session = open_session(model(1).SerializeToString(), has_kernels=not job.plain)
+    binding = session.io_binding()
+    held = [ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0) for x in inputs.values()]
+    for info, value in zip(session.get_inputs(), held, strict=True):
+        binding.bind_ortvalue_input(info.name, value)
+    poison = np.full(reference.shape, np.nan, np.float16)
+    result = ort.OrtValue.ortvalue_from_numpy(poison, "cuda", 0)
+    binding.bind_ortvalue_output(session.get_outputs()[0].name, result)
+    for _ in range(3):
+        session.run_with_iobinding(binding)
+    result.update_inplace(poison)
+    session.run_with_iobinding(binding)
+    error = compare(result.numpy(), reference).relative_l2
+    copies = min(copies_for(sum(x.nbytes for x in inputs.values())), _MOST_PLAIN_COPIES if job.plain else _MOST_COPIES)
+    return (replay_microseconds(model(copies)) - empty_microseconds()) / copies, error
+
+
+def hosted(job: _Hosted) -> tuple[float, float]:
+    """As :func:`in_onnxruntime`, in a process of its own. Raises RuntimeError where that dies."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(in_onnxruntime, job).result()
+        except BrokenProcessPool:
+            raise RuntimeError("onnxruntime's process died") from None
+
+
+# --- a row -----------------------------------------------------------------------------------------------------------
+
+
+def run_program(
+    program: Program, prepared: Prepared, row: dict[str, Any], part: str, wanted: Sequence[str], save: Callable[[], None]
+) -> None:
+    """Fills a part of a row; one that fails leaves its reason. ``wanted`` are the peers."""
+    kernel = kernel_from_json(prepared.kernel)
+    inputs = kernel_inputs(kernel, {})
+    given = dict(sorted(zip(prepared.order, inputs.values(), strict=True)))  # in the program's order
+    reference = prepared.reference
+    row["floor"] = program.floor
+
+    def ours() -> None:
+        results = measure(kernel, prepared.trials, {}, [reference])
+        best = best_of(results)
+        row["microseconds"]["ours"], row["errors"]["ours"] = best.microseconds, best.error
+        row["schedules"] = [schedule_to_json(s) for s in best.schedules]
+        row["launches"] = sum(2 if s.split > 1 else 1 for s in best.schedules)
+        row["tried"] = [
+            [r.microseconds, [schedule_to_json(s) for s in r.schedules], r.problem]
+            for r in sorted(results, key=lambda r: r.microseconds or math.inf)
+        ]
+        row["uncompiled"] = prepared.problems
+
+    def runtime() -> None:
+        chosen = next(t for t in prepared.trials if [schedule_to_json(s) for s in t.schedules] == row["schedules"])
+        for name, plain in (("onnxruntime", False), ("onnxruntime_plain", True)):
+            job = _Hosted(prepared.kernel, chosen, row["architecture"], reference, plain)
+            row["microseconds"][name], row["errors"][name] = hosted(job)
+
+    actions = {"ours": ours, "onnxruntime": runtime, "peers": lambda: peers(program, wanted, given, reference, row, save)}
+    began = time.perf_counter()
+    try:
+        actions[part]()
+        if part != "peers" or set(wanted) == set(_PEERS):
+            row["done"].append(part)
+    except Exception as problem:  # the other parts go on
+        row["problems"][part] = f"{type(problem).__name__}: {str(problem).strip().splitlines()[0][:300]}"
+    row["seconds"][part] = time.perf_counter() - began
+    save()
+
+
+def show(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints the table."""
+    table = Table(title="microseconds on the GPU; error: relative L2 against double precision")
+    columns = (
+        "program",
+        "floor",
+        *_PEERS,
+        "ort plain",
+        "ours",
+        "in ort",
+        "launches",
+        "best peer / in ort",
+        "error",
+        "eager's error",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == "program" else "right")
+    order = [p.label for p in programs()]
+    for label, row in sorted(rows.items(), key=lambda item: order.index(item[0])):
+        us, errors = row["microseconds"], row["errors"]
+        best = min((us[p] for p in _PEERS if p in us), default=math.nan)
+        ours = us.get("onnxruntime", us.get("ours", math.nan))
+        numbers = [us.get(p) for p in (*_PEERS, "onnxruntime_plain", "ours", "onnxruntime")]
+        table.add_row(
+            label,
+            f"{row.get('floor', math.nan):.1f}",
+            *("" if n is None else f"{n:.1f}" for n in numbers),
+            str(row.get("launches", "")),
+            f"{best / ours:.2f}",
+            f"{errors.get('ours', math.nan):.1e}",
+            f"{errors.get('eager', math.nan):.1e}",
+        )
+    Console(width=170).print(table)
+    for label, row in rows.items():
+        for part, problem in row["problems"].items():
+            print(f"{label} {part}: {problem}")
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@click.group(help=__doc__.split("\n")[0])
+def main() -> None:
+    pass
+
+
+_ONLY = click.option("--only", multiple=True, metavar="NAME[:BATCH]", help="Only these programs.")
+
+
+def _chosen(only: Sequence[str]) -> list[Program]:
+    every = programs()
+    unknown = [o for o in only if not any(o in (p.name, p.label) for p in every)]
+    if unknown:
+        raise click.BadParameter(
+            f"no program {unknown[0]}; there are {', '.join(sorted({p.name for p in every}))}, batch 1 and 8"
+        )
+    return [p for p in every if not only or p.name in only or p.label in only]
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_ONLY
+@click.option("--most", default=40, show_default=True, help="Schedules of each kernel.")
+@click.option("--device", default="h200", show_default=True)
+@click.option("--architecture", default=90, show_default=True)
+@click.option("--workers", type=int, help="Processes; one a core unless given.")
+def prepare(folder: Path, only: Sequence[str], most: int, device: str, architecture: int, workers: int | None) -> None:
+    """Finds the kernels and compiles them under the schedules worth a trial."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Compiler(workers=workers) as compiler:
+        for program in _chosen(only):
+            prepared = prepare_program(program, compiler, device, Architecture(architecture), most)
+            content = lzma.compress(pickle.dumps(vars(prepared)), preset=1)
+            _file(folder, program).write_bytes(content)
+            print(
+                f"{program.label}: {len(prepared.trials)} compiled, {len(prepared.problems)} not, {prepared.seconds:.0f} s, "
+                f"{len(content) / 1e3:.0f} kB",
+                flush=True,
+            )
+            for problem in prepared.problems[:3]:
+                print(f"  {problem}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.option("--json", "path", type=click.Path(path_type=Path), required=True, help="Where rows are kept.")
+@_ONLY
+@click.option("--part", "parts", multiple=True, type=click.Choice(["ours", "onnxruntime", "peers"]), help="All unless given.")
+@click.option("--peer", "wanted_peers", multiple=True, type=click.Choice(_PEERS), help="All unless given.")
+@click.option("--seconds", default=540.0, show_default=True, help="No row is begun after so long.")
+@click.option("--architecture", default=90, show_default=True)
+def run(
+    folder: Path,
+    path: Path,
+    only: Sequence[str],
+    parts: Sequence[str],
+    wanted_peers: Sequence[str],
+    seconds: float,
+    architecture: int,
+) -> None:
+    """Measures what was prepared, and the peers; goes on where an earlier run stopped."""
+    began = time.monotonic()
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def save() -> None:
+        path.write_text(json.dumps(rows, indent=1))
+
+    wanted = parts or ("ours", "onnxruntime", "peers")
+    for part in wanted:  # ours first for all programs: the peers take longest
+        for program in _chosen(only):
+            if time.monotonic() - began > seconds or not _file(folder, program).exists():
+                continue
+            fresh = {"microseconds": {}, "errors": {}, "problems": {}, "seconds": {}, "done": [], "architecture": architecture}
+            row = rows.setdefault(program.label, fresh)
+            if part in row["done"]:
+                continue
+            prepared = Prepared(**pickle.loads(lzma.decompress(_file(folder, program).read_bytes())))
+            run_program(program, prepared, row, part, wanted_peers or _PEERS, save)
+            print(program.label, part, {k: round(v, 2) for k, v in row["microseconds"].items()}, flush=True)
+    show(rows)
+
+
+@main.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+def table(path: Path) -> None:
+    """Prints the table of rows that were kept."""
+    show(json.loads(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
