@@ -161,7 +161,7 @@ def test_every_way_to_fail_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     found = models.examine(small_model(tmp_path / "m.onnx"), tools, tmp_path, "cpu", seconds=1)
     verdicts = {row.tool: row.verdict for row in found["rows"]}
     assert verdicts["failing"] == "fails: list index out of range"
-    assert verdicts["broken"].startswith("does not run: ") and "NoSuchOperator" in verdicts["broken"]
+    assert verdicts["broken"].startswith("does not run: ") and "INVALID_GRAPH" in verdicts["broken"]
     assert verdicts["wrong"] == "wrong: relative error 5.0e-01"
     assert verdicts["right"] == "faster" and verdicts["kept"] == "original kept"
     assert 0 < found["product_share"] < 1

@@ -248,6 +248,15 @@ def test_every_operator_has_a_case() -> None:
     assert contrib | elsewhere == {*RUNTIME_OPERATORS, ("", "Attention"), ("", "RotaryEmbedding")}
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-60])
+def test_a_scale_of_zero_cannot_be_written(scale: float) -> None:
+    """A runtime takes 0 for the default, and so it takes what is 0 in single precision."""
+    operands = [TensorType(DataType.FLOAT, (2, 3, 32))] * 3
+    attrs = make_attrs({**get_operator("MultiHeadAttention").defaults, "num_heads": 2, "scale": scale})
+    with pytest.raises(NotExpressible, match="stands for the default"):
+        get_operator("MultiHeadAttention").to_onnx(attrs, operands, 17)
+
+
 def _agree(actual: Sequence[Any], expected: Sequence[np.ndarray], rtol: float, atol: float) -> None:
     assert len(actual) == len(expected)
     for a, e in zip(actual, expected, strict=True):

@@ -123,6 +123,14 @@ def _resolved_scale(given: float | None, size: Dim) -> float:
     return 1 / math.sqrt(size)
 
 
+def _written_scale(attrs: AttrMap) -> float:
+    """The number that a file holds. Raises NotExpressible where that is 0, by which a runtime understands the default."""
+    scale = float(attrs["scale"])
+    if np.float32(scale) == 0:
+        raise NotExpressible("attention of scale 0, which stands for the default")
+    return scale
+
+
 def _rank3(name: str, types: Sequence[TensorType]) -> None:
     if any(t.rank != 3 for t in types):
         raise ShapeError(f"{name} of {', '.join(map(str, types))}")
@@ -247,7 +255,7 @@ def _read_multi_head(node: ForeignNode) -> Reading:
 
 
 def _write_multi_head(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": attrs["scale"]}
+    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": _written_scale(attrs)}
     if attrs["unidirectional"]:
         form["unidirectional"] = 1
     if "key_padding_mask" in attrs["given"]:
@@ -352,7 +360,7 @@ def _read_ort_attention(node: ForeignNode) -> Reading:
 
 def _write_ort_attention(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     sizes = attrs["qkv_hidden_sizes"]
-    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": attrs["scale"]}
+    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": _written_scale(attrs)}
     if attrs["unidirectional"]:
         form["unidirectional"] = 1
     if sizes[2] != sizes[0]:
@@ -599,7 +607,7 @@ def _read_onnx_attention(node: ForeignNode) -> Reading:
 
 
 def _write_onnx_attention(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    form: dict[str, Any] = {"scale": attrs["scale"]}
+    form: dict[str, Any] = {"scale": _written_scale(attrs)}
     if attrs["is_causal"]:
         form["is_causal"] = 1
     if attrs["num_heads"]:
@@ -709,7 +717,7 @@ def _read_group_query(node: ForeignNode) -> Reading:
 def _write_group_query(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     batch, length = integers(types[0].shape[:2], "the lengths of GroupQueryAttention").tolist()
     lengths = (np.full((batch,), length - 1, np.int32), np.asarray(length, np.int32))
-    form = {name: attrs[name] for name in ("num_heads", "kv_num_heads", "scale")}
+    form = {**{name: attrs[name] for name in ("num_heads", "kv_num_heads")}, "scale": _written_scale(attrs)}
     tables: tuple[int, ...] = ()
     if len(types) == 5:
         form |= {"do_rotary": 1, "rotary_interleaved": int(attrs["rotary_interleaved"])}
