@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -93,11 +94,12 @@ options = ort.SessionOptions()
 try:
     register(options)
     session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-    outputs = []
+    outputs, pages = [], []
     for rows in map(int, sys.argv[2:]):
         a = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
         outputs.append(session.run(None, {"a": a, "b": 10 * a})[0].tolist())
-    print(json.dumps({"outputs": outputs, "shape": session.get_outputs()[0].shape}))
+        pages.append(int(open("/proc/self/statm").read().split()[0]))
+    print(json.dumps({"outputs": outputs, "shape": session.get_outputs()[0].shape, "pages": pages}))
 except Exception as problem:
     print(json.dumps({"error": str(problem)}))
 """
@@ -175,6 +177,13 @@ def test_launches_in_a_row_share_scratch_memory(run: Runner) -> None:
     result = run(model(Plan(2, SUM.outputs, (scale, add), (COUNT * 4,))), 3)
     np.testing.assert_array_equal(result["outputs"][0], 12.5 * np.arange(12, dtype=np.float32).reshape(3, 4))
     assert "cuFuncSetAttribute scale 8 60000" in run.calls
+
+
+def test_scratch_memory_is_given_back_after_each_run(run: Runner) -> None:
+    megabyte = 1 << 20
+    plan = Plan(2, SUM.outputs, SUM.launches, (64 * megabyte,))
+    pages = run(model(plan), *[2] * 20)["pages"]
+    assert (pages[-1] - pages[1]) * os.sysconf("SC_PAGE_SIZE") < 200 * megabyte
 
 
 @pytest.mark.parametrize(
