@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from mugraph.graph import CycleError, Definition, Graph
-from mugraph.node import AttrValue, Term, bind_value, walk
+from mugraph.node import AttrValue, Term, attr_symbols, bind_value, walk
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.text import format_value
 from rewriter.match import FLOATS, Match, NoMatch, check_guards, close_attrs, literal_type
 from rewriter.ranges import RangeOracle
-from rules_db.rule import value_symbols
 
 __all__ = ["apply_match", "plan_match", "substitute_match"]
 
@@ -75,7 +74,7 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> d
             attrs = close_attrs(term.attrs, dims)
             sized = get_operator(term.op).sized
             for name, value in attrs:
-                if name not in sized and any(value_symbols(value)):
+                if name not in sized and any(attr_symbols(value)):
                     raise Undecided(f"{name} {format_value(value)} of {term.op} is not known in numbers")
             floats = [t.dtype for v in operands if (t := tables.types[v]) is not None and t.dtype in FLOATS]
             if floats and match.direction.lacks_kernel(term, floats[0]):

@@ -20,11 +20,11 @@ from mugraph.domains.field import SAFE_PRIMES, FieldArray, FiniteField
 from mugraph.domains.range import Range
 from mugraph.domains.symbolic import Symbolic
 from mugraph.interp import evaluate, infer_types
-from mugraph.node import Term, substitute, variables, walk
+from mugraph.node import Term, attr_symbols, substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from rules_db.certificate import BoundedTests, Certificate
 from rules_db.condition import RANGE_PREDICATES, Facts
-from rules_db.rule import Rule, dim_symbols, value_symbols
+from rules_db.rule import Rule, dim_symbols
 
 __all__ = ["LEAST_DELTA", "gather", "repeat_tests"]
 
@@ -66,7 +66,7 @@ def _symbols(rule: Rule) -> list[str]:
     """Dimension symbols that the sides and conditions use, which shapes of operands do not give."""
     cited = [term for condition in rule.conditions for term in condition.terms()]
     used = dim_symbols([*rule.source, *rule.target, *cited])
-    used.update(s for condition in rule.conditions for argument in condition.arguments for s in value_symbols(argument))
+    used.update(s for condition in rule.conditions for argument in condition.arguments for s in attr_symbols(argument))
     return sorted(used)
 
 

@@ -22,18 +22,18 @@ source: a multi-level rule. Its schedule is free.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from mugraph.node import AttrValue, AttrVar, Term, bind_value, open_names, substitute, var, variables, walk
+from mugraph.node import AttrValue, AttrVar, Term, attr_symbols, bind_value, open_names, substitute, var, variables, walk
 from mugraph.shape import SymDim, TensorType, evaluate_dim, symbol
 from mugraph.text import format_term
 from rules_db.certificate import Certificate
 from rules_db.condition import Condition
 
-__all__ = ["FloatClass", "Rule", "Side", "Verdict", "dim_symbols", "value_symbols"]
+__all__ = ["FloatClass", "Rule", "Side", "Verdict", "dim_symbols"]
 
 
 class Verdict(StrEnum):
@@ -58,16 +58,7 @@ Side = tuple[Term, ...]
 
 def dim_symbols(roots: Iterable[Term]) -> set[str]:
     """Dimension symbols in the attributes of terms."""
-    return {symbol for term in walk(roots) for _, value in term.attrs for symbol in value_symbols(value)}
-
-
-def value_symbols(value: AttrValue) -> Iterator[str]:
-    """Dimension symbols in an attribute value."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from value_symbols(item)
-    elif isinstance(value, SymDim):
-        yield from value.symbols()
+    return {symbol for term in walk(roots) for _, value in term.attrs for symbol in attr_symbols(value)}
 
 
 @dataclass(frozen=True)

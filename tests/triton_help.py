@@ -18,25 +18,6 @@ from rewriter.runtime.plan import Argument, Expression
 from rewriter.triton import generate
 
 
-def number(expression: Expression | int, shapes: Sequence[Sequence[int]]) -> int:
-    """The value of a postfix program, as superopt_runtime.c computes it."""
-    code, stack, at = Expression.of(expression).code, list[int](), 0
-    while at < len(code):
-        operation = code[at]
-        if operation == 0:
-            stack.append(code[at + 1])
-            at += 2
-        elif operation == 1:
-            stack.append(shapes[code[at + 1]][code[at + 2]])
-            at += 3
-        else:
-            b, a = stack.pop(), stack.pop()
-            stack.append([a + b, a - b, a * b, -(-a // b) if b else 0, a // b if b else 0, min(a, b), max(a, b)][operation - 2])
-            at += 1
-    (value,) = stack
-    return value
-
-
 class Interpreter:
     """A process with Triton's interpreter."""
 
@@ -69,14 +50,14 @@ class Interpreter:
             memory[f"out{i}"] = np.full(shape, 77, dtype)
             names[Argument.output(i)] = f"out{i}"
         for i, size in enumerate(source.scratch):
-            memory[f"scratch{i}"] = np.full(number(size, shapes) // 4, np.nan, np.float32)
+            memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // 4, np.nan, np.float32)
             names[Argument.scratch(i)] = f"scratch{i}"
         launches = []
         for launch in source.launches:
-            grid = tuple(number(extent, shapes) for extent in launch.grid)
+            grid = tuple(Expression.of(extent).value(shapes) for extent in launch.grid)
             arguments: list[str | int] = []
             for argument in launch.arguments:
-                arguments.append(names[argument] if argument in names else number(Expression(argument.packed[2:]), shapes))
+                arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes))
             launches.append((launch.function, grid, arguments))
         assert self.process.stdin is not None and self.process.stdout is not None
         pickle.dump((source.text, launches, memory), self.process.stdin)

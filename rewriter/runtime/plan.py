@@ -63,6 +63,25 @@ class Expression:
     def packed(self) -> list[int]:
         return [len(self.code), *self.code]
 
+    def value(self, shapes: Sequence[Sequence[int]]) -> int:
+        """The number for inputs of these shapes, as the run-time library computes it."""
+        code, stack, at = self.code, list[int](), 0
+        while at < len(code):
+            operation = code[at]
+            if operation == _CONSTANT:
+                stack.append(code[at + 1])
+                at += 2
+            elif operation == _DIMENSION:
+                stack.append(shapes[code[at + 1]][code[at + 2]])
+                at += 3
+            else:
+                b, a = stack.pop(), stack.pop()
+                results = [a + b, a - b, a * b, -(-a // b) if b else 0, a // b if b else 0, min(a, b), max(a, b)]
+                stack.append(results[operation - _ADD])
+                at += 1
+        (result,) = stack
+        return result
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:

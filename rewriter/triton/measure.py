@@ -308,25 +308,6 @@ def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> list[list[int]]:
     return [[int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape] for tensor in kernel.inputs]
 
 
-def number_of(expression: Expression | int, shapes: Sequence[Sequence[int]]) -> int:
-    """The value of a postfix program, as the run-time library computes it."""
-    code, stack, at = Expression.of(expression).code, list[int](), 0
-    while at < len(code):
-        operation = code[at]
-        if operation == 0:
-            stack.append(code[at + 1])
-            at += 2
-        elif operation == 1:
-            stack.append(shapes[code[at + 1]][code[at + 2]])
-            at += 3
-        else:
-            b, a = stack.pop(), stack.pop()
-            stack.append([a + b, a - b, a * b, -(-a // b) if b else 0, a // b if b else 0, min(a, b), max(a, b)][operation - 2])
-            at += 1
-    (value,) = stack
-    return value
-
-
 class _Bench:
     """One kernel's buffers on the device, and trials on them."""
 
@@ -416,12 +397,12 @@ class _Bench:
             if launch.shared > 48 << 10:
                 attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self.call("cuFuncSetAttribute", function, attribute, launch.shared)
-            x, y, z = (number_of(extent, self.shapes) for extent in launch.grid)
+            x, y, z = (Expression.of(extent).value(self.shapes) for extent in launch.grid)
             found.append((function, (x, y, z), launch.threads, launch.shared))
         return found
 
     def scratch(self, plan: Plan) -> list[int]:
-        return [int(self.call("cuMemAlloc", max(number_of(size, self.shapes), 16))) for size in plan.scratch]
+        return [int(self.call("cuMemAlloc", max(Expression.of(size).value(self.shapes), 16))) for size in plan.scratch]
 
     def launch(self, trial: Trial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
         """All launches of a trial on one copy of the buffers."""
@@ -435,7 +416,7 @@ class _Bench:
                     values.append(pointers)
                     kinds.append(ctypes.c_void_p)
                 elif kind in (3, 4):
-                    values.append(number_of(Expression(tuple(rest[1:])), self.shapes))
+                    values.append(Expression(tuple(rest[1:])).value(self.shapes))
                     kinds.append(ctypes.c_int32 if kind == 3 else ctypes.c_int64)
                 elif kind == 5:
                     values.append(rest[0])

@@ -24,13 +24,13 @@ from typing import Any
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.interp import infer_output
-from mugraph.node import Attrs, AttrValue, AttrVar, Term, bind_attrs, const, open_names, variables, walk
+from mugraph.node import Attrs, AttrValue, AttrVar, Term, attr_symbols, bind_attrs, const, open_names, variables, walk
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.base import NotExpressible
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rules_db.axioms import Axiom
 from rules_db.condition import PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
-from rules_db.rule import Rule, Side, value_symbols
+from rules_db.rule import Rule, Side
 
 __all__ = ["Direction", "EGraph", "Language", "Law", "Laws", "Limits", "Part", "Reason", "Sealed", "Search", "fill", "is_fused"]
 
@@ -85,7 +85,7 @@ class Law:
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """Dimension symbols in attributes and conditions."""
-        return tuple(sorted({symbol for value in self._values for symbol in value_symbols(value)}))
+        return tuple(sorted({symbol for value in self._values for symbol in attr_symbols(value)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +457,7 @@ class Language:
             value = _sample(term.attr("value"))
             return RangeDomain().const(2 if isinstance(value, SymDim) else value)  # a size is some positive number
         attrs = tuple((k, _sample(v)) for k, v in term.attrs)
-        attrs = bind_attrs(attrs, dict.fromkeys(value_symbols(tuple(v for _, v in attrs)), 2))  # ranges do not depend on sizes
+        attrs = bind_attrs(attrs, dict.fromkeys(attr_symbols(tuple(v for _, v in attrs)), 2))  # ranges do not depend on sizes
         try:
             found: Range = get_operator(term.op).run(RangeDomain(), attrs, [self._ranges[i] for i in term.inputs])[term.out]
             return found

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mugraph.node import Term, variables, walk
+from mugraph.node import Term, attr_symbols, variables, walk
 from mugraph.shape import ShapeError, SymDim, TensorType
 from rulegen.certify.egraph import EGraph, Language, Laws, Limits, Part, Reason, Search, fill, is_fused
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.certificate import Certificate, Instance
 from rules_db.condition import FLOATING, RANGE_PREDICATES, Condition
 from rules_db.implied import implied
-from rules_db.rule import Side, value_symbols
+from rules_db.rule import Side
 
 __all__ = ["Limits", "Proof", "Prover", "certify"]
 
@@ -264,7 +264,7 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
     needed = [c for c in dict.fromkeys(wanted) if c.terms()]
     extra: list[Condition] = []
     sizes = [c.arguments[_SIZED[c.predicate]] for c in needed if c.predicate in _SIZED]
-    symbols = {name for size in sizes for name in value_symbols(size)}
+    symbols = {name for size in sizes for name in attr_symbols(size)}
     about_types = any(c.predicate == "dtype" for c in needed)
     for term in variables([t for c in needed if not c.terms()[0].is_var for t in c.terms()]):
         shape = types[term.name].shape
