@@ -1,22 +1,57 @@
-"""Graph-defined kernels with other sizes: symbols replaced by dimensions, everything else as it is."""
+"""Graph-defined kernels with other sizes or element types: everything else stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mugraph.block import Affine, Block, Extent, Factor, Index, Kernel, Load, Predicate, Statement, Store, Tensor, View
-from mugraph.node import substitute
-from mugraph.shape import Dim, TensorType, evaluate_dim
+import numpy as np
 
-__all__ = ["specialised"]
+from mugraph.block import Affine, Block, Compute, Extent, Factor, Index, Kernel, Load, Predicate, Statement, Store, Tensor, View
+from mugraph.domains.base import FLOATS
+from mugraph.node import Term, const, rebuild, substitute
+from mugraph.shape import DataType, Dim, TensorType, evaluate_dim
+
+__all__ = ["retyped", "specialised"]
 
 
 def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
     """A kernel with dimensions for some of its symbols."""
+    return _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
 
-    def dim(size: Dim) -> Dim:
-        return evaluate_dim(size, sizes)
+
+def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:
+    """A kernel with other element types for some of its own, and its numbers as an author writes them there.
+
+    What is 1e-5 rounded to half precision becomes 1e-5 rounded to single, where the kernel has one float type. A number that the
+    kernel's own type has not is none of the model's and stays.
+    """
+    floats = sorted({t.dtype for t in kernel.tensors.values()} & FLOATS)
+
+    def leaf(term: Term) -> Term:
+        value = term.attr("value") if term.op == "Const" else None
+        if not isinstance(value, float) or not math.isfinite(value) or len(floats) != 1:
+            return term
+        own, other = (dtype.numpy().type for dtype in (floats[0], types.get(floats[0], floats[0])))
+        if float(own(value)) != value:
+            return term
+        written = next(v for digits in range(1, 18) if float(own(v := float(f"{value:.{digits}g}"))) == value)
+        return const(float(other(written)))
+
+    def typed(dtype: DataType) -> DataType:
+        return types.get(dtype, dtype)
+
+    with np.errstate(over="ignore"):
+        return _mapped(
+            kernel, lambda d: d, lambda t: rebuild(t, leaf, lambda v: typed(v) if isinstance(v, DataType) else v), typed
+        )
+
+
+def _mapped(
+    kernel: Kernel, dim: Callable[[Dim], Dim], term: Callable[[Term], Term], typed: Callable[[DataType], DataType]
+) -> Kernel:
+    """A kernel with all its sizes, terms and element types mapped."""
 
     def index(i: Index) -> Index:
         modulo = None if i.modulo is None else dim(i.modulo)
@@ -33,10 +68,12 @@ def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
             return replace(s, view=places(s.view))
         if isinstance(s, Predicate):
             return replace(s, conditions=tuple(map(condition, s.conditions)))
+        if isinstance(s, Compute):
+            return replace(s, term=term(s.term))
         return replace(s, size=dim(s.size)) if isinstance(s, Extent) else s
 
     def tensor(t: Tensor) -> Tensor:
-        return Tensor(t.name, TensorType(t.type.dtype, tuple(map(dim, t.type.shape))))
+        return Tensor(t.name, TensorType(typed(t.type.dtype), tuple(map(dim, t.type.shape))))
 
     def block(b: Block) -> Block:
         axes = tuple((axis, dim(size)) for axis, size in b.axes)
@@ -46,7 +83,7 @@ def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
         kernel.name,
         tuple(map(tensor, kernel.inputs)),
         tuple(map(tensor, kernel.outputs)),
-        tuple(substitute(term, {}, dims=sizes) for term in kernel.body),
+        tuple(map(term, kernel.body)),
         tuple(map(block, kernel.blocks)),
         tuple(map(tensor, kernel.scratch)),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -189,6 +189,7 @@ class Graph:
         definitions: value to what computes it, where that is not the node that first made it (:attr:`Tables.makers`).
         users: live value to the live nodes that read it.
         references: live node to the number of live values that it defines.
+        others: node to the values that it defines beside those that it first made, live or not.
         digest: commutative sum over live values; equal for equal candidates of one model in one process.
         added, removed: live nodes gained and lost against the graph it was derived from.
     """
@@ -199,6 +200,7 @@ class Graph:
     definitions: Map[int, Definition]
     users: Map[int, frozenset[Node]]
     references: Map[Node, int]
+    others: Map[Node, frozenset[int]] = field(default_factory=Map)
     digest: int = 0
     added: frozenset[Node] = frozenset()
     removed: frozenset[Node] = frozenset()
@@ -276,6 +278,7 @@ class _Change:
         self.definitions = graph.definitions.mutate()
         self.users = graph.users.mutate()
         self.references = graph.references.mutate()
+        self.others = graph.others.mutate()
         self.outputs = frozenset(graph.outputs)
         self.digest = graph.digest
         self.added: set[Node] = set()
@@ -290,7 +293,11 @@ class _Change:
     def redefine(self, changes: Mapping[int, Definition], independent: Collection[int]) -> None:
         """Sets all definitions, then counts the new ones before uncounting the old: what both need stays untouched."""
         replaced = [(value, self.lookup(value)) for value in changes if self.live(value)]
-        self.definitions.update(changes)
+        for value, definition in changes.items():
+            if (former := self.definitions.get(value)) is not None:
+                self.others[former[0]] = self.others[former[0]] - {value}
+            self.definitions[value] = definition
+            self.others[definition[0]] = self.others.get(definition[0], frozenset()) | {value}
         self.check_cycles(changes, independent)
         for value, _ in replaced:
             self.enliven(value, changes[value])
@@ -359,12 +366,15 @@ class _Change:
                     stack.extend(inner[0].inputs)
 
     def finish(self) -> Graph:
-        return replace(
-            self.graph,
-            definitions=self.definitions.finish(),
-            users=self.users.finish(),
-            references=self.references.finish(),
-            digest=self.digest,
-            added=frozenset(self.added),
-            removed=frozenset(self.removed),
+        return Graph(
+            self.tables,
+            self.graph.inputs,
+            self.graph.outputs,
+            self.definitions.finish(),
+            self.users.finish(),
+            self.references.finish(),
+            self.others.finish(),
+            self.digest,
+            frozenset(self.added),
+            frozenset(self.removed),
         )

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ _INLINE_LIMIT = (1 << 31) - (1 << 24)
 
 _SPILLED_FROM = 1 << 12
 """Bytes from which a tensor goes to the data file, where there is one."""
+
+_SHARED = "inline weights of the original"
+"""The file that candidates share, in their directory."""
 
 _MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
 
@@ -76,7 +79,7 @@ def save(model: Model, graph: Graph, path: str | Path) -> int:
         location = ""
         if layout.data:
             content = hashlib.sha256()
-            temporary = files.write(layout.data_chunks(), content.update)
+            temporary = files.write(layout.data_chunks(layout.data), content.update)
             location = f"{target.name}.{content.hexdigest()[:16]}.data"
             files.move(temporary, target.parent / location)
         files.move(files.write(layout.model_chunks(location)), target)
@@ -86,9 +89,11 @@ def save(model: Model, graph: Graph, path: str | Path) -> int:
 
 
 def open_in(model: Model, graph: Graph, directory: str | Path) -> Path:
-    """Writes a candidate to be measured: external data of the original is linked into ``directory``, not copied.
+    """Writes a candidate to be measured: its file holds no weights of the original.
 
-    Where the file system has no hard links between the two (another device), the data is copied once a directory.
+    External data of the original is linked into ``directory``; where the file system has no hard links between the two
+    (another device), it is copied once. Weights that the original has inline are copied once, into one file. The directory is
+    for candidates of one model.
 
     Returns:
         the model's file; each call makes another one.
@@ -98,7 +103,8 @@ def open_in(model: Model, graph: Graph, directory: str | Path) -> Path:
     """
     folder = Path(directory)
     emission = emit(model, graph)
-    layout = _Layout(emission, model.weights, copied=False)
+    shared = _shared_weights(model)
+    layout = _Layout(emission, model.weights, {piece.source: piece for piece in shared})
     number = 0
     while (target := folder / f"candidate{number}.onnx").exists():
         number += 1
@@ -106,22 +112,51 @@ def open_in(model: Model, graph: Graph, directory: str | Path) -> Path:
         for location in layout.locations():
             assert model.path is not None
             files.link(model.path.parent / location, folder / location)
+        if layout.reads_shared and not (folder / _SHARED).exists():
+            files.move(files.write(layout.data_chunks(shared)), folder / _SHARED)
         location = ""
         if layout.data:
             location = f"{target.name}.data"
-            files.move(files.write(layout.data_chunks()), folder / location)
+            files.move(files.write(layout.data_chunks(layout.data)), folder / location)
         files.move(files.write(layout.model_chunks(location)), target)
         files.keep()
     return target
 
 
+def _shared_weights(model: Model) -> list[_Piece]:
+    """Where the large weights that a model has inline lie in the file that its candidates share."""
+    pieces: list[_Piece] = []
+    for tensor in model.proto.graph.initializer:
+        if model.weights.is_inline(tensor) and model.weights.size_of(tensor) >= _SPILLED_FROM:
+            pieces.append(_Piece.after(pieces, tensor, model.weights.size_of(tensor), _SHARED))
+    return pieces
+
+
 @dataclass(slots=True)
 class _Piece:
-    """A run of bytes of the data file."""
+    """A run of bytes of a data file: the one that the model is written with, or the named one."""
 
     tensor: TensorProto
     offset: int
     length: int
+    location: str = ""
+
+    @staticmethod
+    def after(pieces: Sequence[_Piece], tensor: TensorProto, length: int, location: str = "") -> _Piece:
+        """The piece that follows others. Large tensors start at a page, for a runtime to map them; small ones at a cache line."""
+        unit = 4096 if length >= 1 << 20 else 64
+        end = pieces[-1].offset + pieces[-1].length if pieces else 0
+        return _Piece(tensor, -(-end // unit) * unit, length, location)
+
+    @property
+    def source(self) -> tuple[str, ...]:
+        return _source(self.tensor)
+
+
+def _source(tensor: TensorProto) -> tuple[str, ...]:
+    """Where a stored tensor's bytes come from."""
+    entries = external_entries(tensor)
+    return tuple(entries.get(name, "") for name in ("location", "offset", "length"))
 
 
 class _Layout:
@@ -131,40 +166,41 @@ class _Layout:
     sends all large tensors there.
 
     Args:
-        copied: whether tensors of the original's data files go to the new one, too.
+        shared: the weights in the file that candidates share, by where they come from; tensors of the original's data files
+            stay there, then. Without it they go to the new data file.
     """
 
-    def __init__(self, emission: Emission, weights: Weights, copied: bool = True) -> None:
+    def __init__(self, emission: Emission, weights: Weights, shared: Mapping[tuple[str, ...], _Piece] | None = None) -> None:
         self.emission, self.weights = emission, weights
         self.nested = [tensor for tensor in nested_tensors(emission.shell) if is_stored(tensor)]
         self.data: list[_Piece] = []
-        self.end = 0
         self.places: dict[int, _Piece] = {}
+        for tensor in emission.initializers:
+            piece = shared.get(_source(tensor)) if shared and is_stored(tensor) else None
+            if piece is not None:
+                self.places[id(tensor)] = piece
+        self.reads_shared = bool(self.places)
         foreign = {id(t) for t in (*emission.initializers, *self.nested) if is_stored(t) and not weights.is_inline(t)}
-        inline = sum(self.size(tensor) for tensor in emission.initializers if id(tensor) not in foreign)
+        outside = foreign | self.places.keys()
+        inline = sum(self.size(tensor) for tensor in emission.initializers if id(tensor) not in outside)
         spill = emission.shell.ByteSize() + inline > _INLINE_LIMIT
-        shared: dict[tuple[str, ...], _Piece] = {}
+        copied: dict[tuple[str, ...], _Piece] = {}
         for tensor in (*emission.initializers, *self.nested):
             if id(tensor) in foreign:
-                if copied:
-                    entries = external_entries(tensor)
-                    source = tuple(entries.get(name, "") for name in ("location", "offset", "length"))
-                    piece = shared.get(source) or self.append(tensor)
-                    self.places[id(tensor)] = shared[source] = piece
-            elif (spill or (foreign and tensor.name in emission.fresh)) and self.size(tensor) >= _SPILLED_FROM:
+                if shared is None:
+                    copy = copied.get(_source(tensor)) or self.append(tensor)
+                    self.places[id(tensor)] = copied[_source(tensor)] = copy
+            elif id(tensor) in outside:
+                continue
+            elif (spill or (outside and tensor.name in emission.fresh)) and self.size(tensor) >= _SPILLED_FROM:
                 self.places[id(tensor)] = self.append(tensor)
 
     def size(self, tensor: TensorProto) -> int:
         return self.weights.size_of(tensor) if is_stored(tensor) else len(tensor.raw_data)
 
     def append(self, tensor: TensorProto) -> _Piece:
-        """Large tensors start at a page, so that a runtime can map them; small ones at a cache line."""
-        length = self.size(tensor)
-        unit = 4096 if length >= 1 << 20 else 64
-        piece = _Piece(tensor, -(-self.end // unit) * unit, length)
-        self.data.append(piece)
-        self.end = piece.offset + length
-        return piece
+        self.data.append(_Piece.after(self.data, tensor, self.size(tensor)))
+        return self.data[-1]
 
     def locations(self) -> list[str]:
         """The original's data files that the model goes on using."""
@@ -178,9 +214,9 @@ class _Layout:
         else:
             yield tensor.raw_data
 
-    def data_chunks(self) -> Iterator[bytes]:
+    def data_chunks(self, pieces: Iterable[_Piece]) -> Iterator[bytes]:
         end = 0
-        for piece in self.data:
+        for piece in pieces:
             yield bytes(piece.offset - end)
             yield from self.tensor_chunks(piece.tensor)
             end = piece.offset + piece.length
@@ -217,7 +253,7 @@ class _Layout:
         head.CopyFrom(tensor)
         if place is not None:
             head.ClearField("raw_data")
-            store_at(head, location, place.offset, place.length)
+            store_at(head, place.location or location, place.offset, place.length)
             return head.SerializeToString(), 0
         head.ClearField("data_location")
         del head.external_data[:]

@@ -15,13 +15,30 @@ from onnx import NodeProto
 from mugraph.ops import NotExpressible
 from mugraph.shape import Dim, Least, SymDim, TensorType, concrete, symbol
 
-__all__ = ["SizeWriter"]
+__all__ = ["SizeWriter", "check_sizes"]
 
 _MIN_OF_INTEGERS = 12
 """The first opset in which Min takes int64."""
 
 Carrier = tuple[str, TensorType]
 """The name of a value and its type, whose dimensions may be asked for at run time."""
+
+
+def check_sizes(dims: Sequence[Dim], values: Sequence[TensorType], computed: Iterable[tuple[Dim, ...]], opset: int) -> None:
+    """Says whether a :class:`SizeWriter` could write dimensions.
+
+    Args:
+        dims: the dimensions.
+        values: types of the model's inputs and of further values whose dimensions may be asked for.
+        computed: vectors that the file may compute already.
+
+    Raises:
+        NotExpressible: as :meth:`SizeWriter.vector`.
+    """
+    writer = SizeWriter([(str(i), t) for i, t in enumerate(values)], opset, lambda *_: (NodeProto(), ""), lambda _: "")
+    for vector in computed:
+        writer.offer(vector, "")
+    writer.vector(dims)
 
 
 class SizeWriter:

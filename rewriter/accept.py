@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,6 @@ def confirm(original: Path, candidate: Path, feeds: Sequence[Mapping[str, np.nda
         sessions = {which: new_session((original, candidate)[which], provider) for which in order}
         _alternate(sessions[0], sessions[1], feeds, seconds / 2, times, pause=0.03)
         del sessions
-        gc.collect()
     return paired(*times)
 
 
@@ -183,7 +181,6 @@ class Acceptance:
     def close(self) -> None:
         """Frees the original's session, so that :func:`confirm` has the machine to itself."""
         del self.original
-        gc.collect()
 
 
 def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:

@@ -16,8 +16,10 @@ from rewriter.cost import DEVICES, ProfileError
 from rewriter.optimize import optimize
 from rewriter.reference import InputError
 from rewriter.report import print_explanations, print_summary
+from rewriter.runtime import RuntimeLibraryError
 from rewriter.runtime_env import ProviderError
 from rewriter.strategy import BACKTRACKING, STRATEGIES
+from rewriter.triton.compile import Architecture, parse_architectures
 from rules_db.store import StoreError
 
 __all__ = ["main", "parse_shapes"]
@@ -41,6 +43,13 @@ def _data(path: Path) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise InputError(f"--data {path}: not a readable .npz file of the model's inputs ({problem})") from None
+
+
+def _architectures(names: str | None) -> tuple[Architecture, ...] | None:
+    try:
+        return None if names is None else parse_architectures(names)
+    except ValueError as problem:
+        raise InputError(f"--arch: {problem}") from None
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,6 +86,9 @@ def _data(path: Path) -> dict[str, np.ndarray]:
     "--strategy", type=click.Choice(list(STRATEGIES)), default=BACKTRACKING.name, show_default=True, help="How to search."
 )
 @click.option("--no-layer-reuse", is_flag=True, help="Search every one of equal layers instead of one for all.")
+@click.option("--kernels/--no-kernels", default=True, show_default=True, help="Custom kernels, where the model is for a GPU.")
+@click.option("--arch", metavar="sm_80,sm_90", help="Compile custom kernels for these; default: the device's own, and PTX.")
+@click.option("--keep-kernels", type=click.Path(path_type=Path), metavar="DIR", help="Write source and picture of each kernel.")
 @click.option("--no-verdict-cache", is_flag=True, help="Search and measure again, whatever was remembered.")
 @click.version_option(package_name="onnx-superopt")
 def main(
@@ -98,6 +110,9 @@ def main(
     deterministic: bool,
     strategy: str,
     no_layer_reuse: bool,
+    kernels: bool,
+    arch: str | None,
+    keep_kernels: Path | None,
     no_verdict_cache: bool,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
@@ -125,6 +140,9 @@ def main(
                 deterministic=deterministic,
                 strategy=strategy,
                 reuse_layers=not no_layer_reuse,
+                kernels=kernels,
+                architectures=_architectures(arch),
+                kernels_folder=keep_kernels,
                 progress=status.update,
             )
         if json_file is not None:
@@ -132,7 +150,7 @@ def main(
                 json_file.write_text(outcome.to_json() + "\n")
             except OSError as problem:
                 raise InputError(f"--json {json_file}: cannot be written ({problem.strerror})") from None
-    except (ModelError, InputError, ProviderError, ProfileError, StoreError) as problem:
+    except (ModelError, InputError, ProviderError, ProfileError, StoreError, RuntimeLibraryError) as problem:
         click.echo(f"onnx-superopt: {problem}", err=True)
         sys.exit(2)
     except OSError as problem:  # no room for temporary files, say

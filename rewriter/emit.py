@@ -51,25 +51,25 @@ def kernels_of(graph: Graph) -> list[Kernel]:
 
 def scheduled(
     kernels: Sequence[Kernel], device: Device, sizes: Mapping[str, int], store: ProfileStore | None = None
-) -> tuple[list[Scheduled], list[str]]:
+) -> tuple[list[Scheduled], dict[str, str]]:
     """Schedules for kernels: the best that the store knows, else those that the model of the device likes best.
 
     Args:
         sizes: of dimension symbols, as the model is measured.
 
     Returns:
-        kernels with schedules, and why others have none.
+        kernels with schedules, and why others have none, by digest.
     """
     from rewriter.triton.measure import recall  # it imports this module
 
     found: list[Scheduled] = []
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     for kernel in kernels:
         try:
             known = recall(store, kernel, sizes) if store is not None else None
             found.append(Scheduled(kernel, default_schedules(kernel, device, sizes) if known is None else known.schedules))
         except (InvalidBlock, Undecided) as problem:
-            problems.append(f"kernel {label(kernel)}: {problem}")
+            problems[kernel.digest.hex()] = f"kernel {label(kernel)}: {problem}"
     return found, problems
 
 
@@ -80,23 +80,23 @@ def label(kernel: Kernel) -> str:
 
 def attach_kernels(
     chosen: Sequence[Scheduled], compiler: Compiler, architectures: Sequence[Architecture] = DEFAULT_ARCHITECTURES
-) -> list[str]:
+) -> dict[str, str]:
     """Compiles kernels and attaches the results, so that whoever writes a model with them writes what runs.
 
     Returns:
-        why kernels were left without, one line each.
+        why kernels were left without, by digest.
     """
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     sources: list[tuple[Scheduled, Source]] = []
     for scheduled in chosen:
         try:
             sources.append((scheduled, scheduled.source()))
         except (InvalidBlock, NotGenerated) as problem:
-            problems.append(f"kernel {label(scheduled.kernel)}: {problem}")
+            problems[scheduled.kernel.digest.hex()] = f"kernel {label(scheduled.kernel)}: {problem}"
     results = compiler.compile([(label(s.kernel), source) for s, source in sources], architectures)
     for (scheduled, source), result in zip(sources, results, strict=True):
         if isinstance(result, NotCompiled):
-            problems.append(str(result))
+            problems[scheduled.kernel.digest.hex()] = str(result)
         else:
             plan = plan_of(scheduled.kernel, source, result)
             attach(scheduled.kernel, Program(scheduled.schedules, attributes_of(plan, [binary.image for binary in result])))
@@ -104,17 +104,13 @@ def attach_kernels(
 
 
 def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
-    """How a runtime launches a source; the images of all architectures have one plan.
-
-    Dynamic shared memory is what the neediest architecture wants, since the plan holds for all.
-    """
+    """How a runtime launches a source; the images of all architectures have one plan."""
     nothing = (Argument.nothing(), Argument.nothing())
     launches = []
     for number, launch in enumerate(source.launches):
         functions = [binary.functions[number] for binary in binaries]
         (threads,) = {f.threads for f in functions}
-        shared = max(f.shared for f in functions)
-        launches.append(Launch(functions[0].name, threads, shared, launch.grid, (*launch.arguments, *nothing)))
+        launches.append(Launch(functions[0].name, threads, launch.grid, (*launch.arguments, *nothing)))
     return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from immutables import Map
@@ -17,7 +18,7 @@ from immutables import Map
 from mugraph.graph import Definition, Graph, Node
 from mugraph.node import variables, walk
 from rewriter.apply import plan_match
-from rewriter.match import Direction, Match, NoMatch, RootIndex, RootMatch, find_root_matches, join, resolve
+from rewriter.match import Direction, Match, Matcher, NoMatch, RootMatch
 from rewriter.ranges import RangeOracle
 
 __all__ = ["Change", "Executed", "Runtime", "live_values", "reach", "unshared"]
@@ -25,8 +26,19 @@ __all__ = ["Change", "Executed", "Runtime", "live_values", "reach", "unshared"]
 Change = Counter[Node]
 """How many more of each node there are than before; negative where there are fewer."""
 
-_Fusion = tuple[Match, dict[int, Definition]]
-"""A match and what it redefines."""
+
+@dataclass(eq=False, slots=True)
+class _Fusion:
+    """What is known of a match, in whichever candidate it is met.
+
+    Attributes:
+        plan: what it redefines.
+        cost: microseconds that it adds, as found where it first competed with others.
+    """
+
+    match: Match
+    plan: Mapping[int, Definition]
+    cost: float | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -42,6 +54,11 @@ class Executed:
     graph: Graph
     fusions: Map[int, tuple[Match, ...]]
     rests: Map[int, frozenset[int]]
+
+    def around(self, values: Iterable[int]) -> frozenset[str]:
+        """Ids of the directions of the fusions that rest on how some values are computed."""
+        outputs = {output for value in values for output in self.rests.get(value, ())}
+        return frozenset(match.direction.id for output in outputs for match in self.fusions[output])
 
 
 class Runtime:
@@ -60,7 +77,14 @@ class Runtime:
         made = {term.op for d in self.directions for term in walk(d.replacement) if term.inputs}
         self._later = _Sites(d for d in self.directions if any(term.op in made for term in walk(d.pattern)))
         self._known: dict[int, Executed] = {}
-        self._plans: dict[tuple[object, ...], dict[int, Definition] | NoMatch] = {}
+        self._fusions: dict[int, _Fusion | None] = {}
+
+    def again(self, price: Callable[[Graph, Node], float]) -> Runtime:
+        """The same with other prices; where fusions may happen is known already."""
+        other = copy(self)
+        other.price, other._known = price, {}
+        other._fusions = {key: known and _Fusion(known.match, known.plan) for key, known in self._fusions.items()}
+        return other
 
     def of(self, graph: Graph) -> Executed:
         """A graph as it is executed."""
@@ -93,13 +117,13 @@ class Runtime:
             for value in executed.rests.get(stack.pop(), ()):
                 if value not in outdated:
                     outdated.add(value)
-                    stack += [value, *(v for match in executed.fusions[value] for v, _ in match.passed)]
+                    stack += [value, *(v for match in executed.fusions[value] for v in match.places)]
         definitions = {v: d for v in (*sorted(outdated), *changed) if (d := applied.definition(v)) is not None}
         balance: Change = Counter()
         graph = _redefined(executed.graph, definitions, balance)
         fusions, rests = executed.fusions.mutate(), executed.rests.mutate()
         for value in outdated:
-            for passed in {v for match in fusions.pop(value) for v, _ in match.passed}:
+            for passed in {v for match in fusions.pop(value) for v in match.places}:
                 near.add(passed)
                 rest = rests.get(passed, frozenset()) - {value}
                 if rest:
@@ -121,44 +145,53 @@ class Runtime:
         graph, fusions, rests = executed.graph, executed.fusions.mutate(), executed.rests.mutate()
         sites = self._first
         while places:
-            found = [
-                (match, plan)
-                for match in sites.matches(graph, places)
-                if not isinstance(plan := self._plan(match, graph), NoMatch)
-            ]
+            found = [fusion for match in sites.matches(graph, places) if (fusion := self._fusion(match, graph)) is not None]
             done: set[int] = set()
-            for match, plan in self._best_first(graph, found):
-                if not match.still_holds(graph) or not unshared(match, graph):
-                    continue
-                graph = _redefined(graph, plan, balance)
+            touched: set[int] = set()
+            together: dict[int, Definition] = {}
+            for fusion in self._best_first(graph, found):
+                match = fusion.match
+                if not touched.isdisjoint(match.places):  # those that share no value do not disturb each other
+                    graph, together = _redefined(graph, together, balance), {}
+                    if not match.still_holds(graph) or not unshared(match, graph):
+                        continue
+                together.update(fusion.plan)
+                touched.update(match.places)
                 done.update(match.values)
                 for value in match.values:
                     fusions[value] = (*fusions.get(value, ()), match)
-                    for passed, _ in match.passed:
+                    for passed in match.places:
                         rests[passed] = rests.get(passed, frozenset()) | {value}
+            graph = _redefined(graph, together, balance)
             sites = self._later
             places = sites.near(graph, done)
         return Executed(graph, fusions.finish(), rests.finish())
 
     def _best_first(self, graph: Graph, found: Sequence[_Fusion]) -> Sequence[_Fusion]:
         """Fusions in an order in which of several that compete the one that saves most comes first."""
-        wanted = Counter(value for match, _ in found for value in dict(match.passed))
+        wanted = Counter(value for fusion in found for value in fusion.match.places)
         ranked = []
-        for match, plan in found:
+        for fusion in found:
             cost = 0.0
-            if any(wanted[value] > 1 for value, _ in match.passed):
-                tried: Change = Counter()
-                _redefined(graph, plan, tried)
-                cost = math.fsum(self.price(graph, node) * count for node, count in tried.items())
-            ranked.append((cost, match.direction.id, match.values, match, plan))
+            if any(wanted[value] > 1 for value in fusion.match.places):
+                cost = self._cost(fusion, graph)
+            ranked.append((cost, fusion.match.direction.id, fusion.match.values, fusion))
         ranked.sort(key=lambda item: item[:3])
-        return [(match, plan) for *_, match, plan in ranked]
+        return [fusion for *_, fusion in ranked]
 
-    def _plan(self, match: Match, graph: Graph) -> dict[int, Definition] | NoMatch:
-        key = (match.direction.id, match.values, tuple(match.binding.values()), match.passed)
-        if key not in self._plans:
-            self._plans[key] = plan_match(match, graph, self.oracle)
-        return self._plans[key]
+    def _fusion(self, match: Match, graph: Graph) -> _Fusion | None:
+        """What a match would redefine, decided once; ``None`` where it does not apply."""
+        if id(match) not in self._fusions:
+            plan = plan_match(match, graph, self.oracle)
+            self._fusions[id(match)] = None if isinstance(plan, NoMatch) else _Fusion(match, plan)
+        return self._fusions[id(match)]
+
+    def _cost(self, fusion: _Fusion, graph: Graph) -> float:
+        if fusion.cost is None:
+            tried: Change = Counter()
+            _redefined(graph, fusion.plan, tried)
+            fusion.cost = math.fsum(self.price(graph, node) * count for node, count in tried.items())
+        return fusion.cost
 
 
 class _Sites:
@@ -166,18 +199,19 @@ class _Sites:
 
     def __init__(self, directions: Iterable[Direction]) -> None:
         self._directions = tuple(directions)
-        self._index = RootIndex(self._directions)
+        self._matcher = Matcher(self._directions)
         self._depth = max((d.depth for d in self._directions), default=0)
         self._reach: dict[str, int] = {}
         for direction in self._directions:
             for root in direction.pattern:
                 self._reach[root.op] = max(self._reach.get(root.op, 0), direction.depth)
+        self._readers = readers_within(self._directions)
 
     def near(self, graph: Graph, changed: Collection[int]) -> set[int]:
         """Changed values, and those at which a pattern may end that one of them is in."""
         return {
             value
-            for value, distance in reach(graph, changed, self._depth - 1).items()
+            for value, distance in reach(graph, changed, self._depth - 1, self._readers).items()
             if distance == 0 or ((found := graph.definition(value)) and self._reach.get(found[0].op, 0) > distance)
         }
 
@@ -187,16 +221,18 @@ class _Sites:
         for value in sorted(places):
             found = graph.definition(value)
             if found is not None and found[0].op in self._reach and graph.is_live(value):
-                for hit in find_root_matches(graph, self._index, value):
+                for hit in self._matcher.at(graph, value):
                     parts.setdefault(hit.direction, [[] for _ in hit.direction.pattern])[hit.root].append(hit)
         for direction, hits in parts.items():
-            for match in join(direction, hits):
+            for match in self._matcher.join(direction, hits):
                 if unshared(match, graph) and _independent(match, graph):
                     yield match
 
 
 def _redefined(graph: Graph, definitions: Mapping[int, Definition], balance: Change) -> Graph:
     """The graph with values redefined so that no cycle can arise; counts the nodes that come and go."""
+    if not definitions:
+        return graph
     after = graph.substitute(definitions, {operand for node, _ in definitions.values() for operand in node.inputs})
     balance.update(after.added)
     balance.subtract(after.removed)
@@ -205,17 +241,10 @@ def _redefined(graph: Graph, definitions: Mapping[int, Definition], balance: Cha
 
 def unshared(match: Match, graph: Graph) -> bool:
     """Whether nothing else reads what the match computes on the way: runtimes fuse only then."""
-    interior = {match.binding[term] for term in match.direction.interior if term.inputs}
-    passed = dict(match.passed)
-    within = {found[0] for found in passed.values() if found is not None}
-    made = Counter(found[0] for found in passed.values() if found is not None)
-    ends = {found[0] for value in match.values if (found := passed[value]) is not None}
-    for value, found in passed.items():
-        if found is None or value in match.values or resolve(graph, value) not in interior:
-            continue
-        if value in graph.outputs or not within.issuperset(graph.users.get(value, ())):
+    for value, node, made in match.interior:
+        if value in graph.outputs or not match.nodes.issuperset(graph.users.get(value, ())):
             return False
-        if found[0] not in ends and graph.references.get(found[0], 0) > made[found[0]]:
+        if made is not None and graph.references.get(node, 0) > made:
             return False
     return True
 
@@ -234,24 +263,45 @@ def live_values(graph: Graph) -> frozenset[int]:
     return frozenset(v for v in (*values, *graph.definitions) if graph.is_live(v))
 
 
-def reach(graph: Graph, changed: Collection[int], depth: int) -> dict[int, int]:
-    """The changed values and what stands at most ``depth`` nodes downstream of them, each with how far it is.
+Readers = Mapping[str | None, Collection[str]]
+"""Operator to the operators that read it within some pattern; ``None`` to all operators of patterns."""
+
+
+def readers_within(directions: Iterable[Direction]) -> Readers:
+    """What reads what in the patterns of some directions."""
+    readers: dict[str | None, set[str]] = {None: set()}
+    for term in walk(root for direction in directions for root in direction.pattern):
+        for operand in term.inputs:
+            readers.setdefault(operand.op, set()).add(term.op)
+            readers[None].add(term.op)
+    return readers
+
+
+def reach(graph: Graph, changed: Collection[int], depth: int, readers: Readers) -> dict[int, int]:
+    """The changed values and what a pattern that one of them is in may pass through, each with how far downstream it is.
 
     Identity nodes do not count.
+
+    Args:
+        graph: the candidate.
+        changed: some of its values.
+        depth: how far to go.
+        readers: of the patterns.
     """
     reached = dict.fromkeys(changed, 0)
-    owners: dict[int, list[int]] = {}
-    for value, (node, _) in graph.definitions.items():
-        owners.setdefault(node.index, []).append(value)
-    frontier = list(reached)
+    users, others = graph.users, graph.others
+    frontier: list[tuple[int, str | None]] = [(value, None) for value in reached]
     for distance in range(1, depth + 1):
-        following: list[int] = []
+        following: list[tuple[int, str | None]] = []
         while frontier:
-            for node in graph.users.get(frontier.pop(), ()):
-                for value in (*node.values, *owners.get(node.index, ())):
-                    if value not in reached:
-                        through = node.op == "Identity"
-                        reached[value] = distance - through
-                        (frontier if through else following).append(value)
+            value, op = frontier.pop()
+            wanted = readers.get(op, ())
+            for node in users.get(value, ()):
+                through = node.op == "Identity"
+                if through or node.op in wanted:
+                    for result in (*node.values, *others.get(node, ())):
+                        if result not in reached:
+                            reached[result] = distance - through
+                            (frontier if through else following).append((result, op if through else node.op))
         frontier = following
     return reached

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
 from mugraph.domains.range import Range, RangeDomain
-from mugraph.graph import Definition, Graph, Node
+from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.interp import infer_output
 from mugraph.node import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from mugraph.ops import get_operator
@@ -33,6 +35,7 @@ __all__ = [
     "Binding",
     "Direction",
     "Match",
+    "Matcher",
     "NoMatch",
     "RootIndex",
     "RootMatch",
@@ -59,7 +62,16 @@ class NoMatch:
     value: int
 
 
-def resolve(graph: Graph, value: int) -> int:
+class Defined(Protocol):
+    """What matching reads of a graph: what computes its values."""
+
+    @property
+    def tables(self) -> Tables: ...
+
+    def definition(self, value: int) -> Definition | None: ...
+
+
+def resolve(graph: Defined, value: int) -> int:
     """The value itself, seen through Identity nodes."""
     while True:
         found = graph.definition(value)
@@ -210,7 +222,7 @@ class RootMatch:
     passed: tuple[tuple[int, Definition | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Match:
     """All outputs of a direction matched: ready for :func:`rewriter.apply.instantiate`."""
 
@@ -228,6 +240,36 @@ class Match:
     def still_holds(self, graph: Graph) -> bool:
         """Whether a derived candidate left everything alone that the match rests on."""
         return all(graph.definition(v) == d for v, d in self.passed) and all(graph.is_live(v) for v in self.values)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """The values that the match passed through."""
+        return tuple(dict(self.passed))
+
+    @cached_property
+    def nodes(self) -> frozenset[Node]:
+        """The nodes that the match passed through."""
+        return frozenset(found[0] for _, found in self.passed if found is not None)
+
+    @cached_property
+    def interior(self) -> tuple[tuple[int, Node, int | None], ...]:
+        """What is computed on the way to the outputs: value, its node, and how many values of the match the node defines.
+
+        The number is ``None`` where the node defines an output, too.
+        """
+        passed = dict(self.passed)
+        within = {self.binding[term] for term in self.direction.interior if term.inputs}
+        made = Counter(found[0] for found in passed.values() if found is not None)
+        ends = {found[0] for value in self.values if (found := passed[value]) is not None}
+        inner = []
+        for value, found in passed.items():
+            at, step = value, found
+            while step is not None and step[0].op == "Identity":
+                at = step[0].inputs[0]
+                step = passed.get(at)
+            if found is not None and value not in self.values and at in within:
+                inner.append((value, found[0], None if found[0] in ends else made[found[0]]))
+        return tuple(inner)
 
 
 @dataclass(slots=True)
@@ -333,9 +375,9 @@ def _terms(dim: Dim) -> tuple[tuple[Any, int], ...]:
     return dim.terms if isinstance(dim, SymDim) else (((), dim),)
 
 
-def _match_constant(graph: Graph, value: int, wanted: AttrValue, state: _State) -> bool:
+def _match_constant(graph: Defined, value: int, wanted: AttrValue, state: _State) -> bool:
     """Whether a value is a one-element constant equal to ``wanted``; any float is, for an attribute variable, and binds it."""
-    type_ = graph.type(value)
+    type_ = graph.tables.types[value]
     if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
         return False
     array = graph.tables.small_constant(value, 1)
@@ -363,7 +405,7 @@ def tolerance(number: float, dtype: DataType) -> float:
     return 2 * math.ldexp(1.0, max(math.frexp(number)[1] - 1, least) - bits)
 
 
-def _matches(graph: Graph, pattern: Term, value: int, state: _State) -> Iterator[_State]:
+def _matches(graph: Defined, pattern: Term, value: int, state: _State) -> Iterator[_State]:
     """All ways to match ``pattern`` at ``value``, extending ``state``."""
     at = value
     while True:
@@ -383,7 +425,7 @@ def _matches(graph: Graph, pattern: Term, value: int, state: _State) -> Iterator
             yield state
         return
     if pattern.is_var:
-        if graph.type(at) is not None:
+        if graph.tables.types[at] is not None:
             state.binding[pattern] = at
             yield state
         return
@@ -407,7 +449,7 @@ def _matches(graph: Graph, pattern: Term, value: int, state: _State) -> Iterator
         yield from _match_operands(graph, pattern.inputs, operands, branch)
 
 
-def _match_operands(graph: Graph, patterns: tuple[Term, ...], values: tuple[int, ...], state: _State) -> Iterator[_State]:
+def _match_operands(graph: Defined, patterns: tuple[Term, ...], values: tuple[int, ...], state: _State) -> Iterator[_State]:
     if not patterns:
         yield state
         return
@@ -425,7 +467,7 @@ class RootIndex:
                 wanted = tuple(sorted(operand.op for operand in pattern.inputs if operand.inputs))
                 self.by_operator.setdefault(pattern.op, {}).setdefault(wanted, []).append((direction, root))
 
-    def candidates(self, graph: Graph, node: Node) -> Iterator[tuple[Direction, int]]:
+    def candidates(self, graph: Defined, node: Node) -> Iterator[tuple[Direction, int]]:
         """The pattern outputs whose two upper levels of operators occur at ``node``."""
         kinds = self.by_operator.get(node.op)
         if kinds is None:
@@ -437,7 +479,7 @@ class RootIndex:
                 yield from entries
 
 
-def find_root_matches(graph: Graph, index: RootIndex, value: int) -> list[RootMatch]:
+def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[RootMatch]:
     """Every pattern output that matches at a live value."""
     found = graph.definition(value)
     if found is None or graph.tables.constant[value]:
@@ -487,6 +529,71 @@ def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:
         buckets = longer
     for matches in buckets.values():
         yield from matches
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """A graph that notes which definitions are looked at, in order."""
+
+    tables: Tables
+    graph: Graph
+    seen: dict[int, Definition | None] = field(default_factory=dict)
+
+    def definition(self, value: int) -> Definition | None:
+        if value not in self.seen:
+            self.seen[value] = self.graph.definition(value)
+        return self.seen[value]
+
+
+@dataclass(slots=True)
+class _Question:
+    """How a value is computed, and for each answer the next question, or the matches."""
+
+    value: int
+    answers: dict[Definition | None, _Question | tuple[RootMatch, ...]] = field(default_factory=dict)
+
+
+class Matcher:
+    """Matches of some directions in the candidates of one model, each found once.
+
+    What matches at a value depends on the definitions that are looked at on the way. They are kept as a decision tree a value:
+    candidates that agree on them share the matches, as the same objects.
+    """
+
+    def __init__(self, directions: Iterable[Direction]) -> None:
+        self._index = RootIndex(directions)
+        self._asked: dict[int, _Question] = {}
+        self._alone: dict[int, Match] = {}
+        self._joined: dict[tuple[object, ...], tuple[list[list[RootMatch]], list[Match]]] = {}
+
+    def at(self, graph: Graph, value: int) -> tuple[RootMatch, ...]:
+        """As :func:`find_root_matches`."""
+        known: _Question | tuple[RootMatch, ...] | None = self._asked.get(value)
+        while isinstance(known, _Question):
+            known = known.answers.get(graph.definition(known.value))
+        if known is not None:
+            return known
+        recorder = _Recorder(graph.tables, graph)
+        found = tuple(find_root_matches(recorder, self._index, value))
+        question = self._asked.setdefault(value, _Question(value))
+        for (_, answer), (following, _) in pairwise(recorder.seen.items()):
+            step = question.answers.setdefault(answer, _Question(following))
+            assert isinstance(step, _Question) and step.value == following
+            question = step
+        question.answers[recorder.seen[question.value]] = found
+        return found
+
+    def join(self, direction: Direction, parts: list[list[RootMatch]]) -> list[Match]:
+        """As :func:`join`, of matches that :meth:`at` gave."""
+        if len(parts) == 1:
+            for hit in parts[0]:
+                if id(hit) not in self._alone:
+                    self._alone[id(hit)] = next(join(direction, [[hit]]))
+            return [self._alone[id(hit)] for hit in parts[0]]
+        key = (direction.id, *(tuple(map(id, part)) for part in parts))
+        if key not in self._joined:
+            self._joined[key] = (parts, list(join(direction, parts)))
+        return self._joined[key][1]
 
 
 def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:

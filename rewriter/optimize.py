@@ -8,7 +8,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,24 @@ from rewriter import accept
 from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
+from rewriter.emit import kernels_of
 from rewriter.explain import Explanation, explain_all, explain_node, explain_rule
+from rewriter.kernels import CustomKernels, default_architectures, learned_path
 from rewriter.layouts import layout_children
+from rewriter.match import Direction
 from rewriter.outcome import Fired, Outcome
 from rewriter.quarantine import write_reproduction
 from rewriter.ranges import RangeOracle
 from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs
 from rewriter.regions import ShortModel, lift, opaque_kind, shorten
+from rewriter.runtime import is_built
 from rewriter.runtime_env import digest
 from rewriter.search import Candidate, Limits, Search, Searched, Step, replay, retrace, simplify
 from rewriter.strategy import BACKTRACKING, STRATEGIES, Strategy
 from rewriter.target import Target, choose_target
+from rewriter.triton.compile import LEAST_ARCHITECTURE, Architecture, compiler_is_here
+from rules_db.exchange import format_rule, parse_rule
+from rules_db.interpreted import kernel_of_rule
 from rules_db.rule import Rule
 from rules_db.store import open_rules
 
@@ -41,6 +48,9 @@ __all__ = ["Fired", "Outcome", "optimize"]
 
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
+
+_OPINIONS = 3
+"""Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
@@ -50,7 +60,7 @@ ATTENDED = (
 )
 """Said of a result that rests on the assumption."""
 
-VERDICT_VERSION = 3
+VERDICT_VERSION = 4
 """Part of the key of cached verdicts; raise it when import, matching or search change what a recorded move means."""
 
 
@@ -82,6 +92,9 @@ def optimize(
     deterministic: bool = False,
     strategy: str = BACKTRACKING.name,
     reuse_layers: bool = True,
+    kernels: bool = True,
+    architectures: Sequence[Architecture] | None = None,
+    kernels_folder: Path | None = None,
     progress: Progress = _silent,
 ) -> Outcome:
     """Writes an equivalent, faster model, or the original where nothing is better.
@@ -106,6 +119,9 @@ def optimize(
         deterministic: nothing is measured and no clock is read, so that equal arguments write equal bytes.
         strategy: name of one of :data:`rewriter.strategy.STRATEGIES`.
         reuse_layers: repeated layers are searched once.
+        kernels: regions may become custom kernels, where the model is for a GPU.
+        architectures: to compile custom kernels for; default is the device's own, and PTX for those to come.
+        kernels_folder: where the custom kernels of the written model are kept for people to read.
         progress: called with a line of text now and then.
 
     Ctrl-C stops the search, the checks or the measurements: the best that is known to be right by then is written, or the
@@ -131,8 +147,14 @@ def optimize(
         deterministic,
         STRATEGIES[strategy],
         reuse_layers,
+        kernels,
+        None if architectures is None else tuple(architectures),
+        kernels_folder,
     )
-    return _Run(model, output, rules, cache, choose_target(provider, costs, device), options, progress).execute()
+    target = choose_target(provider, costs, device)
+    if (architectures is not None or kernels_folder is not None) and not (kernels and target.provider == "cuda"):
+        raise InputError("custom kernels are for GPUs: name one by --device, --costs or --provider cuda, without --no-kernels")
+    return _Run(model, output, rules, cache, target, options, progress).execute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,9 @@ class _Options:
     deterministic: bool
     strategy: Strategy
     reuse_layers: bool
+    kernels: bool
+    architectures: tuple[Architecture, ...] | None
+    kernels_folder: Path | None
 
     def digest(self) -> str:
         """Of all that a verdict depends on."""
@@ -158,7 +183,8 @@ class _Options:
         data = [hashlib.sha256(feed[name].tobytes()).hexdigest() for feed in self.data for name in sorted(feed)]
         assumed = (self.assume_finite, self.assume_attended)
         course = (self.budget, self.alpha, self.top, assumed, self.strategy.name, self.reuse_layers)
-        return digest(str(shapes), str(data), str(course))
+        kernels = (self.kernels, [str(architecture) for architecture in self.architectures or ()])
+        return digest(str(shapes), str(data), str(course), str(kernels))
 
 
 @dataclass(slots=True)
@@ -210,6 +236,7 @@ class _Run:
         self.runtime: frozenset[str] | None = None
         self.missing: dict[int, int] = {}
         self.oracle = RangeOracle({})
+        self.kernels: CustomKernels | None = None
         self.outcome.nodes_before = self.outcome.nodes_after = len(self.model.proto.graph.node)
         if self.budget > 0:
             self.rules = open_rules(rules) if rules is None or isinstance(rules, str) else list(rules)
@@ -217,6 +244,32 @@ class _Run:
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             self.store = ProfileStore((cache or default_profile_path()) if self.measures else None, target.environment)
             self.store.preload(target.costs)
+            self.kernels = self.custom_kernels()
+
+    def custom_kernels(self) -> CustomKernels | None:
+        """``None`` where there can be none; where the user may not expect that, a note says why."""
+        options, target = self.options, self.target
+        if not options.kernels or target.provider != "cuda":
+            return None
+        reason = ""
+        if target.device.architecture < LEAST_ARCHITECTURE:
+            reason = f"they need a GPU of sm_{LEAST_ARCHITECTURE} or later"
+        elif target.here and not is_built():
+            reason = "the library that runs them was not built when onnx-superopt was installed, for want of a C compiler"
+        elif not compiler_is_here():
+            reason = "Triton is not installed"
+        if reason:
+            self.outcome.notes.append(f"no custom kernels: {reason}")
+            return None
+        architectures = options.architectures or default_architectures(target.device)
+        learned = learned_path() if self.measures else None
+        sizes = {name: size for name, size in self.sizes.items() if isinstance(size, int)}
+        strict = options.architectures is not None
+        kernels = CustomKernels(
+            target.device, self.store, sizes, self.rules, architectures, strict, learned, measures=self.measures
+        )
+        kernels.keep_as_given(self.model.graph)
+        return kernels
 
     def lap(self, name: str, since: float) -> float:
         now = time.monotonic()
@@ -245,6 +298,8 @@ class _Run:
                 self.finish(winner, key)
         finally:
             self.store.close()
+            if self.kernels is not None:
+                self.kernels.close()
         return self.outcome
 
     def verdict_key(self) -> str:
@@ -252,12 +307,11 @@ class _Run:
         costs = str(sorted(self.target.costs.items()))
         return digest(self.model.digest(), ids, self.options.digest(), self.target.environment, costs, str(VERDICT_VERSION))
 
-    def new_search(self, costs: CostModel | None = None) -> Search:
+    def new_search(self) -> Search:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
-        if costs is None:
-            deadline = self.began + self.budget / 2 if self.measures else -math.inf
-            target = self.target
-            costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
+        deadline = self.began + self.budget / 2 if self.measures else -math.inf
+        target = self.target
+        costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
         defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
         fold = Folder(self.model, self.model.graph).fold
         self.oracle = oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults, self.options.assume_attended)
@@ -269,7 +323,8 @@ class _Run:
         if self.options.deterministic:
             limits = Limits(alpha=self.options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
         else:
-            limits = Limits(alpha=self.options.alpha, seconds=self.budget / 2)
+            # What measures costs ends at half of the budget: some of that is for second opinions.
+            limits = Limits(alpha=self.options.alpha, seconds=min(0.4 * self.budget, max(self.left(), 1.0)))
         if self.runtime is None:
             self.runtime = runtime_directions(self.rules, self.store, self.target.provider)
         return Search(
@@ -280,6 +335,7 @@ class _Run:
             report,
             strategy=self.options.strategy,
             layouts=(layout_children,),
+            kernels=() if self.kernels is None else (self.kernels.children,),
             runtime_directions=self.runtime,
         )
 
@@ -295,14 +351,19 @@ class _Run:
         short = shorten(self.model.graph, search.depth, opaque_kind(self.model)) if self.options.reuse_layers else None
         graph = self.model.graph if short is None else short.graph
         searched = search.run(graph, banned)
-        for _ in range(2):
-            settled = searched.interrupted or not (self.measures and searched.better)
-            if settled or not costs.second_opinion(searched.start.executed.graph, searched.better[0].executed.graph):
+        for _ in range(_OPINIONS):
+            if searched.interrupted or not (self.measures and searched.better):
                 break
-            search = self.new_search(costs)
+            changed = costs.second_opinion(searched.start.executed.graph, searched.better[0].executed.graph)
+            searched, timed = self.with_times(searched, costs)
+            if not (changed or timed):
+                break
+            search = search.again(min(self.budget / 2, max(self.left(), 1.0)))
             searched = search.run(graph, banned)
+        searched, _ = self.with_times(searched, costs)
         outcome.expanded, outcome.generated = searched.expanded, searched.generated
-        outcome.measured_costs, outcome.estimated_costs = costs.measured, len(costs.estimated)
+        schedules = 0 if self.kernels is None else self.kernels.timed
+        outcome.measured_costs, outcome.estimated_costs = costs.measured + schedules, len(costs.estimated)
         outcome.predicted_before = outcome.predicted_after = search.start(self.model.graph).cost
         self.interrupted = searched.interrupted
         self.store.flush()
@@ -324,6 +385,23 @@ class _Run:
             outcome.notes.append("interrupted while searching: the best until then was checked numerically, not timed")
         self.lap("accept", now)
         return winner
+
+    def with_times(self, searched: Searched, costs: CostModel) -> tuple[Searched, bool]:
+        """Times kernels until those of the best candidate are known.
+
+        Returns:
+            what was found, in the order of what is known now and without kernels that do not work; whether any was timed.
+        """
+        timed = False
+        while self.kernels is not None and searched.better and not searched.interrupted:
+            self.progress(f"timing kernels: {self.kernels.timed} schedules so far")
+            if not self.kernels.tune(searched.better[0].graph, self.began + 0.6 * self.budget):
+                break
+            timed = True
+            known = [replace(c, cost=costs.total(c.executed.graph)) for c in searched.better if not self.refused_rules(c)]
+            known.sort(key=lambda c: (c.cost, len(c.moves)))
+            searched = replace(searched, better=tuple(c for c in known if c.cost < searched.start.cost))
+        return searched, timed
 
     def stop(self) -> Candidate | None:
         """After an interruption: the best candidate that is known to be right."""
@@ -391,7 +469,7 @@ class _Run:
             if trial is not None:
                 self.outcome.error_after = trial.error
                 return trial.candidate
-        self.outcome.message = "no candidate was numerically right: the original was written"
+        self.outcome.message = "no candidate was left that can be built and is numerically right: the original was written"
         return None
 
     def trials(self, search: Search, tried: Sequence[Candidate], acceptance: accept.Acceptance, folder: Path) -> list[_Trial]:
@@ -439,6 +517,8 @@ class _Run:
             else:
                 lifted = lift(search, short, candidate)
                 done, missing = lifted.candidate, lifted.missing
+                if any(move.gain <= 0 for move in done.moves):  # the whole model may weigh differently
+                    done = simplify(search, self.model.graph, done)
             if done.cost < start.cost and done.graph.digest not in digests:
                 digests.add(done.graph.digest)
                 self.missing[done.graph.digest] = missing
@@ -454,11 +534,15 @@ class _Run:
                 digests.add(candidate.graph.digest)
                 picked.append(candidate)
 
+        for candidate in searched.better if kernels_of(best.graph) else ():
+            if not kernels_of(candidate.graph):  # what kernels have to beat
+                add(simplify(search, graph, candidate))
+                break
         gains: dict[str, float] = {}
         for move in best.moves:
             gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
         for rule in sorted(gains, key=lambda r: (gains[r], r))[:_LEFT_OUT] if len(gains) > 1 else ():
-            add(replay(search, graph, [m for m in best.moves if m.direction.rule.id != rule]))
+            add(simplify(search, graph, replay(search, graph, [m for m in best.moves if m.direction.rule.id != rule])))
         kinds = {frozenset(m.direction.rule.id for m in c.moves) for c in picked}
         for candidate in searched.better[1:]:
             kind = frozenset(m.direction.rule.id for m in candidate.moves)
@@ -471,6 +555,8 @@ class _Run:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
         start = search.start(self.model.graph)
         candidate = self.without(search, candidate, self.quarantined)
+        while not self.compiled(candidate):
+            candidate = self.without(search, candidate, self.refused_rules(candidate))
         while candidate.moves and candidate.cost < start.cost:
             trial = self.evaluate(candidate, acceptance, folder)
             if isinstance(trial, _Trial):
@@ -511,6 +597,17 @@ class _Run:
             return candidate
         return simplify(search, self.model.graph, replay(search, self.model.graph, kept))
 
+    def compiled(self, candidate: Candidate) -> bool:
+        """Whether the custom kernels of a candidate are ready to be written; those that cannot be are refused from now on."""
+        problems = [] if self.kernels is None else self.kernels.attach(candidate.graph)
+        self.outcome.dropped += problems
+        return not problems
+
+    def refused_rules(self, candidate: Candidate) -> set[str]:
+        """Ids of a candidate's rules whose kernels cannot be used."""
+        rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
+        return {i for i, rule in rules.items() if self.kernels is not None and self.kernels.refusal(rule)}
+
     def evaluate(self, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | str:
         """Builds and runs a candidate; the reason where it cannot be built or does not run."""
         try:
@@ -546,7 +643,7 @@ class _Run:
                     return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
                 return [e for v in node.values for e in explain_node(search, start, v)]
         if asked == "all":
-            return list(explain_all(search, start))
+            return [*explain_all(search, start), *(() if self.kernels is None else self.kernels.explanations(search))]
         if any(rule.id.startswith(asked.rstrip("<>")) for rule in self.rules):
             return list(explain_rule(search, start, asked))
         raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
@@ -576,16 +673,20 @@ class _Run:
                 outcome.notes.append(
                     f"{missing} sites in repeated layers did not admit what the others did; they were left alone"
                 )
+            if self.kernels is not None:
+                self.kernels.learn(winner)
         self.write(graph, time.monotonic())
         if self.interrupted:
             return
         steps = [] if winner is None else [move.step(self.model.tables.key) for move in winner.moves]
         moves = [[step.direction.id, sorted(step.keys)] for step in steps]
+        built = {step.direction.rule.id: step.direction.rule for step in steps if kernel_of_rule(step.direction.rule) is not None}
         record = asdict(outcome)
         for volatile in ("model", "output", "seconds", "explanations", "cached_verdict"):
             del record[volatile]
         reached = None if winner is None else winner.graph.content_digest()
-        self.store.remember(key, json.dumps({"outcome": record, "moves": moves, "graph": reached}))
+        remembered = {"outcome": record, "moves": moves, "graph": reached}
+        self.store.remember(key, json.dumps({**remembered, "kernels": [*map(format_rule, built.values())]}))
 
     def reuse(self, remembered: str) -> bool:
         """Replays a remembered verdict; false where it is damaged or does not lead to the same graph any more."""
@@ -593,17 +694,18 @@ class _Run:
         try:
             record = json.loads(remembered)
             known, recorded, reached = record["outcome"], record["moves"], record["graph"]
+            built = [parse_rule(text) for text in record["kernels"]]
         except (ValueError, KeyError, TypeError):
             return False
         graph = self.model.graph
         if recorded:
             search = self.new_search()
-            directions = {d.id: d for d in search.directions}
+            directions = {d.id: d for d in (*search.directions, *(Direction(r, True, search.costs.provider) for r in built))}
             if any(rule not in directions for rule, _ in recorded):
                 return False
             steps = [Step(directions[rule], frozenset(keys)) for rule, keys in recorded]
             candidate = retrace(search, graph, steps, self.model.tables.key)
-            if candidate.graph.content_digest() != reached:
+            if candidate.graph.content_digest() != reached or (built and not self.compiled(candidate)):
                 return False
             graph = candidate.graph
         fresh = Outcome(
@@ -624,6 +726,11 @@ class _Run:
     def write(self, graph: Graph, now: float) -> None:
         self.progress("writing")
         self.outcome.nodes_after = save(self.model, graph, self.output)
+        self.outcome.kernels = len(kernels_of(graph))
+        if self.kernels is not None:
+            self.outcome.notes += self.kernels.notes
+            if self.options.kernels_folder is not None:
+                self.kernels.keep(graph, self.options.kernels_folder)
         self.lap("write", now)
         self.lap("total", self.began)
 

@@ -34,6 +34,7 @@ class Outcome:
         latency: beside the original under default settings, as a user runs it: the basis of the decision.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
+        kernels: custom kernels that the written model holds.
         message: why the original was kept, where it was.
     """
 
@@ -45,6 +46,7 @@ class Outcome:
     environment: str = ""
     nodes_before: int = 0
     nodes_after: int = 0
+    kernels: int = 0
     fired: list[Fired] = field(default_factory=list)
     latency: accept.Timing | None = None
     paired: accept.Timing | None = None

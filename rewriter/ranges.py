@@ -41,7 +41,7 @@ _CARRIERS = frozenset(
 """Operators that do not make a number beyond half the largest one any larger; a sum only if one operand holds such."""
 
 
-_ABSORBERS = frozenset({"Erf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
+_ABSORBERS = frozenset({"Erf", "IsInf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
 """Operators whose results are small whatever their operands."""
 
 _NORMALISATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})

@@ -12,7 +12,18 @@ from typing import Any
 
 import onnxruntime as ort
 
-__all__ = ["PROVIDERS", "ProviderError", "digest", "environment", "new_session", "pick_provider", "usable_providers"]
+from rewriter.runtime import is_built, register
+
+__all__ = [
+    "PROVIDERS",
+    "ProviderError",
+    "digest",
+    "environment",
+    "gpu_architecture",
+    "new_session",
+    "pick_provider",
+    "usable_providers",
+]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -47,8 +58,13 @@ def _cuda_device_present() -> bool:
 def new_session(
     model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int = 0
 ) -> Any:
-    """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise)."""
+    """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
+
+    On the CUDA provider custom kernels run where the library for them was built, else their bodies.
+    """
     options = ort.SessionOptions()
+    if provider == "cuda" and is_built():
+        register(options)
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     level = ort.GraphOptimizationLevel
@@ -81,17 +97,30 @@ def environment(provider: str) -> str:
 
 def _gpu_name() -> str:
     """The first GPU's name and the driver's version."""
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        told = []
+    told = _asked_of_gpu("name,driver_version")
     if told:
-        return ", driver ".join(part.strip() for part in told[0].split(","))
+        return ", driver ".join(part.strip() for part in told.split(","))
     try:
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except OSError:
         return "CUDA device"
+
+
+@functools.cache
+def gpu_architecture() -> int:
+    """The first GPU's compute capability as one number, such as 90; 0 where it is not told."""
+    major, _, minor = _asked_of_gpu("compute_cap").partition(".")
+    return 10 * int(major) + int(minor) if major.isdecimal() and minor.isdecimal() else 0
+
+
+def _asked_of_gpu(fields: str) -> str:
+    """What the driver's tool tells of the first GPU; empty where there is none."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told[0].strip() if told else ""
 
 
 def digest(*parts: str) -> str:

@@ -9,25 +9,30 @@ found once, too. :mod:`rewriter.regions` makes the work independent of the numbe
 
 from __future__ import annotations
 
+import gc
 import heapq
 import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
 from mugraph.graph import Definition, Graph, Node
+from mugraph.onnx_sizes import check_sizes
 from mugraph.ops import NotExpressible, get_operator
+from mugraph.shape import SymDim
 from rewriter.apply import plan_match, substitute_match
 from rewriter.cost.model import CostModel
-from rewriter.executed import Change, Executed, Runtime, live_values, reach, unshared
+from rewriter.executed import Change, Executed, Runtime, live_values, reach, readers_within, unshared
 from rewriter.layouts import wraps
-from rewriter.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
+from rewriter.match import Direction, Match, Matcher, NoMatch, RootMatch, compile_rules
 from rewriter.ranges import RangeOracle
-from rewriter.strategy import BACKTRACKING, Kind, Strategy, is_layout_rule
+from rewriter.strategy import BACKTRACKING, Kind, Strategy, brings_movements, cancels_movements, is_layout_rule
 from rules_db.rule import Rule
 
 __all__ = [
@@ -63,10 +68,16 @@ class Limits:
     seconds: float = 60.0
     expansions: int = 2000
     patience: int = 24
-    noise: float = 0.15
+    noise: float = 0.04
 
+
+_EXCLUDED = 8
+"""Most improving moves, of those that others exclude, that are given the first turn in a candidate of their own."""
 
 _READS = " <- "
+
+_ALLOCATIONS = 50_000
+"""Objects made between two collections during a search."""
 
 
 def site_key(match: Match, key: Callable[[int], str]) -> str:
@@ -189,14 +200,29 @@ class Search:
 
     def _use(self, directions: Sequence[Direction]) -> None:
         self.directions = list(directions)
-        self.index = RootIndex(self.directions)
+        self.matcher = Matcher(self.directions)
+        self.cancelling = [d for d in self.directions if cancels_movements(d)]
+        self.bringing = {d.id for d in self.directions if brings_movements(d)}
         self.depth = max((d.depth for d in self.directions), default=0)
+        self.readers = readers_within(self.directions)
         self._kinds: dict[str, Kind] = {}
         self._starts: dict[int, Candidate] = {}
         self._narrow: dict[frozenset[str], Search] = {}
-        self._single: dict[int, tuple[RootMatch, Match]] = {}
-        self._joined: dict[tuple[object, ...], tuple[list[list[RootMatch]], list[Match]]] = {}
         self._sites: dict[int, _Site] = {}
+
+    def again(self, seconds: float) -> Search:
+        """The same search with prices asked anew; where rules match and what that redefines is known already.
+
+        Args:
+            seconds: wall-clock budget.
+        """
+        other = copy(self)
+        other.limits, other._prices, other._starts = replace(self.limits, seconds=seconds), {}, {}
+        other.runtime = self.runtime.again(other.cost)
+        other._narrow = {ids: copy(narrow) for ids, narrow in self._narrow.items()}
+        for narrow in other._narrow.values():
+            narrow._prices, narrow.runtime, narrow._starts, narrow._narrow = other._prices, other.runtime, {}, {}
+        return other
 
     def only(self, directions: Iterable[Direction]) -> Search:
         """The search that knows these directions alone."""
@@ -235,8 +261,9 @@ class Search:
         course = _Course(self, graph, began + self.limits.seconds, banned)
         interrupted = False
         try:
-            for kinds in self.strategy.phases:
-                course.phase(kinds)
+            with _rare_collections():
+                for kinds in self.strategy.phases:
+                    course.phase(kinds)
         except KeyboardInterrupt:
             course.stopped, interrupted = "interrupted; the best so far was kept", True
         better = sorted(course.better, key=lambda c: (c.cost, len(c.moves)))
@@ -261,26 +288,21 @@ class Search:
             kinds: the kinds of moves to try.
         """
         improving: list[tuple[float, list[Match]]] = []
+        cancelling = [d for d in self.cancelling if d.rule.id not in banned and self.kind(d) in kinds]
         for look, matches in self.group(candidate, banned, kinds=kinds).items():
             if time.monotonic() > deadline:
                 return
             if self.layouts and wraps(matches[0].direction):
                 continue  # alone it only adds transpositions; the generators take it where several pay together
-            child = self.take(candidate, matches, slack, same_look=isinstance(look, tuple))
+            child = self.tried(candidate, matches, slack, cancelling, same_look=isinstance(look, tuple))
             if child is None:
                 continue
-            if child.moves[-1].gain > 0:
-                improving.append((child.moves[-1].gain, matches))
+            if child.cost < candidate.cost:
+                improving.append((candidate.cost - child.cost, matches))
             yield child
         if len(improving) > 1:
             improving.sort(key=lambda item: -item[0])
-            current = candidate
-            for _, matches in improving:
-                valid = [m for m in matches if m.still_holds(current.graph)]
-                following = self.take(current, valid, 0.0) if valid else None
-                if following is not None and following.cost < current.cost:
-                    current = following
-            yield current
+            yield from self._in_turn(candidate, [matches for _, matches in improving], slack, cancelling)
         # Layouts and kernels are chosen for what rules cannot improve: their saving would push all that rules still could make
         # of the candidate beyond alpha.
         generators = (self.layouts if Kind.LAYOUT in kinds else ()) + (self.kernels if Kind.SUBSTITUTION in kinds else ())
@@ -290,6 +312,30 @@ class Search:
                     yield child
                 if time.monotonic() > deadline:
                     return
+
+    def _in_turn(
+        self, candidate: Candidate, moves: Sequence[list[Match]], slack: float, cancelling: Sequence[Direction]
+    ) -> Iterator[Candidate]:
+        """The candidate after all moves that still improve it in their turn; and one more for each of the first that then did
+        not, in which it has the first turn: moves may exclude each other."""
+        current, excluded = self._taken(candidate, moves, slack, cancelling)
+        yield current
+        for first in excluded[:_EXCLUDED]:
+            yield self._taken(candidate, [first, *(move for move in moves if move is not first)], slack, cancelling)[0]
+
+    def _taken(
+        self, candidate: Candidate, moves: Sequence[list[Match]], slack: float, cancelling: Sequence[Direction]
+    ) -> tuple[Candidate, list[list[Match]]]:
+        """The candidate after all moves that still improve it in their turn, and the other moves."""
+        current, others = candidate, []
+        for matches in moves:
+            valid = [m for m in matches if m.still_holds(current.graph)]
+            following = self.tried(current, valid, slack, cancelling) if valid else None
+            if following is not None and following.cost < current.cost:
+                current = following
+            else:
+                others.append(matches)
+        return current, others
 
     def kind(self, direction: Direction) -> Kind:
         """Whether a direction is a substitution or a layout move."""
@@ -304,7 +350,7 @@ class Search:
         only: Direction | None = None,
         kinds: frozenset[Kind] = frozenset(Kind),
     ) -> Mapping[object, list[Match]]:
-        """The candidate's matches by what they look like: rule, operand types and constants.
+        """The candidate's matches by what they look like: rule, operand types and constants, and what the runtime fuses there.
 
         A rule that matches places of several looks is also one group for all of them: some savings (a factor absorbed by
         every product that reads it) come only with the last place.
@@ -320,10 +366,11 @@ class Search:
         for direction, parts in sorted(partial.items(), key=lambda item: item[0].id):
             if direction.rule.id in banned or (len(kinds) < len(Kind) and self.kind(direction) not in kinds):
                 continue
-            matches = self._join(direction, parts)
+            matches = self.matcher.join(direction, parts)
             looks: dict[object, list[Match]] = {}
             for match in matches:
-                looks.setdefault(self._site(match, candidate.graph).look, []).append(match)
+                look = (self._site(match, candidate.graph).look, candidate.executed.around(match.values))
+                looks.setdefault(look, []).append(match)
             groups.update(looks)
             if len(looks) > 1:
                 groups[direction.id] = matches
@@ -333,20 +380,6 @@ class Search:
         """A direction's matches, whatever they look like."""
         groups = self.group(candidate, only=direction)
         return groups.get(direction.id) or next(iter(groups.values()), [])
-
-    def _join(self, direction: Direction, parts: list[list[RootMatch]]) -> list[Match]:
-        """As :func:`rewriter.match.join`; the same objects where a candidate inherits the partial matches."""
-        if len(parts) == 1:
-            found = []
-            for hit in parts[0]:
-                if id(hit) not in self._single:
-                    self._single[id(hit)] = (hit, next(join(direction, [[hit]])))
-                found.append(self._single[id(hit)][1])
-            return found
-        key = (direction.id, *(tuple(map(id, part)) for part in parts))
-        if key not in self._joined:
-            self._joined[key] = (parts, list(join(direction, parts)))
-        return self._joined[key][1]
 
     def _site(self, match: Match, graph: Graph) -> _Site:
         site = self._sites.get(id(match))
@@ -364,15 +397,19 @@ class Search:
         return site.plan if isinstance(site.plan, NoMatch) else substitute_match(match, graph, site.plan)
 
     def _written(self, match: Match, graph: Graph, plan: dict[int, Definition] | NoMatch) -> dict[int, Definition] | NoMatch:
-        """The plan, unless the model's opset has no form for an operator that it brings."""
+        """The plan, unless an operator that it brings has no form in the model's opset, or needs a size that nothing tells."""
         tables, bound = graph.tables, set(match.binding.values())
+        told = [type_ for v in graph.inputs if (type_ := tables.types[v]) is not None]
         stack = [] if isinstance(plan, NoMatch) else [node for node, _ in plan.values()]
         while stack:
             node = stack.pop()
             types = [type_ for v in node.inputs if (type_ := tables.types[v]) is not None]
             try:
                 if node.origin is None and not node.is_opaque:
-                    get_operator(node.op).to_onnx(node.attrs, types, self.costs.opset)
+                    form = get_operator(node.op).to_onnx(node.attrs, types, self.costs.opset)
+                    for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
+                        computed = (tuple(entries) for entries in tables.sizes.values() if entries.ndim == 1)
+                        check_sizes(dims, [*told, *types], computed, self.costs.opset)
             except NotExpressible as problem:
                 return NoMatch(str(problem), match.values[0])
             stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
@@ -387,6 +424,13 @@ class Search:
             slack: microseconds by which the result may be dearer than the candidate.
             same_look: all sites are of one look (:meth:`group`).
         """
+        taken = self._take(candidate, matches, slack, same_look)
+        return None if taken is None else self._judged(candidate, *taken)
+
+    def _take(
+        self, candidate: Candidate, matches: Sequence[Match], slack: float, same_look: bool = False
+    ) -> tuple[Candidate, Change] | None:
+        """As :meth:`take`, at its full saving however small; and how what is executed changes."""
         graph, executed = candidate.graph, candidate.executed
         done: list[Match] = []
         changed = set(candidate.changed) if candidate.found is None else set()
@@ -419,18 +463,67 @@ class Search:
             executed, change = self.runtime.follow(executed, graph, redefined, plain)
             total = Counter(total)
             total.update(change)
-        # Nodes of one signature on both sides cancel: only what really differs is subject to the noise of measuring.
-        balance: Counter[tuple[str, float]] = Counter()
-        for node, count in total.items():
-            balance[node.op, self.cost(executed.graph, node)] -= count
-        gain = math.fsum(price * count for (_, price), count in balance.items())
-        lost = math.fsum(price * count for (_, price), count in balance.items() if count > 0)
-        # A layout is chosen as a whole, with its transpositions: it is that saving that noise is held against.
-        if 0 < gain < self.limits.noise * lost and not wraps(done[0].direction):
-            gain = 0.0
+        gain = -self._sum(self.cost, executed.graph, total)
         move = Move(done[0].direction, tuple(done), gain)
         inherited = candidate.inherited if candidate.found is None else candidate.found
-        return Candidate(graph, executed, candidate.cost - gain, (*candidate.moves, move), inherited, frozenset(changed))
+        child = Candidate(graph, executed, candidate.cost - gain, (*candidate.moves, move), inherited, frozenset(changed))
+        return child, total
+
+    def _judged(self, before: Candidate, after: Candidate, change: Change) -> Candidate:
+        """A candidate at the cost of the one before it, where what it saves is lost in the noise of measuring.
+
+        Args:
+            before: an ancestor.
+            after: what came of it by a move and by others that follow from that.
+            change: how what is executed differs between them.
+        """
+        # Nodes of one signature on both sides cancel: only what really differs is subject to noise.
+        balance: Counter[tuple[str, float]] = Counter()
+        for node, count in change.items():
+            balance[node.op, self.cost(after.executed.graph, node)] -= count
+        gain = math.fsum(price * count for (_, price), count in balance.items())
+        lost = math.fsum(price * count for (_, price), count in balance.items() if count > 0)
+        moves, first = after.moves, len(before.moves)
+        # A layout is chosen as a whole, with its transpositions: it is that saving that noise is held against.
+        if 0 < gain < self.limits.noise * lost and not wraps(moves[first].direction):
+            moves = (*moves[:first], replace(moves[first], gain=moves[first].gain - gain), *moves[first + 1 :])
+            gain = 0.0
+        return replace(after, cost=before.cost - gain, moves=moves)
+
+    def tried(
+        self,
+        candidate: Candidate,
+        matches: Sequence[Match],
+        slack: float,
+        cancelling: Sequence[Direction],
+        same_look: bool = False,
+    ) -> Candidate | None:
+        """As :meth:`take`, with all that the move makes possible of what only cancels movements and costs nothing.
+
+        A rule brings the transpositions that it needs; what they cost beside those that were there shows only then. The saving
+        is held against noise as a whole.
+
+        Args:
+            cancelling: directions that may follow.
+        """
+        taken = self._take(candidate, matches, slack, same_look)
+        if taken is None:
+            return None
+        child, change = taken
+        if not cancelling or child.moves[-1].direction.id not in self.bringing:
+            return self._judged(candidate, child, change)
+        narrow = self.only(cancelling)
+        current = replace(child, inherited=Map())
+        changed, total = set(child.changed), Counter(change)
+        while True:
+            steps = (narrow._take(current, group, 0.0) for group in narrow.group(current).values())
+            following = [step for step in steps if step is not None and step[0].cost <= current.cost * (1 + 1e-9)]
+            if not following:
+                break
+            current, change = min(following, key=lambda step: step[0].cost)
+            changed.update(current.changed)
+            total.update(change)
+        return self._judged(candidate, replace(current, inherited=child.inherited, changed=frozenset(changed), found=None), total)
 
     @staticmethod
     def _sum(price: Callable[[Graph, Node], float], graph: Graph, change: Change) -> float:
@@ -458,14 +551,27 @@ class Search:
         """The candidate's matches of single pattern outputs."""
         if candidate.found is None:
             graph, updated = candidate.graph, candidate.inherited.mutate()
-            for value in sorted(reach(graph, candidate.changed, self.depth)):
-                found = tuple(find_root_matches(graph, self.index, value)) if graph.is_live(value) else ()
+            for value in sorted(reach(graph, candidate.changed, self.depth, self.readers)):
+                found = self.matcher.at(graph, value) if graph.is_live(value) else ()
                 if found:
                     updated[value] = found
                 elif value in updated:
                     del updated[value]
             candidate.found = updated.finish()
         return candidate.found
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Spares the garbage collector what a search keeps: candidates hold many objects, and hardly any are in cycles."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class _Course:

@@ -11,9 +11,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mugraph.node import Term, walk
+from rewriter.match import Direction
 from rules_db.rule import Rule, Side
 
-__all__ = ["BACKTRACKING", "GREEDY", "LAYOUTS", "SEQUENTIAL", "STRATEGIES", "SUBSTITUTIONS", "Kind", "Strategy", "is_layout_rule"]
+__all__ = [
+    "BACKTRACKING",
+    "GREEDY",
+    "LAYOUTS",
+    "SEQUENTIAL",
+    "STRATEGIES",
+    "SUBSTITUTIONS",
+    "Kind",
+    "Strategy",
+    "brings_movements",
+    "cancels_movements",
+    "is_layout_rule",
+]
 
 
 class Kind(StrEnum):
@@ -61,6 +74,21 @@ STRATEGIES: Mapping[str, Strategy] = {s.name: s for s in (BACKTRACKING, GREEDY, 
 
 _MOVEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that only say where entries lie."""
+
+
+def _operators(side: Side) -> list[str]:
+    return [term.op for term in walk(side) if term.inputs]
+
+
+def brings_movements(direction: Direction) -> bool:
+    """Whether a replacement says where entries lie: what stands beside it may cancel that."""
+    return not _MOVEMENTS.isdisjoint(_operators(direction.replacement))
+
+
+def cancels_movements(direction: Direction) -> bool:
+    """Whether a direction makes a chain of movements shorter and does nothing else."""
+    before, after = _operators(direction.pattern), _operators(direction.replacement)
+    return _MOVEMENTS.issuperset((*before, *after)) and len(after) < len(before)
 
 
 def _plain(operator: str) -> str:

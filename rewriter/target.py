@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnxruntime as ort
 
 from rewriter.cost import Device, ProfileError, default_device, get_device, read_table
 from rewriter.reference import InputError
-from rewriter.runtime_env import environment, pick_provider, usable_providers
+from rewriter.runtime_env import environment, gpu_architecture, pick_provider, usable_providers
 
 __all__ = ["Target", "choose_target"]
 
@@ -42,7 +42,7 @@ def choose_target(provider: str, costs: Path | None, device: str | None) -> Targ
     """Resolves the options that name a device; refuses a table of another onnxruntime or provider by name."""
     if costs is None and device is None:
         provider = pick_provider(provider)
-        return Target(environment(provider), provider, default_device(provider), True, {})
+        return Target(environment(provider), provider, _device_here(provider), True, {})
     try:
         roofline = get_device(device) if device is not None else None
     except KeyError as problem:
@@ -59,8 +59,14 @@ def choose_target(provider: str, costs: Path | None, device: str | None) -> Targ
                 "measure again with this version or install that one"
             )
         here = table.provider in usable_providers() and table.environment == environment(table.provider)
-        default = default_device(table.provider)
+        default = _device_here(table.provider) if here else default_device(table.provider, table.environment)
         target = Target(table.environment, table.provider, roofline or default, here, table.costs)
     if provider not in ("auto", target.provider):
         raise ProfileError(f"{costs or device}: is about provider {target.provider}, not {provider}; leave --provider out")
     return target
+
+
+def _device_here(provider: str) -> Device:
+    """The named device that this machine has, or the usual one, with the architecture of the GPU that is here."""
+    device = default_device(provider, environment(provider))
+    return replace(device, architecture=gpu_architecture() or device.architecture) if provider == "cuda" else device

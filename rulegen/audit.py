@@ -18,12 +18,12 @@ from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term
 from mugraph.shape import DataType, ShapeError, TensorType, Undecided, concrete
-from rulegen.candidates import Candidate, FloatVerdict, float_test, repeat_halves, symbols_of
-from rulegen.certify.refute import assignments, random_input, same_residues, specialise
+from rulegen.candidates import Candidate, FloatVerdict, float_test, symbols_of
+from rulegen.certify.refute import arrange, assignments, random_input, same_residues, specialise
 from rulegen.certify.second import z3check
 from rules_db.axioms import Axiom, load_axioms
 from rules_db.check import MALFORMED, check
-from rules_db.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.rule import FloatClass, Rule
 from rules_db.store import Entry
@@ -236,7 +236,7 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
             where = ", ".join(f"{name}:{type_}" for name, type_ in types.items())
             runs += 1
             problem = _floats(pairs, types, generator, about_values)
-            if not problem and not only_real and not any(c.predicate == "repeats" for c in about_values):
+            if not problem and not only_real and not any(c.predicate in ENTRY_PREDICATES for c in about_values):
                 problem = _fields(pairs, types, generator, seed, turn)
             if problem:
                 return runs, f"{problem} at {where}"
@@ -251,13 +251,13 @@ def _floats(
     generator: np.random.Generator,
     about: Sequence[Condition],
 ) -> str | None:
-    positive = any(c.predicate != "repeats" for c in about)
+    positive = any(c.predicate not in ENTRY_PREDICATES for c in about)
     inputs: dict[str, np.ndarray] = {}
     for name, type_ in types.items():
         drawn = generator.standard_normal(concrete(type_.shape))
         inputs[name] = drawn > 0 if type_.dtype == DataType.BOOL else np.abs(drawn) + 0.1 if positive else drawn
     try:
-        values = evaluate([term for pair in pairs for term in pair], Real(), repeat_halves(inputs, about))
+        values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
     except Unsupported:
         return None
     for number, (source, target) in enumerate(pairs):

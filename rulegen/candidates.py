@@ -7,6 +7,7 @@ program alone could become without the other's variables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term, substitute, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from rulegen.certify import refute
+from rulegen.certify.refute import arrange
 from rulegen.enumerate import Enumeration, dim_sizes
 from rulegen.fingerprint import mix
 from rules_db.condition import Condition
@@ -31,7 +33,6 @@ __all__ = [
     "candidate_types",
     "float_test",
     "multi_output_pairs",
-    "repeat_halves",
     "retest",
     "single_pairs",
     "symbols_of",
@@ -235,19 +236,8 @@ _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}
 _CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ReduceSum", "ReduceMean", "Softmax", "AveragePool", "GlobalAveragePool"})
 
 
-def repeat_halves(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    """Inputs for which conditions ``repeats`` of variables hold: the second half of an axis is the first again."""
-    repeated = dict(inputs)
-    for condition in conditions:
-        if condition.predicate == "repeats" and isinstance(condition.arguments[0], Term) and condition.arguments[0].is_var:
-            name, axis = condition.arguments[0].name, int(condition.arguments[1])  # type: ignore[arg-type]
-            half = np.split(repeated[name], 2, axis)[0]
-            repeated[name] = np.concatenate([half, half], axis)
-    return repeated
-
-
 def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    """Inputs of float64: ``normal``, ``positive``, or ``special``, normal with some NaN."""
+    """Inputs of float64: ``normal``, ``positive``, or normal with some NaN (``special``) or infinities (``infinite``)."""
     generator = np.random.default_rng([seed, len(kind)])
     drawn: dict[str, np.ndarray] = {}
     for name, type_ in types.items():
@@ -260,6 +250,8 @@ def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], 
             value = np.abs(value) + 0.25
         elif kind == "special":
             value = np.where(generator.random(shape) < 0.3, np.nan, value)
+        elif kind == "infinite":
+            value = np.where(generator.random(shape) < 0.3, np.copysign(np.inf, value), value)
         drawn[name] = np.asarray(value)
     return drawn
 
@@ -268,7 +260,7 @@ def _worst(
     candidate: Candidate, kind: str, dtype: np.dtype, seed: int, sizes: Mapping[str, int], conditions: Sequence[Condition]
 ) -> float:
     """The worst relative error over the outputs; 0 is bit-identical, infinity says that NaN or infinity differ."""
-    inputs = repeat_halves(_draw(kind, candidate.types, sizes, seed), conditions)
+    inputs = arrange(_draw(kind, candidate.types, sizes, seed), conditions)
     drawn = {k: v if v.dtype == bool else v.astype(dtype) for k, v in inputs.items()}
     roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
     with np.errstate(all="ignore"):
@@ -297,8 +289,8 @@ def float_test(
     random inputs can be made to meet are met.
     """
     kinds = ["normal", "positive"]
-    if any(term.op == "IsNaN" for term in walk((*candidate.source, *candidate.target))):
-        kinds.append("special")
+    ops = {term.op for term in walk((*candidate.source, *candidate.target))}
+    kinds += [kind for op, kind in (("IsNaN", "special"), ("IsInf", "infinite")) if op in ops]
     errors: dict[tuple[str, np.dtype], float] = {}
     for kind in kinds:
         for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
@@ -321,14 +313,25 @@ def float_test(
     return FloatVerdict(float_class, error32, error16, guarded)
 
 
+_MOST_ENTRIES = 2**18
+"""Of an input: products of half-precision matrices take half a minute for ten times as many."""
+
+
 def _float_sizes(candidate: Candidate, symbols: Sequence[str], draw: int) -> dict[str, int]:
     """Sizes of a model's order rather than the tiniest: rounding shows, and a matrix product still takes microseconds.
 
-    Images stay small: their convolutions have a factor for every dimension.
+    Images stay small: their convolutions have a factor for every dimension. So do inputs whose dimensions are products.
     """
-    images = any(type_.rank > 3 for type_ in candidate.types.values())
     names = (*symbols, *sorted(dim_symbols((*candidate.source, *candidate.target)) - set(symbols)))
-    return {name: 3 + size if images else 7 + 5 * size for name, size in dim_sizes(names, draw).items()}
+    small = dim_sizes(names, draw)
+    large = {name: 7 + 5 * size for name, size in small.items()}
+    images = any(type_.rank > 3 for type_ in candidate.types.values())
+    entries = max((_entries(type_, large) for type_ in candidate.types.values()), default=0)
+    return {name: 3 + size for name, size in small.items()} if images or entries > _MOST_ENTRIES else large
+
+
+def _entries(type_: TensorType, sizes: Mapping[str, int]) -> int:
+    return math.prod(int(str(evaluate_dim(d, sizes))) for d in type_.shape)
 
 
 def symbols_of(types: Mapping[str, TensorType]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ must be compared again, as fingerprints do.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mugraph.interp import infer_types
@@ -20,24 +21,49 @@ from rules_db.rule import Side
 __all__ = ["lift"]
 
 
+_VECTOR = 8
+"""Entries that a kernel loads at once."""
 _MOST_FACTORS = 5
 """Of so many factors of a dimension all orders are tried."""
 
 
 class _Sizes(Dimensions):
-    """Dimensions that know the size that each symbol has in the model."""
+    """Dimensions that know the size that each symbol has in the model.
 
-    def __init__(self) -> None:
+    Args:
+        alike: what is equally large in the model is one symbol.
+    """
+
+    def __init__(self, alike: bool = False) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
+        self._known: dict[int, Dim] | None = {} if alike else None
 
     def sized(self, size: Dim) -> Dim:
         """A symbol of this size; 1 and what is symbolic already stay."""
         if not isinstance(size, int) or size <= 1:
             return size
+        if self._known is not None and size in self._known:
+            return self.resolve(self._known[size])
         symbol = self.fresh()
         self.sizes[str(symbol)] = size
+        if self._known is not None:
+            self._known[size] = symbol
         return symbol
+
+    def equal(self, a: Dim, b: Dim) -> None:
+        """As of any dimensions; of two products factors of one size are equal, as repeated heads of keys and values are."""
+        a, b = self.resolve(a), self.resolve(b)
+        own, other = _factors(a), _factors(b)
+        shared = own & other
+        left, right = (sorted((own - shared).elements()), sorted((other - shared).elements()))
+        if len(left) == len(right) > 1:
+            by_size = [{self.sizes[name]: symbol(name) for name in side} for side in (left, right)]
+            if by_size[0].keys() == by_size[1].keys() and len(by_size[0]) == len(left):
+                for size, factor in by_size[0].items():
+                    super().equal(factor, by_size[1][size])
+                return
+        super().equal(a, b)
 
     def value(self, dim: Dim) -> int:
         found = evaluate_dim(dim, self.sizes)
@@ -126,6 +152,13 @@ class _Sizes(Dimensions):
         raise ShapeError(f"a cut at {at} of {size}")
 
 
+def _factors(dim: Dim) -> Counter[str]:
+    """The symbols of a product, with their powers; nothing of what is no product of symbols."""
+    if not isinstance(dim, SymDim) or len(dim.terms) != 1 or dim.terms[0][1] != 1:
+        return Counter()
+    return Counter(dict(dim.terms[0][0]))
+
+
 def _product(sizes: Sequence[int]) -> int:
     total = 1
     for size in sizes:
@@ -133,14 +166,16 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def lift(roots: Side, types: Mapping[str, TensorType]) -> tuple[Side, dict[str, TensorType]] | None:
+def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> tuple[Side, dict[str, TensorType]] | None:
     """The program with symbols for its sizes; ``None`` where they cannot be told apart.
 
     Args:
         roots: outputs of a program.
         types: of its variables; all sizes are numbers.
+        alike: whether what is equally large is one symbol, and what is a multiple of a vector's length is so for all sizes:
+            runtimes have operators for such sizes alone.
     """
-    dims = _Sizes()
+    dims = _Sizes(alike)
     shapes: dict[Term, Shape] = {}
     made: dict[Term, Term] = {}
     leaves: dict[str, Shape] = {}
@@ -157,6 +192,8 @@ def lift(roots: Side, types: Mapping[str, TensorType]) -> tuple[Side, dict[str, 
                 made[term] = Term(term.op, attrs, tuple(made[i] for i in term.inputs), term.out)
                 shapes[term] = output_shape(dims, made[term], [dims.resolved(shape) for shape in operands])
         names = readable_symbols([dims.resolve(d) for shape in leaves.values() for d in shape], set())
+        if alike:
+            names = {name: dim * _VECTOR if dims.sizes[name] % _VECTOR == 0 else dim for name, dim in names.items()}
         symbolic = {
             name: TensorType(types[name].dtype, tuple(evaluate_dim(dims.resolve(d), names) for d in shape))
             for name, shape in leaves.items()

@@ -28,8 +28,8 @@ from rulegen.attributes import generalise_attrs, generalise_numbers
 from rulegen.audit import try_out
 from rulegen.candidates import Candidate, float_test, symbols_of
 from rulegen.certify import Prover
-from rulegen.certify.refute import assignments, specialise
-from rulegen.cuts import Cone, Cutting, cones
+from rulegen.certify.refute import assignments, causal_mask, specialise
+from rulegen.cuts import Cone, Cutting, cones, whole
 from rulegen.grow import GENERATOR_VERSION, readable
 from rulegen.lifting import lift
 from rulegen.normalise import Normaliser
@@ -85,30 +85,46 @@ def mine(
         seed: of all random inputs.
         progress: called with the number of models done and that of all.
     """
-    miner = _Miner(seed)
+    miner, seen = _Miner(seed), set[object]()
     for count, (name, graph) in enumerate(models.items(), 1):
-        found = sorted(_lifted(cones(graph, limits)), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
+        pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
+        found = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
         for cone in found:
             miner.look_at("-".join(name.split()), cone)
         progress(count, len(models))
     return miner.mining
 
 
-def _lifted(found: Iterable[Cone]) -> Iterator[Cone]:
-    """Distinct cones with symbols for their sizes and the usual numbers in place of rounded ones."""
-    seen: set[object] = set()
+def _all_of(graph: Graph, limits: Cutting) -> Iterator[Cone]:
+    """A small model as one cone, of however many operators."""
+    values = {v for node in graph.nodes() for v in (*node.inputs, *node.values)}
+    if all(graph.type(v) is not None for v in values) and not any(node.is_opaque for node in graph.nodes()):
+        cone = whole(graph)
+        if len(cone.types) <= limits.leaves and len(cone.roots) <= limits.outputs:
+            yield cone
+
+
+def _lifted(found: Iterable[Cone], seen: set[object]) -> Iterator[Cone]:
+    """Distinct cones with symbols for their sizes and the usual numbers in place of rounded ones.
+
+    Args:
+        found: the cones of a model.
+        seen: what was met before, in other models as well; in float16 it is the same once more.
+    """
     lifted: set[object] = set()
     for cone in found:
-        if (key := _key(cone)) in seen:
+        roots = tuple(snapped(root) for root in cone.roots)
+        key = _key(Cone(_sampled(roots), _of_one_type(roots, cone.types)))
+        if key in seen:
             continue
         seen.add(key)
-        roots = tuple(snapped(root) for root in cone.roots)
-        made = lift(roots, cone.types)
-        if made is not None:
-            general = Cone(_sampled(made[0]), _of_one_type(*made))
-            if (key := _key(general)) not in lifted:
-                lifted.add(key)
-                yield general
+        for alike in (False, True) if causal_masks(cone) else (False,):
+            made = lift(roots, cone.types, alike)
+            if made is not None:
+                general = Cone(_sampled(made[0]), _of_one_type(*made))
+                if (key := _key(general)) not in lifted:
+                    lifted.add(key)
+                    yield general
 
 
 def _of_one_type(roots: Side, types: dict[str, TensorType]) -> dict[str, TensorType]:
@@ -228,7 +244,7 @@ class _Supply:
             return self.axes
         if name in ("num_heads", "kv_num_heads"):
             return (0, *self.sizes)
-        if name in ("bias", "sum", "interleaved"):
+        if name in ("bias", "sum", "interleaved", "rotary_interleaved"):
             return (False, True)
         if name == "approximate":
             return ("none", "tanh")
@@ -259,6 +275,8 @@ def _supply(roots: Side, types: Mapping[Term, TensorType]) -> _Supply:
 
 _UNTYPED = frozenset({"epsilon", "scale", "alpha", "beta"})
 """Attributes that no type depends on."""
+_COUNTING = frozenset({"bias", "sum", "present"})
+"""Attributes that say how many outputs there are; of an operator without such the first alone may be asked for."""
 _POSITIONS = "Positions"
 """The operator that gives the positions of a sequence."""
 _Operand = tuple[Term, TensorType]
@@ -273,9 +291,9 @@ def _applications(cone: Cone, supply: _Supply, wanted: Sequence[TensorType]) -> 
     reshaped = len(cone.roots) == 1 and cone.roots[0].op == "Reshape"
     choices = list(_operands(cone, supply))
     for template in _templates():
-        if (len(wanted) > 1) != (template.outputs != (0,)):
-            continue
         names = [name for name, _ in template.attrs]
+        if (len(wanted) > 1) != (template.outputs != (0,)) and (len(wanted) > 1 or not _COUNTING.isdisjoint(names)):
+            continue
         values = [supply.of(name) if isinstance(value, AttrVar) else (value,) for name, value in template.attrs]
         typing = [given[:1] if name in _UNTYPED else given for name, given in zip(names, values, strict=True)]
         free = [(name, given) for name, given in zip(names, values, strict=True) if name in _UNTYPED]
@@ -289,6 +307,7 @@ def _applications(cone: Cone, supply: _Supply, wanted: Sequence[TensorType]) -> 
                     outputs = get_operator(template.op).types(attrs, [type_ for _, type_ in operands])
                 except (ShapeError, Undecided, LookupError, TypeError, ValueError):
                     continue
+                outputs = outputs[: len(wanted)]
                 whole = list(outputs) == list(wanted)
                 apart = None if whole or _POSITIONS not in {t.op for t, _ in operands} else _apart(outputs, wanted)
                 reshapes = reshaped and template.op not in _PRODUCTS and _reshapes(outputs, wanted)
@@ -310,7 +329,7 @@ def _of_ranks(template: _Template, kinds: tuple[tuple[DataType, int], ...]) -> b
     trial = _Supply((1.0,), (2, 8), (-1,), ())
     values = [trial.of(name) if isinstance(value, AttrVar) else (value,) for name, value in template.attrs]
     attributes = [dict(zip([name for name, _ in template.attrs], some, strict=True)) for some in itertools.product(*values)]
-    for lasts in itertools.product(*((8, 4, 24) if rank else (8,) for _, rank in kinds)):
+    for lasts in itertools.product(*((8, 4, 24, 32) if rank else (8,) for _, rank in kinds)):
         types = [TensorType(dtype, (*(8,) * (rank - 1), last)[:rank]) for (dtype, rank), last in zip(kinds, lasts, strict=True)]
         for attrs in attributes:
             with contextlib.suppress(ShapeError, Undecided, LookupError, TypeError, ValueError):
@@ -325,15 +344,15 @@ def _operands(cone: Cone, supply: _Supply) -> Iterator[tuple[_Operand, ...]]:
     That is heads side by side, [batch, length, hidden], for [batch, heads, length, size]; a mask repeated to full size; and of
     tables of cosines and sines the first half, which the second repeats, of one sequence also with the positions that pick rows.
     """
-    plain = tuple((var(name), type_) for name, type_ in cone.types.items())
+    hidden = causal_masks(cone)
+    plain = tuple((var(name), type_) for name, type_ in cone.types.items() if name not in hidden)
     yield plain
     bases = [plain]
     heads = [type_.rank == 4 for _, type_ in plain]
     if len(heads) >= 3 and all(heads):
         for kept in (None, *(i for i, is_four in enumerate(heads) if is_four)):
-            bases.append(
-                tuple(_joined(*x) if four and i != kept else x for i, (x, four) in enumerate(zip(plain, heads, strict=True)))
-            )
+            joined = [i for i, four in enumerate(heads) if four and i != kept]
+            bases.append(tuple(_joined(*x) if i in joined else x for i, x in enumerate(plain)))
         yield from bases[1:]
     for base in bases:
         for i, (leaf, type_) in enumerate(base):
@@ -348,6 +367,21 @@ def _operands(cone: Cone, supply: _Supply) -> Iterator[tuple[_Operand, ...]]:
         embedded = [i for i, (_, type_) in enumerate(plain) if type_.rank == 4] or range(len(plain))
         for i in embedded:
             yield from _positioned(plain[i], [*halved[:i], *halved[i + 1 :]])
+    for i, j in itertools.combinations(range(len(plain)), 2):
+        yield from _tabled([x for n, x in enumerate(plain) if n not in (i, j)], [plain[i], plain[j]])
+
+
+def _tabled(others: Sequence[_Operand], tables: Sequence[_Operand]) -> Iterator[tuple[_Operand, ...]]:
+    """Heads side by side and the first half of two tables [1, length, size] as [length, size/2]: of attention that embeds."""
+    (_, one), (_, other) = tables
+    if one.rank == 3 and one.shape == other.shape and one.shape[0] == 1 and _half(one) is not None:
+        heads = [_joined(*x) if x[1].rank == 4 else x for x in others]
+        yield (*heads, *_rows([_halved_operand(*table) for table in tables]))
+
+
+def _rows(tables: Sequence[_Operand]) -> list[_Operand]:
+    """Tables [1, length, size] as [length, size]."""
+    return [(make("Squeeze", [t], {"axes": (-3,)}), TensorType(type_.dtype, type_.shape[1:])) for t, type_ in tables]
 
 
 def _positioned(x: _Operand, tables: Sequence[_Operand]) -> Iterator[tuple[_Operand, ...]]:
@@ -356,9 +390,19 @@ def _positioned(x: _Operand, tables: Sequence[_Operand]) -> Iterator[tuple[_Oper
         return
     length = tables[0][1].shape[1]
     positions = make(_POSITIONS, [], {"length": length}), TensorType(DataType.INT64, (1, length))
-    rows = [(make("Squeeze", [t], {"axes": (-3,)}), TensorType(type_.dtype, type_.shape[1:])) for t, type_ in tables]
     for embedded in (x, _joined(*x)) if x[1].rank == 4 else (x,):
-        yield embedded, *rows, positions
+        yield embedded, *_rows(tables), positions
+
+
+def causal_masks(cone: Cone) -> frozenset[str]:
+    """Leaves that may be masks of causal attention: square, and added to what a softmax is taken of."""
+    sums = (term.inputs[0] for term in walk(cone.roots) if term.op == "Softmax" and term.inputs[0].op == "Add")
+    addends = {leaf.name for total in sums for leaf in total.inputs if leaf.is_var}
+    return frozenset(name for name in addends if _is_square(cone.types[name]))
+
+
+def _is_square(type_: TensorType) -> bool:
+    return type_.rank >= 2 and type_.shape[-1] == type_.shape[-2] and type_.shape[-1] != 1
 
 
 def _joined(leaf: Term, type_: TensorType) -> _Operand:
@@ -439,6 +483,8 @@ class _Values:
     Args:
         turn: other sizes and other numbers.
         repeated: leaves whose last axis holds everything twice.
+
+    Leaves that may be the mask of causal attention are.
     """
 
     def __init__(self, cone: Cone, seed: int, turn: int = 0, repeated: Collection[str] = ()) -> None:
@@ -449,6 +495,8 @@ class _Values:
         for name in repeated:
             half = self.inputs[name].shape[-1] // 2
             self.inputs[name][..., half:] = self.inputs[name][..., :half]
+        for name in causal_masks(cone):
+            self.inputs[name] = causal_mask(self.inputs[name].shape)
 
     def of(self, roots: Side) -> list[np.ndarray] | None:
         """The values, or ``None`` where the program has none."""
@@ -485,7 +533,7 @@ def _equal(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
 class _Miner:
     def __init__(self, seed: int) -> None:
         self.seed, self.mining, self.prover = seed, Mining(), Prover()
-        self.plain, self.fused = Normaliser(), Normaliser()
+        self.plain, self.fused, self.beside, self.hidden = (Normaliser() for _ in range(4))
         self._seen: set[object] = set()
         self._candidates: dict[object, list[Side]] = {}
 
@@ -494,13 +542,16 @@ class _Miner:
         if any(t.dtype not in FLOATING | {DataType.BOOL} for t in cone.types.values()):
             return
         plain = self.plain.normal(cone.roots, cone.types)
-        roots = self.fused.normal(plain, cone.types)
-        known = {t.name for t in walk(roots) if t.is_var}
-        form = _named(Cone(roots, {name: t for name, t in cone.types.items() if name in known}))
-        if _key(form) not in self._seen and all(root.inputs for root in roots):
-            self._seen.add(_key(form))
-            self.mining.cones += 1
-            self.enter(model, form)
+        # A causal mask may be what hides heads that are repeated: no operator with a mask has them. As they are spelled they come
+        # before what repeats them first.
+        for further in (self.fused, self.beside, self.hidden) if causal_masks(cone) else (self.fused,):
+            roots = further.normal(plain, cone.types)
+            known = {t.name for t in walk(roots) if t.is_var}
+            form = _named(Cone(roots, {name: t for name, t in cone.types.items() if name in known}))
+            if _key(form) not in self._seen and all(root.inputs for root in roots):
+                self._seen.add(_key(form))
+                self.mining.cones += 1
+                self.enter(model, form)
 
     def enter(self, model: str, cone: Cone) -> None:
         """The rules of one form of a cone."""
@@ -512,8 +563,14 @@ class _Miner:
             composites = {t.op for t in walk(target) if t.inputs and _is_composite(t.op)}
             if not composites:
                 self.plain.add(rule)
+                self.hidden.add(rule)
             elif all(get_operator(op).contract for op in composites) and not composites & _PRODUCTS:
-                self.fused.add(rule)
+                if any(condition.predicate == "causal" for condition in rule.conditions):
+                    self.hidden.add(rule, first=True)
+                else:
+                    self.fused.add(rule)
+                    if all(t.op != "Softmax" for t in walk(rule.source)):
+                        self.beside.add(rule)
 
     def equal_programs(self, cone: Cone) -> list[Side]:
         """Composite operators and parts of the cone that agree with it on random inputs."""
@@ -531,14 +588,15 @@ class _Miner:
             self._candidates[key] = list(_applications(cone, supply, wanted))
         single = {root.op for root in cone.roots} if cone.operators == 1 else set()
         candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and c[0].op in _PRODUCTS)]
-        candidates += _parts(cone, inferred) if len(wanted) == 1 else []
+        candidates += _parts(cone, inferred) if len(wanted) == 1 and not causal_masks(cone) else []
         if not candidates:
             return []
         found: dict[object, Side] = {}
         known: dict[frozenset[str], tuple[_Values, list[np.ndarray] | None]] = {}
         for target in candidates:
-            kind = (target[0].op, target[0].attrs)  # of operands that may be exchanged one order will do
-            if kind in found and _is_composite(target[0].op):
+            # Of operands that may be exchanged one order will do.
+            kind = tuple((t.op, t.attrs) for t in walk(target) if t is target[0] or (t.inputs and _is_composite(t.op)))
+            if kind in found and any(_is_composite(op) for op, _ in kind):
                 continue
             halved = _halved(target)
             if halved not in known:

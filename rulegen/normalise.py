@@ -10,6 +10,7 @@ from mugraph.domains.range import Range
 from mugraph.interp import infer_types
 from mugraph.node import AttrValue, AttrVar, Term, bind_value, open_names, substitute, walk
 from mugraph.ops import get_operator
+from mugraph.ops.attention import divided
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rulegen.prune import replace
 from rules_db.condition import FLOATING, RANGE_PREDICATES, SOLVERS, Condition, Facts
@@ -41,9 +42,10 @@ class Normaliser:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: Rule, first: bool = False) -> None:
+        """Enters a rule, after those that are there or before them: a larger one may hold a smaller one and say more."""
         if _operators(rule.target) < _operators(rule.source):
-            self.rules.append(rule)
+            self.rules.insert(0 if first else len(self.rules), rule)
 
     def normal(self, roots: Side, types: Mapping[str, TensorType]) -> Side:
         """The normal form of a program; itself where no rule applies."""
@@ -78,11 +80,15 @@ class Normaliser:
         values = dict(found.values)
         if not _fit(rule, {name: inferred[term].dtype for name, term in found.terms.items()}):
             return None
+        equations = list(found.sizes)
         for name, term in found.terms.items():
             sample, actual = rule.types[name].shape, inferred[term].shape
             for own, dim in zip(reversed(sample), reversed(actual), strict=False):
                 if isinstance(own, SymDim) and str(own) in own.symbols():
                     values.setdefault(str(own), dim)
+                elif isinstance(own, SymDim):
+                    equations.append((own, dim))
+        _divide(equations, values)
         if not dim_symbols([*rule.source, *rule.target]) <= values.keys():
             return None
         values = _solve(rule.conditions, values)
@@ -105,6 +111,20 @@ class Normaliser:
             if same and all(c.holds(facts) is True for c in conditions):
                 return target
         return None
+
+
+def _divide(equations: Iterable[tuple[SymDim, AttrValue]], values: dict[str, AttrValue]) -> None:
+    """Binds the only unknown factor of a product of symbols, as of heads that are a multiple of 8 long."""
+    for pattern, size in equations:
+        unknown = pattern.symbols() - values.keys()
+        if len(unknown) != 1 or len(pattern.terms) != 1 or not isinstance(size, int | SymDim):
+            continue
+        (name,) = unknown
+        rest = evaluate_dim(pattern, {**{k: v for k, v in values.items() if isinstance(v, int | SymDim)}, name: 1})
+        with contextlib.suppress(ShapeError, Undecided):
+            quotient = divided(size, rest)
+            if evaluate_dim(pattern, {**values, name: quotient}) == size:  # type: ignore[dict-item]
+                values[name] = quotient
 
 
 def _fit(rule: Rule, actual: Mapping[str, DataType]) -> bool:

@@ -18,7 +18,17 @@ from mugraph.node import AttrValue, Term, bind_value, binding_of, open_names, su
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, broadcast, concrete, same_dim, same_shape
 from mugraph.text import Parser, format_value
 
-__all__ = ["FLOATING", "PREDICATES", "RANGE_PREDICATES", "SIGNATURES", "SOLVERS", "Condition", "Facts", "parse_condition"]
+__all__ = [
+    "ENTRY_PREDICATES",
+    "FLOATING",
+    "PREDICATES",
+    "RANGE_PREDICATES",
+    "SIGNATURES",
+    "SOLVERS",
+    "Condition",
+    "Facts",
+    "parse_condition",
+]
 
 Argument = Term | AttrValue
 Pads = tuple[int, ...]
@@ -494,6 +504,29 @@ def _repeats(facts: Facts, x: Term, axis: int) -> bool | None:
     return bool(np.array_equal(first, second))
 
 
+def _causal(facts: Facts, m: Term) -> bool | None:
+    """m is what causal attention adds to its scores: zero for a key that is not after its query, -inf for the others.
+
+    A number below half the least of the element type counts as -inf: scores vanish beside it.
+    """
+    value, least = facts.value_of(m), _LEAST.get(facts.type_of(m).dtype)
+    if value is None:
+        return None
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or least is None:
+        return False
+    seen = np.tri(value.shape[-1], dtype=bool)
+    return bool(np.all(value[..., seen] == 0) and np.all(value[..., ~seen].astype(np.float64) < least / 2))
+
+
+_LEAST = {
+    DataType.FLOAT16: -65504.0,
+    DataType.BFLOAT16: -3.3895313892515355e38,
+    DataType.FLOAT: -3.4028234663852886e38,
+    DataType.DOUBLE: -1.7976931348623157e308,
+}
+"""The least number of an element type."""
+
+
 SOLVERS: dict[str, Mapping[int, Callable[..., AttrValue]]] = {
     "composes": {0: lambda r, p, q: _compose(p, q)},
     "moves": {1: lambda p, before, after: _axis_before(p, after), 2: lambda p, before, after: _axis_after(p, before)},
@@ -589,10 +622,14 @@ PREDICATES: dict[str, Callable[..., bool | None]] = {
     "reaches": _reaches,
     "spliced": _spliced,
     "repeats": _repeats,
+    "causal": _causal,
 }
 """Name to definition; a definition's docstring is what ``rulegen show`` prints."""
 
-RANGE_PREDICATES = frozenset({"not_nan", "finite", "nonzero", "nonnegative", "positive", "repeats"})
+ENTRY_PREDICATES = frozenset({"repeats", "causal"})
+"""Predicates about the entries of constants: which of them stand where."""
+
+RANGE_PREDICATES = frozenset({"not_nan", "finite", "nonzero", "nonnegative", "positive"}) | ENTRY_PREDICATES
 """Predicates about values, which only a model can answer."""
 
 

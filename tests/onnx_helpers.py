@@ -1,4 +1,4 @@
-"""One-node ONNX models: built, run in onnxruntime on the CPU, and wrapped as records read them."""
+"""One-node ONNX models: built, run in onnxruntime on the CPU, and wrapped as records read them; types of terms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.foreign import ProtoNode
+from mugraph.interp import infer_types
 from mugraph.ops import OnnxForm
 from mugraph.shape import DataType, TensorType
+from mugraph.text import parse_term, parse_type
 
 NEWEST = onnx.defs.onnx_opset_version()
 Inputs = Sequence[np.ndarray | None]
@@ -95,3 +97,9 @@ def run_form(form: OnnxForm, operands: Sequence[np.ndarray], opset: int, outputs
     constants = [i for i, source in enumerate(form.inputs) if isinstance(source, np.ndarray)]
     names = form.output_names([f"y{i}" for i in range(outputs)])
     return run_node(make_node(form.op_type, inputs, form.attributes, names, form.domain), inputs, opset, constants)
+
+
+def inferred(term: str, types: str) -> TensorType:
+    """The type of a term whose variables x, y, z are of the types that stand in ``types``, in order."""
+    root = parse_term(term)
+    return infer_types([root], dict(zip("xyz", map(parse_type, types.split()), strict=False)))[root]

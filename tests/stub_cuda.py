@@ -1,7 +1,7 @@
 """A stand-in for ``cuda.bindings.driver``: device memory is the host's, and a module's image says what its kernels do.
 
-``TIMES 2 9`` doubles a float32 array and takes 9 microseconds; ``WRONG`` computes nothing, ``DIES`` ends the process,
-``REFUSED`` fails to launch, ``BREAKS`` fails and leaves the context unusable.
+``TIMES 2 9`` doubles a float32 array and takes 9 microseconds; ``OVERLAPS 2 9`` must be launched to overlap; ``WRONG`` computes
+nothing, ``DIES`` ends the process, ``REFUSED`` fails to launch, ``BREAKS`` fails and leaves the context unusable.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+CUlaunchConfig = CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace(), numAttrs=0)
+CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6)
 CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
 
 _memory: dict[int, Any] = {}
@@ -91,10 +93,11 @@ def cuFuncSetAttribute(function: str, attribute: int, value: int) -> tuple[Any, 
     return _done()
 
 
-def cuLaunchKernel(
-    function: str, x: int, y: int, z: int, tx: int, ty: int, tz: int, shared: int, stream: str, parameters: Any, extra: int
-) -> Any:
-    if shared > max(48 << 10, _state["shared"]):
+def cuLaunchKernelEx(config: Any, function: str, parameters: Any, extra: int) -> Any:
+    if config.sharedMemBytes > max(48 << 10, _state["shared"]):
+        return (1,)
+    overlapped = [a.value.programmaticStreamSerializationAllowed for a in config.attrs if a.id == 6] if config.numAttrs else []
+    if overlapped != [1] * function.startswith("OVERLAPS"):
         return (1,)
     if _state["capturing"] is not None:
         _state["capturing"].append(function)
@@ -106,7 +109,7 @@ def cuLaunchKernel(
         _state["broken"] = verb == "BREAKS"
         return (701,)
     values, _ = parameters
-    if verb == "TIMES":
+    if verb in ("TIMES", "OVERLAPS"):
         source, target = (_memory[pointer] for pointer in values[:2])
         count = len(source) // 4
         given, made = ((ctypes.c_float * count).from_buffer(held) for held in (source, target))

@@ -1,5 +1,5 @@
 /* A CUDA driver for tests: it records calls in the file $STUB_LOG, computes two simple kernels on the CPU, and fails on demand:
- * STUB_FAIL names the function that returns an error, STUB_ARCH is the device's architecture. */
+ * STUB_FAIL names the function that returns an error, STUB_ARCH is the device's architecture, STUB_VERSION the driver's. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,11 @@ static int record(const char *function, const char *format, ...) {
 
 static int architecture(void) { const char *own = getenv("STUB_ARCH"); return own ? atoi(own) : 90; }
 
+int cuDriverGetVersion(int *version) {
+    const char *own = getenv("STUB_VERSION");
+    *version = own ? atoi(own) : 13000;
+    return record("cuDriverGetVersion", "");
+}
 int cuInit(unsigned flags) { return record("cuInit", "%u", flags); }
 int cuCtxGetCurrent(void **result) { *result = context; return record("cuCtxGetCurrent", ""); }
 int cuCtxGetDevice(int *device) { *device = 0; return record("cuCtxGetDevice", ""); }
@@ -47,11 +52,15 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
 int cuGetErrorName(int error, const char **name) { *name = error == 700 ? "CUDA_ERROR_STUB" : "?"; return 0; }
 
 /* add: out, a, b, count, null, null; scale: out, a, factor, count, null, null. */
-int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared,
-                   void *stream, void **params, void **extra) {
-    (void)stream, (void)extra;
+int cuLaunchKernelEx(const struct { unsigned grid[3], block[3], shared; void *stream; int *attributes; unsigned count; } *launch,
+                     void *function, void **params, void **extra) {
+    (void)extra;
     const char *name = function;
-    int result = record("cuLaunchKernel", "%s %ux%ux%u %ux%ux%u %u", name, x, y, z, tx, ty, tz, shared);
+    const unsigned *grid = launch->grid, *block = launch->block;
+    const int *attribute = launch->attributes; /* a number, padding and a value */
+    int overlapped = launch->count == 1 && attribute[0] == 6 && attribute[2] == 1;
+    int result = record("cuLaunchKernelEx", "%s %ux%ux%u %ux%ux%u %u%s", name, grid[0], grid[1], grid[2], block[0], block[1],
+                        block[2], launch->shared, overlapped ? " overlapped" : "");
     if (result == 0 && (strcmp(name, "add") == 0 || strcmp(name, "scale") == 0)) {
         float *out = *(float **)params[0], *a = *(float **)params[1];
         int count = *(int *)params[3];

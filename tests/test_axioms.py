@@ -317,6 +317,7 @@ TYPES = {
         ("spliced((4,5,6), (4,7), 1, (5,6))", True),
         ("spliced((5,6), (4,7), 1, (5,6))", False),
         ("repeats(x, -1)", None),
+        ("causal(x)", None),
     ],
 )
 def test_what_predicates_say(text: str, answer: bool | None) -> None:

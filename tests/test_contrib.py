@@ -20,10 +20,10 @@ from mugraph.node import Term, make_attrs, substitute, var
 from mugraph.onnx_io import load
 from mugraph.ops import RUNTIME_OPERATORS, NotExpressible, NotUnderstood, Operator, Reading, get_operator, reader_of
 from mugraph.shape import DataType, ShapeError, TensorType, symbol
-from mugraph.text import parse_term, parse_type
+from mugraph.text import parse_type
 from rules_db.axioms import load_axioms
 from rules_db.condition import Facts
-from tests.onnx_helpers import foreign, make_node, run_form, run_node, type_of
+from tests.onnx_helpers import foreign, inferred, make_node, run_form, run_node, type_of
 from tests.test_domains import claims
 from tests.test_onnx_io import FLOAT, build, check_round_trip, run_both, values
 
@@ -525,9 +525,7 @@ def test_the_contract_is_checked() -> None:
     ],
 )
 def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
-    operands = dict(zip("xyz", map(parse_type, types.split()), strict=False))
-    parsed = parse_term(term)
-    assert infer_types([parsed], operands)[parsed] == parse_type(expected)
+    assert inferred(term, types) == parse_type(expected)
 
 
 @pytest.mark.parametrize(
@@ -556,9 +554,8 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
     ],
 )
 def test_ill_typed(term: str, types: str) -> None:
-    operands = dict(zip("xyz", map(parse_type, types.split()), strict=False))
     with pytest.raises(ShapeError):
-        infer_types([parse_term(term)], operands)
+        inferred(term, types)
 
 
 def test_a_decomposition_is_a_term_over_the_operands() -> None:

@@ -91,7 +91,8 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     **{f"{op}(x, y)": {"x": X, "y": Y} for op in ("Add", "Sub", "Mul", "Div", "Pow", "Less", "Greater", "Equal", "PRelu")},
     **{f"{op}(x, y)": {"x": X, "y": ROW} for op in ("LessOrEqual", "GreaterOrEqual", "Max", "Min", "Sum")},
     **{f"{op}(x)": {"x": X} for op in ("Neg", "Reciprocal", "Sqrt", "Exp", "Log", "Erf", "Tanh", "Sigmoid", "Abs", "Sign")},
-    **{f"{op}(x)": {"x": X} for op in ("Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Relu", "IsNaN", "Identity")},
+    **{f"{op}(x)": {"x": X} for op in ("Floor", "Ceil", "Round", "Sin", "Cos", "Softplus", "Relu", "IsInf", "IsNaN", "Identity")},
+    **{f"IsInf[{sign}=false](x)": {"x": X} for sign in ("negative", "positive")},
     **{f"{op}(x)": {"x": X} for op in ("LeakyRelu", "Elu", "Selu", "Gelu", "HardSigmoid", "HardSwish", "Mish", "Softsign")},
     **{f"Pow(x, {n})": {"x": X} for n in (-3, -2, -1, -0.5, 0.5, 0.75, 2, 3, 4, -0.25)},
     "Gelu[approximate='tanh'](x)": {"x": X},
@@ -268,6 +269,15 @@ def test_rounding_to_integers_may_give_zero() -> None:
 CAUSAL = np.triu(np.full((4, 4), -INF), k=1)
 ONE_OPEN = np.where(np.eye(4, dtype=bool), 0.0, -INF)
 CLOSED = np.where(np.arange(4)[:, None] == 2, -INF, 0.0) + np.zeros((4, 4))
+
+
+def test_numbers_without_a_bound_may_overflow() -> None:
+    """They are finite as real numbers, which says nothing of the element type that they have."""
+    for sign, low, high in (("", -2.0, 2.0), ("[negative=false]", -INF, 2.0), ("[positive=false]", -2.0, INF)):
+        for x, found in ((Range.finite_input(low, high), 0.0), (Range.finite_input(), 1.0), (Range.of(CAUSAL), 1.0)):
+            if x.neg_inf and sign == "[negative=false]":
+                found = 0.0
+            assert _shown(f"IsInf{sign}(x)", x=x).hi == found
 
 
 def test_softmax_of_masked_scores() -> None:

@@ -24,7 +24,7 @@ from mugraph.shape import TensorType, symbol
 from rewriter.cost import ProfileStore, get_device
 from rewriter.cost.signature import Signature, node_model
 from rewriter.emit import Scheduled, attach_kernels, keep_kernels, kernels_of, label, scheduled
-from rewriter.runtime.plan import Output
+from rewriter.runtime.plan import FORMAT_VERSION, Output
 from rewriter.triton.codegen import Source
 from rewriter.triton.compile import Architecture, Compiler, NotCompiled, merge_ptx, parse_architectures
 from rewriter.triton.measure import Measured, record
@@ -48,7 +48,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
 
 
 @pytest.fixture(scope="module")
-def attached(compiler: Compiler) -> list[str]:
+def attached(compiler: Compiler) -> dict[str, str]:
     """Both kernels compiled for everything."""
     return attach_kernels([SPLIT, WHOLE], compiler, EVERYWHERE)
 
@@ -56,11 +56,12 @@ def attached(compiler: Compiler) -> list[str]:
 # Compiling
 
 
-def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, attached: list[str]) -> None:
-    assert attached == []
+def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, attached: dict[str, str]) -> None:
+    assert not attached
     (binaries,) = compiler.compile([("again", SPLIT.source())], EVERYWHERE)
     assert not isinstance(binaries, NotCompiled)
     assert [(b.image.architecture, b.image.is_ptx) for b in binaries] == [(80, False), (90, False), (80, True)]
+    assert [b.image.waits for b in binaries] == [False, True, False] and all(len(b.image.shared) == 2 for b in binaries)
     names = ["rms_norm_matmul_part", "rms_norm_matmul_combine"]
     for binary in binaries:
         assert [f.name for f in binary.functions] == names and {f.threads for f in binary.functions} == {32}
@@ -70,7 +71,7 @@ def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, 
     assert b".target sm_80\n" in binaries[2].image.content
 
 
-def test_results_are_kept(compiler: Compiler, attached: list[str], tmp_path: Path) -> None:
+def test_results_are_kept(compiler: Compiler, attached: dict[str, str], tmp_path: Path) -> None:
     with Compiler(compiler.folder) as again:
         (found,) = again.compile([("other words", SPLIT.source())], EVERYWHERE)
         assert (again.hits, again.compiled, again._pool) == (3, 0, None)
@@ -119,10 +120,10 @@ def test_modules_are_merged_by_their_declarations() -> None:
 # In a model
 
 
-def test_the_node_says_all_that_a_runtime_needs(attached: list[str]) -> None:
+def test_the_node_says_all_that_a_runtime_needs(attached: dict[str, str]) -> None:
     (node,) = kernel_model(SPLIT.kernel).graph.node
     found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    assert found["version"] == 1 and found["kernels"] == b"rms_norm_matmul_part\nrms_norm_matmul_combine"
+    assert found["version"] == FORMAT_VERSION and found["kernels"] == b"rms_norm_matmul_part\nrms_norm_matmul_combine"
     text = json.loads(found["mugraph"])
     assert kernel_from_json(text["kernel"]).digest == SPLIT.kernel.digest
     assert tuple(map(schedule_from_json, text["schedules"])) == SPLIT.schedules
@@ -132,7 +133,7 @@ def test_the_node_says_all_that_a_runtime_needs(attached: list[str]) -> None:
 
 
 @pytest.mark.parametrize("scheduled", [SPLIT, WHOLE], ids=["split", "whole"])
-def test_without_the_library_the_body_runs(scheduled: Scheduled, attached: list[str]) -> None:
+def test_without_the_library_the_body_runs(scheduled: Scheduled, attached: dict[str, str]) -> None:
     proto = kernel_model(scheduled.kernel)
     onnx.checker.check_model(proto, full_check=True)
     feed = random_inputs(scheduled.kernel, 2, {"m": 5, "b": 3})
@@ -141,7 +142,7 @@ def test_without_the_library_the_body_runs(scheduled: Scheduled, attached: list[
         assert np.max(np.abs(got - wanted)) <= 2e-3 * np.max(np.abs(wanted))
 
 
-def test_with_the_library_the_kernels_are_launched(run: Runner, attached: list[str]) -> None:
+def test_with_the_library_the_kernels_are_launched(run: Runner, attached: dict[str, str]) -> None:
     """The driver that pretends computes nothing; it says what was launched, on which grid, with which image."""
     content = kernel_model(SPLIT.kernel).SerializeToString()
     script = (
@@ -172,13 +173,13 @@ def test_with_the_library_the_kernels_are_launched(run: Runner, attached: list[s
 def test_a_kernel_that_does_not_compile_leaves_its_nodes_as_they_are(compiler: Compiler) -> None:
     kernel = softmax(4, 24, F16)
     invalid = Scheduled(kernel, (Schedule((("m", 3),)),))
-    (problem,) = attach_kernels([invalid], compiler, EVERYWHERE)
+    (problem,) = attach_kernels([invalid], compiler, EVERYWHERE).values()
     assert problem.startswith(f"kernel {label(kernel)}: ") and "no power of two" in problem
     (node,) = kernel_model(kernel).graph.node
     assert [a.name for a in node.attribute] == ["mugraph"] and program_of(kernel.digest.hex()) is None
 
 
-def test_one_node_is_a_model_to_measure(attached: list[str]) -> None:
+def test_one_node_is_a_model_to_measure(attached: dict[str, str]) -> None:
     kernel = WHOLE.kernel
     types = tuple(TensorType(t.type.dtype, tuple(2 if d == symbol("b") else d for d in t.type.shape)) for t in kernel.inputs)
     attrs = (("digest", intern_kernel(kernel)),)
@@ -204,7 +205,8 @@ def test_kernels_of_a_graph_get_schedules(tmp_path: Path) -> None:
     best = (Schedule((("m", 16), ("n", 16), ("k", 16)), 4),)
     record(store, kernel, {"m": 16}, Measured(best, 3.0))
     assert scheduled([kernel], get_device("h200"), {"m": 16}, store)[0][0].schedules == best
-    assert scheduled([kernel], get_device("h200"), {}, store)[1] == [f"kernel {label(kernel)}: the time of a kernel of size m"]
+    problems = scheduled([kernel], get_device("h200"), {}, store)[1]
+    assert problems == {kernel.digest.hex(): f"kernel {label(kernel)}: the time of a kernel of size m"}
 
 
 # For people

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from triton_help import Interpreter
 
-from mugraph.block import Block, Dot, Kernel, Load, Schedule
+from mugraph.block import Block, Compute, Dot, Kernel, Load, Predicate, Schedule
 from mugraph.block_interp import evaluate_body, evaluate_kernel
-from mugraph.block_sizes import specialised
+from mugraph.block_sizes import retyped, specialised
 from mugraph.domains.real import Real
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.node import Term, walk
@@ -117,6 +117,84 @@ def test_softmax_spelt_out_is_attention_too() -> None:
     text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
     block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
     assert [a.monoid for a in block.accumulators] == ["softmax"]
+
+
+ANY = "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64]({0})))"
+INFINITE = f"Where({ANY.format('IsInf({0})')}, 1.0, 2.0)"
+
+
+def test_all_entries_are_reduced_in_one_loop() -> None:
+    """No axis is cut into blocks: the loop goes over the entries as they are in memory, and a split makes blocks of it."""
+    block = check_kernel(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
+    assert block.grid == () and block.sizes == {block.loop: 30} and [a.monoid for a in block.accumulators] == ["max"]
+    for axes in ("(-2,-1)", "(-1,-2)"):
+        mean = f"Sqrt(ReduceMean[axes={axes},keepdims=true](Mul(x, Transpose[perm=(1,0)](y))))"
+        assert check_kernel(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
+    flags = {"b": TensorType(DataType.BOOL, (5, 6))}
+    counted = "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int64](b)))"
+    check_kernel(lower("k", flags, [("y", parse_term(counted))]))
+    several = ["ReduceSum[axes=(-2,-1),keepdims=true](x)", "ReduceMax[axes=(-2,-1),keepdims=true](Abs(x))"]
+    assert len(check_kernel(built({"x": (5, 6)}, several)).accumulators) == 2
+
+
+def test_what_one_loop_cannot_reduce_is_refused() -> None:
+    total = "ReduceSum[axes=(-2,-1),keepdims=false]({0})"
+    for text, reason in (
+        (INFINITE.format("Mul(x, x)"), "would not overflow in 32 bits"),
+        (INFINITE.format("Cast[to=float](Mul(x, x))"), "would not overflow in 32 bits"),
+        (INFINITE.format("Cast[to=float16](Cast[to=float](x))"), "would not overflow in 32 bits"),
+        (total.format("Sub(x, ReduceMax[axes=(-2,-1),keepdims=true](x))"), "accumulate"),
+        (f"Add({total.format('x')}, {total.format('y')})", "different numbers of entries"),
+        ("ReduceMin[axes=(-2,-1),keepdims=false](x)", "an accumulated minimum"),
+        ("Cast[to=float](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64](x)))", "ReduceMax of integers"),
+    ):
+        with pytest.raises(NotFusable, match=reason):
+            built({"x": (5, 6), "y": (3, 4)}, [text])
+    flags = {"b": TensorType(DataType.BOOL, (1 << 13, 1 << 12))}  # more than 32-bit floats count
+    with pytest.raises(NotFusable, match="ReduceSum of integers"):
+        lower("k", flags, [("y", parse_term(f"Cast[to=float]({total.format('Cast[to=int64](b)')})"))])
+
+
+def test_a_kernel_that_overlooks_infinities_is_found_wrong() -> None:
+    kernel = built({"x": (5, 6)}, [INFINITE.format("x")])
+    (block,) = kernel.blocks
+    never = parse_term("Cast[to=int64](IsNaN(x_tile))")
+    statements = [replace(s, term=never) if isinstance(s, Compute) and "IsInf" in repr(s.term) else s for s in block.statements]
+    assert statements != list(block.statements)
+    wrong = replace(kernel, blocks=(replace(block, statements=tuple(statements)),))
+    assert "differs in floats" in (interpret(wrong, 3, 0) or "")
+
+
+CAUSAL = "Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.5), -inf)"
+
+
+def test_a_causal_mask_is_computed_from_positions() -> None:
+    kernel = built({"q": (2, 5, 4), "k": (2, 7, 4), "v": (2, 7, 4)}, [ATTENTION.format(CAUSAL, "v")])
+    block = check_kernel(kernel)
+    (softmax,) = block.accumulators
+    assert {load.tensor for load in block.loads} == {"q", "k", "v"} and isinstance(block.defined[softmax.keep or ""], Predicate)
+
+
+def test_a_causal_mask_elsewhere_is_computed_too() -> None:
+    either = "Softmax[axis=-1](Where(Or(CausalMask[columns=6,rows=6](), b), x, -2.0))"
+    types = {**types_of({"x": (4, 6, 6)}), "b": TensorType(DataType.BOOL, (6,))}
+    block = check_kernel(lower("k", types, [("y", parse_term(either))]))
+    assert kinds(block, Predicate) == 1 and not block.accumulators
+    heads = "Reshape[drop=2,shape=(12,)](Where(CausalMask[columns=6,rows=2](), x, 0.0))"
+    assert kinds(check_kernel(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
+
+
+def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
+    call = "Attention[is_causal=true,kv_num_heads=0,mask='',mask_axes=0,num_heads=0,scale=0.5](q, k, v)"
+    block = check_kernel(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
+    assert len(block.loads) == 3 and block.accumulators[0].keep is not None
+    assert any(f.index.divide == 2 for load in block.loads for f in load.view)
+    grouped = "GroupQueryAttention[kv_num_heads=2,num_heads=4,rotary_interleaved=false,scale=0.5].0(q, k, v, w, s)"
+    shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
+    rotated = check_kernel(built(shapes, [grouped]))
+    assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
+    (region,) = propose(graph_of(shapes, {}, [grouped]))
+    assert Builder().build(region).rule.source == region.terms
 
 
 def test_rotary_embedding_is_a_prologue_of_attention() -> None:
@@ -225,21 +303,22 @@ def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
 # Regions, and the search
 
 
-def graph_of(shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str]) -> Graph:
+def graph_of(
+    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str], dtype: DataType = HALF
+) -> Graph:
     tables, values = Tables(), dict[Term, int]()
     generator = np.random.default_rng(0)
-    inputs = [tables.new_value(TensorType(HALF, tuple(shape)), name) for name, shape in shapes.items()]
+    inputs = [tables.new_value(TensorType(dtype, tuple(shape)), name) for name, shape in shapes.items()]
     named = dict(zip(shapes, inputs, strict=True))
     for name, shape in weights.items():
-        array = (generator.standard_normal(shape) / 4).astype(np.float16)
-        named[name] = tables.add_constant(Constant.of(array, TensorType(HALF, tuple(shape))), name)
+        array = (generator.standard_normal(shape) / 4).astype(dtype.numpy())
+        named[name] = tables.add_constant(Constant.of(array, TensorType(dtype, tuple(shape))), name)
     roots = [parse_term(text) for text in texts]
     for term in walk(roots):
         if term.is_var:
             values[term] = named[term.name]
         elif term.op == "Const":
-            type_ = TensorType(HALF, ())
-            values[term] = tables.literal(np.asarray(term.attr("value"), np.float16), type_)
+            values[term] = tables.literal(np.asarray(term.attr("value"), dtype.numpy()), TensorType(dtype, ()))
         else:
             values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
     return Graph.build(tables, inputs, [values[root] for root in roots])
@@ -288,6 +367,16 @@ def test_regions_of_a_layer_are_nested() -> None:
     assert len(regions) == len({region.key for region in regions}) < 20  # both layers give the same ones
 
 
+def test_a_causal_mask_is_part_of_its_region() -> None:
+    texts = [ATTENTION.format(CAUSAL.replace("7", "5"), "v")]
+    graph = graph_of({"q": (2, 5, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {}, texts)
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    assert len(whole.operands) == 3
+    made = Builder().build(whole)
+    assert made.general.symbols == ("d0", "d1", "d2") and made.general.blocks[0].accumulators[0].keep is not None
+    assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
+
+
 def test_products_that_share_their_operand_are_one_region() -> None:
     """Queries and keys of one width together, each with its bias and its split into heads; values of another width alone."""
     texts = [HEADS.format(f"Add(MatMul(x, {w}), {b})") for w, b in ("ub", "wc")]
@@ -298,6 +387,21 @@ def test_products_that_share_their_operand_are_one_region() -> None:
     for region in together:
         kernel = kernel_of_rule(Builder().build(region).rule)
         assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
+
+
+def test_a_reduction_of_all_entries_is_a_region() -> None:
+    """With the casts and questions before it and the choice behind it, not with the sum that others read."""
+    total = "Add(x, y)"
+    texts = [f"Mul(Relu({total}), {INFINITE.format(f'Cast[to=float]({total})')})"]
+    regions = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
+    asked = ANY.format("IsInf(Cast[to=float](x0))")
+    assert [repr(r.terms) for r in regions] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
+    kernel = Builder().build(regions[-1]).general
+    assert kernel.symbols == ("d0", "d1") and kernel.inputs[0].type.dtype == HALF
+    graph = graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts, DataType.FLOAT)
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    assert not {"IsInf", "ReduceMax", "Where"} & {n.op for n in best.graph.references}
 
 
 def test_a_region_is_convex() -> None:
@@ -341,6 +445,58 @@ def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPat
     assert again.cost == pytest.approx(best.cost) and not winning_rules(again)
     digests = [dict(n.attrs)["digest"] for n in again.graph.references if n.op == "Kernel"]
     assert digests and not any(kernel_of(digest).symbols for digest in digests)
+
+
+@pytest.mark.parametrize("dtype", [HALF, DataType.BFLOAT16, DataType.FLOAT])
+def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataType) -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
+    search = search_for(graph)
+    own = [direction for direction in proposals(search, graph, shipped) if "kernel" in direction.rule.provenance]
+    assert len(own) == 2  # statistics before the product, and beside it
+    for direction in own:
+        assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
+        (match,) = matches_of(graph, direction)
+        child = search.take(search.start(graph), [match], float("inf"))
+        assert child is not None and [n.op for n in child.graph.references] == ["Kernel"]
+        assert child.graph.type(child.graph.outputs[0]) == TensorType(dtype, (16, 96))
+
+
+def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], DataType.DOUBLE)
+    assert not list(proposals(search_for(graph), graph, shipped))
+
+
+def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
+    kernel = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
+    single = retyped(kernel, {HALF: DataType.FLOAT})
+    assert repr(single.body) == f"(MatMul(Mul(x0, {float(np.float32(0.1))!r}), x1),)" and interpret(single, 3, 0) is None
+    assert {t.type.dtype for t in (*single.inputs, *single.outputs)} == {DataType.FLOAT}
+    assert retyped(single, {DataType.FLOAT: HALF}) == kernel and retyped(kernel, {}) == kernel
+    largest = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
+    assert repr(retyped(largest, {HALF: DataType.FLOAT}).body) == "(MatMul(Mul(x0, 65500.0), x1),)"
+
+
+def test_parts_of_what_is_packed_have_symbols() -> None:
+    """Queries, keys and values of one product: five widths of keys in front of the values, six together."""
+    values = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(4,128)](Split[axis=-1,sizes=(2560,512)].1(x1)))"
+    shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
+    region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
+    general = Builder().build(region).general
+    assert [str(t.type) for t in general.inputs] == ["float16[1,d0^2,d1,d1]", "float16[1,d1,6*d0*d1]"]
+
+
+def test_a_width_is_so_many_heads_of_any_size() -> None:
+    """At the sizes of the model alone these would be too many entries to interpret."""
+    attrs = "given=('attention_bias',),mask_filter_value=-10000.0,num_heads=12,present=false,scale=0.125,unidirectional=false"
+    width = (8, 512, 768)
+    region = region_of(
+        {"x0": width, "x1": width, "x2": width, "x3": (8, 1, 512, 512)}, f"MultiHeadAttention[{attrs}](x0, x1, x2, x3)"
+    )
+    built = Builder().build(region)
+    assert "num_heads=12" in repr(built.general.body[0]) and built.general.symbols
+    assert built.rule.source == region.terms
 
 
 def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:

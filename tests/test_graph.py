@@ -123,6 +123,8 @@ def test_incremental_bookkeeping_equals_a_fresh_count(program: list[tuple[int, i
     assert dict(recounted.users) == dict(graph.users)
     assert dict(recounted.references) == dict(graph.references)
     assert recounted.digest == graph.digest
+    others = {n: {v for v, (at, _) in graph.definitions.items() if at is n} for n, _ in graph.definitions.values()}
+    assert {node: set(found) for node, found in graph.others.items() if found} == others
 
 
 def _recount(graph: Graph) -> Graph:

@@ -159,13 +159,14 @@ def test_what_differs_with_a_batch_axis_does_not_pass() -> None:
         ("Add(Sub(x, 4000.0), 4000.0) = x", None),  # true in the field, lost in half precision
         ("Div(Mul(x, 60000.0), 60000.0) = x", None),  # overflows there
         ("Where(IsNaN(x), 0.0, x) = x", FloatClass.EXACT),
+        ("Where(IsInf(x), 0.0, x) = x", FloatClass.EXACT),
     ],
 )
 def test_float_classes(text: str, expected: FloatClass | None) -> None:
     like = candidate(text)
     verdict = float_test(like, symbols_of(like.types), 0)
     assert verdict.float_class is expected
-    assert verdict.guarded is ("IsNaN" in text)
+    assert verdict.guarded is ("Where(Is" in text)
 
 
 def test_contractions_that_differ_are_never_called_exact() -> None:

@@ -346,7 +346,7 @@ def _written(path: Path) -> Counter[str]:
 @pytest.mark.parametrize(("ratio", "last"), [(0.5, True), (1.0, False)])
 def test_a_network_takes_the_layout_that_its_device_likes(tmp_path: Path, ratio: float, last: bool) -> None:
     source, target = small_resnet(tmp_path / "net.onnx", tmp_path / "table.json", ratio), tmp_path / "fast.onnx"
-    outcome = optimize(source, target, rules=rules(), costs=tmp_path / "table.json", budget=20)
+    outcome = optimize(source, target, rules=rules(), costs=tmp_path / "table.json", budget=20, kernels=False)
     assert outcome.improved and not outcome.dropped, outcome.message
     written = _written(target)
     if last:
@@ -367,7 +367,7 @@ def test_a_wrong_rewrite_beside_an_operator_without_a_kernel_is_found(tmp_path: 
     wrong = replace(relu, source=(parse_term("Transpose[perm=(2,0,1)](Abs(Transpose[perm=(1,2,0)](x)))"),))
     source = small_resnet(tmp_path / "net.onnx", tmp_path / "table.json", 0.5)
     tried = [wrong if rule is relu else rule for rule in rules()]
-    outcome = optimize(source, tmp_path / "fast.onnx", rules=tried, costs=tmp_path / "table.json", budget=20)
+    outcome = optimize(source, tmp_path / "fast.onnx", rules=tried, costs=tmp_path / "table.json", budget=20, kernels=False)
     assert outcome.improved and [text[:16] for text in outcome.dropped] == [wrong.id], outcome.dropped
     assert _written(tmp_path / "fast.onnx")["NhwcConv"] == 6 and "Abs" not in _written(tmp_path / "fast.onnx")
 
@@ -414,6 +414,6 @@ def test_a_transposed_product_is_a_layout(tmp_path: Path, ratio: float, turned: 
     table = CostTable("a device elsewhere", ort.__version__, "cuda", {plain.key(): 60.0, product.key(): 60.0 * ratio})
     write_table(table, tmp_path / "table.json")
     wanted = [rule for rule in rules() if "FusedMatMul" not in str(rule)]
-    outcome = optimize(source, tmp_path / "fast.onnx", rules=wanted, costs=tmp_path / "table.json", budget=20)
+    outcome = optimize(source, tmp_path / "fast.onnx", rules=wanted, costs=tmp_path / "table.json", budget=20, kernels=False)
     assert outcome.improved == turned, outcome.message
     assert _written(tmp_path / "fast.onnx") == ({"Transpose": 2, "MatMul": 1} if turned else {"MatMul": 1})

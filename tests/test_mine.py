@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from mugraph.graph import Graph
-from mugraph.node import walk
+from mugraph.node import Term, walk
 from mugraph.onnx_io import load
 from mugraph.ops import get_operator
 from mugraph.text import parse_term, parse_type
@@ -28,7 +28,7 @@ from rulegen.mine import GROUP, Mining, mine, snapped
 from rulegen.normalise import Normaliser
 from rules_db.axioms import load_axioms
 from rules_db.check import check
-from rules_db.rule import FloatClass, Rule
+from rules_db.rule import FloatClass, Rule, Side
 from rules_db.store import shipped_rules
 from tools.spellings import HIDDEN, LENGTH, SPELLINGS, Sketch, build
 
@@ -264,10 +264,15 @@ def test_a_rotary_embedding_below_opset_23_takes_positions(graph_of: Callable[[o
 def shrinking(expected: str) -> Normaliser:
     """The mined rules, the largest first, that end in this operator, in a runtime's own, or in plain ones.
 
-    The others, which end in a composite operator that only the newest opsets have, would stand in their way.
+    The others, which end in a composite operator that only the newest opsets have, would stand in their way. Of rules with
+    one source those that end in this operator come first.
     """
     rules = Normaliser()
-    for rule in sorted(mined_rules(), key=lambda rule: -sum(term.size for term in rule.source)):
+
+    def order(rule: Rule) -> tuple[int, bool]:
+        return -sum(term.size for term in rule.source), expected not in {term.op for term in walk(rule.target)}
+
+    for rule in sorted(mined_rules(), key=order):
         operators = [get_operator(t.op) for t in walk(rule.target) if t.inputs]
         everywhere = all(op.decompose is None or op.contract is not None or op.name == expected for op in operators)
         if everywhere and "FusedMatMul" not in str(rule):
@@ -280,6 +285,40 @@ def test_every_spelling_reaches_its_operator(name: str, graph_of: Callable[[onnx
     cone = whole(graph_of(build(name)))
     normal = shrinking(SPELLINGS[name].expected).normal(tuple(map(snapped, cone.roots)), cone.types)
     assert SPELLINGS[name].expected in {term.op for term in walk(normal)}, normal
+
+
+@pytest.mark.parametrize("name", [n for n in SPELLINGS if "causal" in n or "grouped" in n])
+def test_a_causal_mask_is_left_out(name: str, graph_of: Callable[[onnx.ModelProto], Graph]) -> None:
+    """By rules that ask whether it is one."""
+    cone, rules = whole(graph_of(build(name))), Normaliser()
+    for rule in sorted(mined_rules(), key=lambda rule: -sum(term.size for term in rule.source)):
+        operators = {term.op for term in walk(rule.target) if term.inputs}
+        plain = all(get_operator(op).decompose is None for op in operators) or "OrtRotaryEmbedding" in operators
+        if plain or ("Attention" not in operators and any(c.predicate == "causal" for c in rule.conditions)):
+            rules.add(rule)
+    roots = tuple(map(snapped, cone.roots))
+    (masks,) = ({leaf.name for leaf in total.inputs if leaf.is_var} for total in walk(roots) if is_masked(total, roots))
+    normal = rules.normal(roots, cone.types)
+    assert masks.isdisjoint(term.name for term in walk(normal) if term.is_var)
+    heads = [t for t in walk(normal) if t.op in ("MultiHeadAttention", "GroupQueryAttention")]
+    assert len(heads) == 1 and heads[0].attr("unidirectional", True) is True
+
+
+def is_masked(total: Term, roots: Side) -> bool:
+    return any(term.op == "Softmax" and term.inputs[0] is total for term in walk(roots)) and total.op == "Add"
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_sizes_that_are_equal_may_be_one_symbol(alike: bool) -> None:
+    """And a multiple of eight is so for all sizes; the factors of repeated heads are the same for two operands."""
+    heads = "Reshape[drop=4,shape=(12,5,{0})](Expand[shape=(2,4,3,5,{0})](Unsqueeze[axes=(-3,)]({1})))"
+    source = parse_term(f"MatMul(Transpose[perm=(1,0)]({heads.format(8, 'x')}), {heads.format(6, 'y')})")
+    made = lift((source,), {"x": parse_type("[2,4,5,8]"), "y": parse_type("[2,4,5,6]")}, alike)
+    assert made is not None
+    types = {name: str(type_) for name, type_ in made[1].items()}
+    assert types == {"x": f"float[m,n,k,{'8*p' if alike else 'p'}]", "y": "float[m,n,k,q]"}
+    square = lift((parse_term("Add(x, y)"),), {"x": parse_type("[4,1,4]"), "y": parse_type("[4,4]")}, alike)
+    assert square is not None and (str(square[1]["y"]) == "float[m,m]") is alike
 
 
 def test_a_rule_is_used_only_where_it_saves_something() -> None:

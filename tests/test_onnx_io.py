@@ -532,6 +532,22 @@ def test_candidates_link_external_data(tmp_path: Path) -> None:
     assert (tmp_path / "weights.bin").stat().st_size == 64 * 65 * 4
 
 
+def test_candidates_share_the_inline_weights_of_the_original(tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    external = onnx.load(external_model(tmp_path))
+    source.write_bytes(external.SerializeToString())
+    model = load(source)
+    (tmp_path / "measure").mkdir()
+    written = [open_in(model, graph, tmp_path / "measure") for graph in (model.graph, add_folded(model, "b"), model.graph)]
+    shared = [path for path in (tmp_path / "measure").iterdir() if path not in written and path.name[-5:] != ".data"]
+    assert len(shared) == 1 and 64 * 64 * 4 <= shared[0].stat().st_size < 64 * 65 * 4 + 4096
+    assert all(path.stat().st_size < 4096 < source.stat().st_size for path in written)
+    feeds = random_feeds(session(source))
+    expected = session(source).run(None, feeds)
+    assert identical(expected, session(written[0]).run(None, feeds)) and identical(expected, session(written[2]).run(None, feeds))
+    np.testing.assert_allclose(session(written[1]).run(None, feeds)[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
 def test_candidates_copy_external_data_where_links_are_impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")

@@ -467,6 +467,7 @@ def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
             tmp_path / f"{assumed}.onnx",
             rules=guard,
             device="h200",
+            kernels=False,
             deterministic=True,
             assume_attended=assumed,
         )

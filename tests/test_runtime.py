@@ -36,12 +36,15 @@ STUB = Path(__file__).parent / "stub_driver.c"
 N = Expression.dimension(0, 0)
 COUNT = N * Expression.dimension(0, 1)
 NULLS = (Argument.nothing(), Argument.nothing())
-IMAGES = (Image(80, False, b"cubin for 80"), Image(90, False, b"cubin for 90"), Image(80, True, b"ptx for 80"))
+IMAGES = (
+    Image(80, False, b"cubin for 80", (1_000, 0)),
+    Image(90, False, b"cubin for 90", (60_000, 0), waits=True),
+    Image(80, True, b"ptx for 80", (70_000, 0)),
+)
 
 ADD = Launch(
     "add",
     128,
-    0,
     (COUNT.ceil_div(128), 1, 1),
     (Argument.output(0), Argument.input(0), Argument.input(1), Argument.int32(COUNT), *NULLS),
 )
@@ -144,10 +147,10 @@ def test_a_kernel_runs_and_is_loaded_once(run: Runner) -> None:
     assert result["shape"] == ["N", 4] or result["shape"][1] == 4
     for rows, output in zip((2, 3, 100), result["outputs"], strict=True):
         np.testing.assert_array_equal(output, 11 * np.arange(rows * 4, dtype=np.float32).reshape(rows, 4))
-    assert [c for c in run.calls if c.startswith("cuLaunchKernel")] == [
-        "cuLaunchKernel add 1x1x1 128x1x1 0",
-        "cuLaunchKernel add 1x1x1 128x1x1 0",
-        "cuLaunchKernel add 4x1x1 128x1x1 0",
+    assert [c for c in run.calls if c.startswith("cuLaunchKernelEx")] == [
+        "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped",
+        "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped",
+        "cuLaunchKernelEx add 4x1x1 128x1x1 60000 overlapped",
     ]
     assert [c for c in run.calls if c.startswith("cuModule")] == ["cuModuleLoadData cubin for 90", "cuModuleGetFunction add"]
 
@@ -163,20 +166,37 @@ def test_launches_in_a_row_share_scratch_memory(run: Runner) -> None:
     scale = Launch(
         "scale",
         32,
-        60_000,
         (1, 1, 1),
         (Argument.scratch(0), Argument.input(0), Argument.float32(2.5), Argument.int32(COUNT), *NULLS),
     )
     add = Launch(
         "add",
         32,
-        0,
         (1, 1, 1),
         (Argument.output(0), Argument.scratch(0), Argument.input(1), Argument.int32(COUNT), *NULLS),
     )
-    result = run(model(Plan(2, SUM.outputs, (scale, add), (COUNT * 4,))), 3)
-    np.testing.assert_array_equal(result["outputs"][0], 12.5 * np.arange(12, dtype=np.float32).reshape(3, 4))
-    assert "cuFuncSetAttribute scale 8 60000" in run.calls
+    content = model(Plan(2, SUM.outputs, (scale, add), (COUNT * 4,)))
+    for architecture, shared, overlapped in (("80", 1_000, ""), ("90", 60_000, " overlapped"), ("100", 70_000, "")):
+        result = run(content, 3, STUB_ARCH=architecture)
+        np.testing.assert_array_equal(result["outputs"][0], 12.5 * np.arange(12, dtype=np.float32).reshape(3, 4))
+        assert (f"cuFuncSetAttribute scale 8 {shared}" in run.calls) == (shared > 48 << 10)
+        assert [c for c in run.calls if c.startswith("cuLaunchKernelEx")] == [
+            f"cuLaunchKernelEx scale 1x1x1 32x1x1 {shared}{overlapped}",
+            f"cuLaunchKernelEx add 1x1x1 32x1x1 0{overlapped}",
+        ]
+
+
+def test_launches_overlap_only_where_the_driver_captures_that(run: Runner) -> None:
+    assert "error" not in run(model(SUM), 2, STUB_VERSION="12020")
+    assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000" in run.calls
+    assert "error" not in run(model(SUM), 2, STUB_VERSION="12030")
+    assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped" in run.calls
+
+
+def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: Runner) -> None:
+    silent = model(SUM, (Image(90, False, b"cubin for 90", ()),))
+    assert "how much shared memory kernel add wants" in run(silent, 2)["error"]
+    assert "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 9),)), 2)["error"]
 
 
 def test_scratch_memory_is_given_back_after_each_run(run: Runner) -> None:
@@ -196,7 +216,7 @@ def test_the_image_is_the_device_s(run: Runner, architecture: str, image: str) -
 
 def test_an_empty_input_launches_nothing(run: Runner) -> None:
     assert run(model(SUM), 0)["outputs"] == [[]]
-    assert not [c for c in run.calls if c.startswith("cuLaunchKernel")]
+    assert not [c for c in run.calls if c.startswith("cuLaunchKernelEx")]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +225,7 @@ def test_an_empty_input_launches_nothing(run: Runner) -> None:
         ("cuInit", "the CUDA driver does not start (error 700)"),
         ("cuModuleLoadData", "loading the image of kernel add failed: CUDA_ERROR_STUB (700)"),
         ("cuModuleGetFunction", "looking up of kernel add failed"),
-        ("cuLaunchKernel", "the launch of kernel add with grid 1 x 1 x 1 and 128 threads failed: CUDA_ERROR_STUB (700)"),
+        ("cuLaunchKernelEx", "the launch of kernel add with grid 1 x 1 x 1 and 128 threads failed: CUDA_ERROR_STUB (700)"),
     ],
 )
 def test_failures_of_the_driver_are_named(run: Runner, function: str, words: str) -> None:
@@ -241,4 +261,4 @@ def test_a_missing_library_is_explained(monkeypatch: pytest.MonkeyPatch) -> None
 def test_images_are_packed_in_eights() -> None:
     packed = pack_images(IMAGES)
     assert packed.dtype == np.uint8 and len(packed) % 8 == 0
-    assert bytes(packed[:4]) == b"\x50\0\0\0" and bytes(packed[12:25]) == b"cubin for 80\0"
+    assert bytes(packed[:4]) == b"\x50\0\0\0" and bytes(packed[24:37]) == b"cubin for 80\0"

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.graph import Graph
+from mugraph.onnx_io import load
+from rewriter import match as match_module
 from rewriter import search as search_module
-from rewriter.executed import Runtime
-from rewriter.match import Direction, NoMatch, compile_rules
+from rewriter.executed import Runtime, live_values
+from rewriter.match import Direction, NoMatch, RootIndex, compile_rules
 from rewriter.ranges import RangeOracle
 from rewriter.search import Candidate, Limits, Search, replay, retrace, simplify
-from rewriter.strategy import BACKTRACKING, GREEDY, LAYOUTS, SEQUENTIAL, STRATEGIES, SUBSTITUTIONS, Kind, is_layout_rule
+from rewriter.strategy import (
+    BACKTRACKING,
+    GREEDY,
+    LAYOUTS,
+    SEQUENTIAL,
+    STRATEGIES,
+    SUBSTITUTIONS,
+    Kind,
+    brings_movements,
+    cancels_movements,
+    is_layout_rule,
+)
 from rules_db.rule import Rule
 from tests.test_regions import adapters
 from tests.test_rewriter import ASSOCIATIVE, FACTOR, Builder, TableCosts, ops, rule
@@ -83,27 +98,65 @@ def test_greedy_search_ignores_alpha() -> None:
 
 
 def both(search: Search, candidate: Candidate) -> Iterable[Candidate]:
-    """Takes every transposed product and what cancels then, as one child."""
-    for wanted in (PRODUCT, CANCEL):
+    """Takes every transposed product, twice, and what cancels then, as one child."""
+    for wanted in (PRODUCT, PRODUCT, CANCEL):
         direction = next(d for d in search.directions if d.rule.id == wanted.id and d.forward)
         matches = search.matches(candidate, direction)
         candidate = search.take(candidate, matches, float("inf")) if matches else candidate  # type: ignore[assignment]
     yield candidate
 
 
-def transposed() -> Graph:
-    """The transpose of a product of a transpose and a weight: a transposed product is as dear, what cancels then is not."""
+def transposed(products: int) -> Graph:
+    """The transpose of products of a transpose and weights: a transposed product is as dear, what cancels then is not."""
     b = Builder()
     x = b.op("Transpose", b.input("[64,64]"), perm=(1, 0))
-    return b.graph(b.op("Transpose", b.op("MatMul", x, b.weight(64, 64)), perm=(1, 0)))
+    for _ in range(products):
+        x = b.op("MatMul", x, b.weight(64, 64))
+    return b.graph(b.op("Transpose", x, perm=(1, 0)))
+
+
+def test_a_move_is_judged_with_what_cancels_beside_the_movements_that_it_brings() -> None:
+    """Two transpositions more, three less: that is one step, where nothing dearer is kept."""
+    search, graph = engine([PRODUCT, CANCEL], TableCosts(Transpose=1000.0), 1.0), transposed(1)
+    best = search.run(graph).better[0]
+    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul"]
+    assert best.cost == pytest.approx(search.price(best.graph))
+    assert [move.direction.rule.id for move in best.moves] == [PRODUCT.id, CANCEL.id]
+    assert replay(search, graph, best.moves).graph.digest == best.graph.digest
+    assert not search.run(graph, banned=frozenset({CANCEL.id})).better, "a banned rule cancels nothing"
+
+
+def test_a_saving_within_noise_counts_as_none_with_what_cancels() -> None:
+    """Of a Tanh and two transpositions, 1,020 us, 20 us are saved; a product that stays as dear is no part of what goes away."""
+    b = Builder()
+    other = rule(f"{TURN}(Tanh(X))", f"Sigmoid({TURN}(X))", "X:[m,n]")
+    inner = b.op("Tanh", b.op("Transpose", b.input("[64,64]"), perm=(1, 0)))
+    graph = b.graph(b.op("Transpose", inner, perm=(1, 0)))
+    costs = TableCosts(Transpose=10.0, MatMul=1000.0, Tanh=1000.0, Sigmoid=1000.0)
+    for noise, found in ((0.0, True), (0.015, True), (0.04, False)):
+        limits = Limits(alpha=1.0, noise=noise)
+        search = Search([PRODUCT, other, CANCEL], costs, RangeOracle({}), limits)  # type: ignore[arg-type]
+        assert bool(search.run(graph).better) is found
+        assert search.run(transposed(1)).better
+
+
+def test_what_cancels_goes_with_a_move_even_where_that_saves_nothing() -> None:
+    """Other rules match only then."""
+    search = engine([PRODUCT, CANCEL], TableCosts(Transpose=0.0))
+    start = search.start(transposed(1))
+    forward = next(d for d in search.directions if d.rule.id == PRODUCT.id and d.forward)
+    alone = search.take(start, search.matches(start, forward), 0.0)
+    child = search.tried(start, search.matches(start, forward), 0.0, search.cancelling)
+    assert alone is not None and ops(alone.graph).count("Transpose") == 2
+    assert child is not None and child.cost == start.cost and "Transpose" not in ops(child.graph)
 
 
 def test_generators_propose_layouts_that_single_moves_do_not_reach() -> None:
-    graph, costs = transposed(), TableCosts(Transpose=1000.0)
+    graph, costs = transposed(2), TableCosts(Transpose=1000.0)
     plain, helped = (engine([PRODUCT, CANCEL], costs, 1.0, layouts=layouts) for layouts in ((), (both,)))
     assert not plain.run(graph).better
     best = helped.run(graph).better[0]
-    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul"]
+    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul", "MatMul"]
     assert replay(helped, graph, best.moves).graph.digest == best.graph.digest
     assert not helped.run(graph, banned=frozenset({PRODUCT.id})).better, "a banned rule is in no proposal either"
     unwanted = engine([PRODUCT, CANCEL], costs, 1.0, layouts=(both,), strategy=SUBSTITUTIONS)
@@ -264,6 +317,19 @@ def test_what_the_opset_has_not_is_no_candidate() -> None:
     assert isinstance(refused, NoMatch) and "opset 19" in refused.reason
 
 
+@pytest.mark.parametrize(("made", "refused"), [("Tanh(x)", False), ("Compress<axis: int = 0>(x, kept)", True)])
+def test_a_size_that_nothing_tells_is_no_candidate(made: str, refused: bool) -> None:
+    """How many rows Compress keeps is known to the runtime alone, and Expand's operand does not show it."""
+    spread = rule("Add(X, Y)", "Add(Expand[shape=(k,n)](X), Y)", "X:[1,n] Y:[k,n]")
+    head = '<ir_version: 10, opset_import: ["" : 20]> g (float[n,4] x, bool[n] kept, float[1,4] row) => (float[k,4] y)'
+    graph = load(parse_model(f"{head} {{ z = {made} y = Add(row, z) }}")).graph
+    search = engine([spread])
+    forward = next(d for d in search.directions if d.forward)
+    found = [search.apply(match, graph) for match in search.matches(search.start(graph), forward)]
+    reasons = [outcome.reason for outcome in found if isinstance(outcome, NoMatch)]
+    assert found and any("a dimension of no input" in reason for reason in reasons) is refused
+
+
 def test_guards_are_decided_once_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     genuine = search_module.plan_match
@@ -278,6 +344,62 @@ def test_guards_are_decided_once_a_match(monkeypatch: pytest.MonkeyPatch) -> Non
     children = [list(search.expand(start, 1000.0)) for _ in range(2)]
     assert children[0] and len(children[0]) == len(children[1])
     assert len(calls) == len(set(calls)) > 0
+
+
+def test_what_matches_at_a_value_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates that agree on what matching looks at share the matches; each has those that it has when asked by itself."""
+    asked: list[int] = []
+    genuine = match_module.find_root_matches
+
+    def counted(graph: Any, index: Any, value: int) -> Any:
+        asked.append(value)
+        return genuine(graph, index, value)
+
+    search = engine([ASSOCIATIVE, FACTOR, NEGATION, CANCEL], alpha=2.0)
+    found = [search.start(adapters(3))]
+    for _ in range(3):
+        found += [child for candidate in found[-3:] for child in search.expand(candidate, 1000.0)]
+    assert len({candidate.graph.digest for candidate in found}) > 3
+    index = RootIndex(search.directions)
+    for candidate in found:
+        hits = search.hits(candidate)
+        for value in live_values(candidate.graph):
+            expected = genuine(candidate.graph, index, value)
+            assert list(hits.get(value, ())) == expected == list(search.matcher.at(candidate.graph, value))
+    monkeypatch.setattr(match_module, "find_root_matches", counted)
+    for candidate in found:
+        fresh = Candidate(candidate.graph, candidate.executed, candidate.cost, (), changed=live_values(candidate.graph))
+        assert all(a is b for v, hits in search.hits(fresh).items() for a, b in zip(hits, search.hits(candidate)[v], strict=True))
+    assert not asked
+
+
+def test_a_search_with_other_prices_knows_what_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its candidates and prices are those of a new search; no guard is decided twice."""
+    graph, costs = mixed(), TableCosts(Neg=100.0)
+    rules_, runtime = [NEGATION, CANCEL], frozenset({f"{NEGATION.id}>"})
+    first = engine(rules_, costs, alpha=2.0, runtime_directions=runtime)
+    before = first.run(graph)
+    costs.prices["Transpose"] = 7.0
+    fresh = engine(rules_, costs, alpha=2.0, runtime_directions=runtime).run(graph)
+    monkeypatch.setattr(search_module, "plan_match", lambda *_: pytest.fail("a guard was decided again"))
+    again = first.again(60.0).run(graph)
+    assert again.start.cost == fresh.start.cost != before.start.cost
+    assert [(c.cost, c.graph.digest) for c in again.better] == [(c.cost, c.graph.digest) for c in fresh.better]
+    assert first.run(graph).start.cost == before.start.cost
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_search_leaves_the_garbage_collector_as_it_was(interrupted: bool) -> None:
+    before, during = gc.get_threshold(), set[tuple[int, int, int]]()
+
+    def progress(*_: float) -> None:
+        during.add(gc.get_threshold())
+        if interrupted:
+            raise KeyboardInterrupt
+
+    found = Search([ASSOCIATIVE, FACTOR], TableCosts(), RangeOracle({}), Limits(alpha=2.0), progress)  # type: ignore[arg-type]
+    assert found.run(adapters(2)).interrupted is interrupted
+    assert during and before not in during and gc.get_threshold() == before and gc.get_freeze_count() == 0
 
 
 def test_a_match_through_identities_is_found_however_many_stand_there() -> None:
@@ -321,3 +443,44 @@ def test_prices_do_not_depend_on_an_order() -> None:
     """The sum over a set of nodes is exact; otherwise equal runs would differ in the last bit."""
     costs = TableCosts(Neg=0.1, Transpose=1e15)
     assert len({engine([NEGATION, CANCEL], costs).price(mixed()) for _ in range(20)}) == 1
+
+
+def test_moves_that_exclude_each_other_each_have_the_first_turn() -> None:
+    """Both with what saves beside them: the combination of the one that saves less may lead further."""
+    small, large = rule("Relu(Neg(X))", "Exp(X)", "X:[m,n]"), rule("Neg(Tanh(X))", "Sqrt(X)", "X:[m,n]")
+    b = Builder()
+    graph = b.graph(
+        b.op("Sigmoid", b.op("Relu", b.op("Neg", b.op("Tanh", b.op("Softsign", b.op("Softsign", b.input("[4,4]")))))))
+    )
+    rules = [small, large, rule("Softsign(Softsign(X))", "Softplus(X)", "X:[m,n]")]
+    search = engine(rules, TableCosts(Sqrt=0.1, Exp=0.5, Softplus=0.2), 1.0)
+    children = [ops(child.graph) for child in search.expand(search.start(graph), 0.0)]
+    assert ["Softplus", "Sqrt", "Relu", "Sigmoid"] in children and ["Softplus", "Tanh", "Exp", "Sigmoid"] in children
+
+
+def test_a_place_that_the_runtime_fuses_looks_different_from_one_that_it_does_not() -> None:
+    """A sum that is spelled another way is not fused; elsewhere that only costs a negation."""
+    apart = rule("Add(X, Y)", "Sub(X, Neg(Y))", "X:[m,n] Y:[m,n]")
+    fused = rule("Relu(Add(X, Y))", "Max(X, Y)", "X:[m,n] Y:[m,n]")
+    b = Builder()
+    sums = [b.op("Add", b.input("[4,4]"), b.input("[4,4]")) for _ in range(2)]
+    graph = b.graph(b.op("Relu", sums[0]), b.op("Tanh", sums[1]))
+    search = engine([apart, fused], TableCosts(Max=100.0, Neg=5.0), runtime_directions={fused.id + ">"})
+    best = search.run(graph).better[0]
+    assert ops(best.graph).count("Neg") == 1 and best.cost == pytest.approx(1 + 5 + 1 + 1 + 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "brings", "cancels"),
+    [
+        (f"{TURN}({TURN}(X))", "X", False, True),
+        (f"{TURN}(Neg(X))", f"Neg({TURN}(X))", True, False),
+        ("Reshape[drop=2,shape=(n,m)](X)", f"Reshape[drop=2,shape=(n,m)]({TURN}({TURN}(X)))", True, False),
+        (f"Neg({TURN}({TURN}(X)))", "Neg(X)", False, False),
+    ],
+)
+def test_movements_are_brought_by_some_rules_and_cancelled_by_others(
+    source: str, target: str, brings: bool, cancels: bool
+) -> None:
+    (direction,) = (d for d in compile_rules([rule(source, target, "X:[m,n]")]) if d.forward)
+    assert brings_movements(direction) is brings and cancels_movements(direction) is cancels

@@ -19,6 +19,8 @@ from onnx.parser import parse_model
 from rewriter import accept, optimize
 from rewriter.outcome import Outcome
 from rewriter.reference import InputError
+from rewriter.regions import Lifted, ShortModel
+from rewriter.search import Candidate, Search
 from rules_db.exchange import parse_rules
 from tests.test_optimize import FASTER, _lora, _ops, _own_cache, _run, timing
 from tests.test_rewriter import ASSOCIATIVE, FACTOR, MERGE, rule
@@ -186,7 +188,29 @@ def _layers(path: Path, count: int) -> Path:
 
 def _folded(source: Path, target: Path, **options: Any) -> Outcome:
     rules = [ASSOCIATIVE, FACTOR]
-    return optimize(source, target, device="h200", deterministic=True, rules=rules, budget=20, alpha=2.0, **options)
+    return optimize(
+        source, target, device="h200", kernels=False, deterministic=True, rules=rules, budget=20, alpha=2.0, **options
+    )
+
+
+def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short model weighs otherwise: what paid there may not on the whole one."""
+    module = importlib.import_module("rewriter.optimize")
+    idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), module.lift
+
+    def with_more(search: Search, short: ShortModel, candidate: Candidate) -> Lifted:
+        found = genuine(search, short, candidate)
+        direction = next(d for d in search.directions if d.id == idle.id + ">")
+        matches = search.matches(search.start(found.candidate.graph), direction)
+        more = search.take(found.candidate, matches, float("inf"))
+        assert more is not None and more.moves[-1].gain <= 0
+        return Lifted(more, found.missing)
+
+    monkeypatch.setattr(module, "lift", with_more)
+    source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]
+    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=rules, budget=20, alpha=2.0)
+    assert outcome.improved and idle.id + ">" not in [fired.rule for fired in outcome.fired]
+    assert "Neg" not in _ops(tmp_path / "o.onnx")
 
 
 def test_layers_are_searched_once_and_rewritten_everywhere(tmp_path: Path) -> None:
@@ -240,7 +264,7 @@ def test_at_most_three_rules_are_left_out_in_turn(tmp_path: Path, timing: Any, m
     tried: list[int] = []
     run = importlib.import_module("rewriter.optimize")._Run
     monkeypatch.setattr(run, "verified", lambda self, search, candidate, *rest: tried.append(len(candidate.moves)))
-    optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", rules=rules, budget=20, top=20, device="h200")
+    optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", rules=rules, budget=20, top=20, device="h200", kernels=False)
     assert tried[0] == 5 and tried[1:4] == [4, 4, 4]
     assert tried[4:] and max(tried[4:]) < 5 and len(tried) > 4
 
@@ -251,10 +275,19 @@ def test_a_substitution_that_would_make_a_cycle_is_left_out(tmp_path: Path) -> N
         g (float[64,64] a, float[64,64] b) => (float[64,64] y) { first = MatMul(a, b) r = Relu(first) y = MatMul(a, r) }"""
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     for rules in ([MERGE], None):
-        outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", deterministic=True, rules=rules, budget=20)
+        outcome = optimize(
+            tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", kernels=False, deterministic=True, rules=rules, budget=20
+        )
         assert not outcome.dropped and _ops(tmp_path / "o.onnx") == ["MatMul", "Relu", "MatMul"]
     asked = optimize(
-        tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", deterministic=True, rules=[MERGE], budget=20, explain=MERGE.id
+        tmp_path / "m.onnx",
+        tmp_path / "o.onnx",
+        device="h200",
+        kernels=False,
+        deterministic=True,
+        rules=[MERGE],
+        budget=20,
+        explain=MERGE.id,
     )
     assert any("would depend on itself" in line.outcome for line in asked.explanations)
 

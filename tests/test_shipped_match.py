@@ -17,6 +17,7 @@ from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecid
 from rewriter.apply import apply_match
 from rewriter.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.ranges import RangeOracle
+from rulegen.certify.refute import causal_mask
 from rules_db.interpreted import kernel_of_rule
 from rules_db.rule import Rule, dim_symbols
 from rules_db.store import open_rules
@@ -37,17 +38,23 @@ def sizes_of(rule: Rule) -> list[dict[str, Dim]]:
 def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[Graph, dict[int, TensorType]]:
     """A model that is one side of a rule, and its inputs. Raises ShapeError or Undecided where the sizes do not fit.
 
-    What a condition wants to repeat itself is a constant that does.
+    What a condition wants to repeat itself, or to be a causal mask, is a constant that does.
     """
     tables, values, inputs = Tables(), dict[Term, int](), dict[int, TensorType]()
     binding: Mapping[str, AttrValue] = binding_of({k: bind_value(v, sizes) for k, v in rule.attrs.items()}, sizes)
     repeated = {c.arguments[0]: c.arguments[1] for c in rule.conditions if c.predicate == "repeats"}
+    masks = {c.arguments[0] for c in rule.conditions if c.predicate == "causal"}
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]
             type_ = TensorType(sample.dtype, tuple(evaluate_dim(d, sizes) for d in sample.shape))
             if term in repeated:
                 values[term] = tables.add_constant(Constant.of(twice(type_, repeated[term]), type_))
+                continue
+            if term in masks:
+                shape = concrete(type_.shape)
+                assert shape is not None
+                values[term] = tables.add_constant(Constant.of(causal_mask(shape).astype(type_.dtype.numpy()), type_))
                 continue
             values[term] = tables.new_value(type_, term.name)
             inputs[values[term]] = type_

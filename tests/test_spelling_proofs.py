@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,10 +16,11 @@ from mugraph.node import AttrVar, Term, substitute, var
 from mugraph.shape import DataType, TensorType
 from mugraph.text import Parser, parse_type
 from rulegen.certify import Proof, Prover
+from rulegen.certify.refute import arrange
 from rulegen.explain import parse_equation, parse_let
 from rules_db.axioms import load_axioms
 from rules_db.check import check
-from rules_db.condition import Facts, parse_condition
+from rules_db.condition import RANGE_PREDICATES, Facts, parse_condition
 from rules_db.rule import FloatClass, Rule
 
 MEAN = "ReduceMean[axes=(-1,),keepdims=true]"
@@ -62,9 +64,18 @@ def _multi_head(operands: str, scale: str = "0.25", given: str = "('attention_bi
     return f"MultiHeadAttention[given={given},{rest}]({operands})"
 
 
-def _repeated(x: str) -> str:
+def _causal_heads(operands: str) -> str:
+    rest = "mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,unidirectional=true"
+    return f"MultiHeadAttention[given=(),{rest}]({operands})"
+
+
+def _repeated(x: str, size: str = "d") -> str:
     """Four heads of each."""
-    return f"Expand[shape=(1,g,4,s,d)](Unsqueeze[axes=(-3,)]({x}))"
+    return f"Expand[shape=(1,g,4,s,{size})](Unsqueeze[axes=(-3,)]({x}))"
+
+
+def _four(x: str) -> str:
+    return f"Reshape[drop=4,shape=(4*g,s,8*d)]({_repeated(x, '8*d')})"
 
 
 def _turned(x: str, cos: str, sin: str) -> str:
@@ -155,6 +166,23 @@ SPELLINGS = {
         "Attention[is_causal=false,kv_num_heads=0,mask='float',mask_axes=4,num_heads=0,scale=0.25](q, k, v, m)",
         GROUPED,
     ),
+    "causal": (_multi_head("q, k, v, m"), _causal_heads("q, k, v"), HIDDEN),
+    "causal heads": (
+        _joined(
+            f"MatMul(Softmax[axis=-1](Add(MatMul(Mul({_heads('q')}, 0.25), Transpose[perm=(1,0)]({_heads('k')})), m)), "
+            f"{_heads('v')})"
+        ),
+        _causal_heads("q, k, v"),
+        HIDDEN,
+    ),
+    "grouped causal": (
+        _joined(
+            f"MatMul(Softmax[axis=-1](Add(Mul(MatMul(q, Transpose[perm=(1,0)]({_four('k')})), 0.25), m)), {_four('v')})", "32*d*g"
+        ),
+        "GroupQueryAttention[kv_num_heads=g,num_heads=4*g,rotary_interleaved=false,scale=0.25]"
+        f"({_joined('q', '32*d*g')}, {_joined('k', '8*d*g')}, {_joined('v', '8*d*g')})",
+        "q:float[1,4*g,s,8*d], k:float[1,g,s,8*d], v:float[1,g,s,8*d], m:float[1,1,s,s]",
+    ),
     "rotary": (_turned("x", f"{RAISED}(c)", f"{RAISED}(s)"), f"{ROTARY}(x, {HALVED}(c), {HALVED}(s))", ANGLES),
     "rotary angles": (
         _turned("x", f"{RAISED}(Cos(Concat[axis=-1](f, f)))", f"{RAISED}(Sin(Concat[axis=-1](f, f)))"),
@@ -218,6 +246,47 @@ def test_that_a_table_repeats_is_known_of_constants_only(second: list[float] | N
     assert parse_condition(Parser("repeats(x, -1)")).holds(facts) is answer
 
 
+_SEEN = np.tri(3, dtype=bool)
+
+
+@pytest.mark.parametrize(
+    ("mask", "dtype", "answer"),
+    [
+        (np.where(_SEEN, 0.0, -np.inf), "float", True),
+        (np.where(_SEEN, 0.0, -3.4e38)[None, None], "float", True),
+        (np.where(_SEEN, 0.0, -65504.0), "float16", True),
+        (np.where(_SEEN, 0.0, -65504.0), "float", False),  # scores may be as large
+        (np.where(_SEEN, 0.0, -10000.0), "float16", False),
+        (np.where(_SEEN, 1.0, -np.inf), "float", False),
+        (np.where(_SEEN.T, 0.0, -np.inf), "float", False),
+        (np.where(np.tri(3, 3, 1, dtype=bool), 0.0, -np.inf), "float", False),
+        (np.where(np.tri(2, 3, 1, dtype=bool), 0.0, -np.inf), "float", False),
+        (np.stack([np.where(_SEEN, 0.0, -np.inf), np.zeros((3, 3))]), "float", False),
+        (np.zeros(3), "float", False),
+        (_SEEN, "bool", False),
+        (None, "float", None),
+    ],
+)
+def test_a_causal_mask_is_known_of_constants_only(mask: np.ndarray | None, dtype: str, answer: bool | None) -> None:
+    """Nothing hidden of what comes before, nothing seen of what comes after, in every part of a batch."""
+    facts = Facts(lambda term: parse_type(f"{dtype}[3,3]"), lambda term: Range.top(), value_of=lambda term: mask)
+    assert parse_condition(Parser("causal(m)")).holds(facts) is answer
+
+
+def test_a_mask_is_proved_causal_where_it_says_so_only() -> None:
+    """Onnxruntime's attention without a mask, causal, is not the one with a mask unless that is known of the mask."""
+    for name in ("causal", "causal heads", "grouped causal"):
+        proved = _rule(*SPELLINGS[name])
+        assert proved is not None
+        said = [c for c in proved.conditions if c.predicate in ("causal", "finite")]
+        assert {c.predicate for c in said} == {"causal", "finite"}
+        for condition in said:
+            free = replace(proved, conditions=tuple(c for c in proved.conditions if c != condition))
+            assert check(free, load_axioms())
+    source, _, types = SPELLINGS["causal heads"]
+    assert _rule(source, _causal_heads("q, k, q"), types) is None
+
+
 # The properties of onnxruntime's operators, which hold by definition, on operands that they take
 
 _SKIP = {"x": "[2,3,4]", "y": "[2,3,4]", "g": "[4]", "b": "[4]", "c": "[4]"}
@@ -265,6 +334,12 @@ SAMPLES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "beside": (_BESIDE, {**_GROUPS, "d": 4, "l": 16, "m": 12, "n": 24, "a": 2}),
     "group_query": (_QUERIES, {**_GROUPS, "m": 16, "d": 8}),
     "group_query_rotary": (_TABLES, {**_GROUPS, "i": True, "m": 64, "d": 16, "b": 2}),
+    "group_heads": (_QUERIES, {**_GROUPS, "m": 32, "d": 8}),
+    "group_rotary": (
+        {"q": "[1,5,64]", "k": "[1,5,32]", "v": "[1,5,32]", "w": "[5,8]", "s": "[5,8]"},
+        {**_GROUPS, "i": True, "d": 16},
+    ),
+    "hidden_heads": ({**{x: "[2,5,8]" for x in "qk"}, "v": "[2,5,12]", "m": "[2,1,5,5]"}, {"c": 0.3, "h": 2}),
     "rotary_turned": ({"x": "[2,4,3,8]", "c": "[2,3,4]", "s": "[2,3,4]"}, {"n": 8, "h": 4}),
 }
 DEFINITIONS = {name: axiom for name, axiom in load_axioms().items() if axiom.family == "fused"}
@@ -294,8 +369,9 @@ def test_decompositions_hold(name: str) -> None:
     known = infer_types(sides, types)
     assert known[sides[0]] == known[sides[1]]
     facts = Facts(lambda term: infer_types([term], types)[term], lambda term: Range.top())
-    assert all(condition.substitute({}, attrs).holds(facts) for condition in axiom.conditions)
-    inputs = _inputs(types)
+    of_types = [c for c in axiom.conditions if c.predicate not in RANGE_PREDICATES]
+    assert all(condition.substitute({}, attrs).holds(facts) for condition in of_types)
+    inputs = arrange(_inputs(types), axiom.conditions)
     results = evaluate(sides, Real(), inputs)
     np.testing.assert_allclose(results[sides[0]], results[sides[1]], rtol=1e-9, atol=1e-9)
     wrong = substitute(axiom.right, {v: Term("Neg", (), (var(v),), 0) for v in ("x", "v", "k", "p") if v in types}, attrs)

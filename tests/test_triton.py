@@ -37,9 +37,11 @@ from test_block import column_kernel, cut, two_blocks
 from triton_help import Interpreter
 
 from mugraph.block import Accumulate, Affine, Compute, Index, InvalidBlock, Kernel, Predicate, Schedule, reordered
-from mugraph.shape import DataType, symbol
+from mugraph.shape import DataType, TensorType, symbol
 from rewriter.fuse.families import NotFusable, Product, product_kernel, rows
+from rewriter.fuse.lower import lower
 from rewriter.triton import NotGenerated, generate
+from rewriter.triton.codegen import OVERLAPPED
 
 triton = pytest.importorskip("triton")
 
@@ -165,6 +167,27 @@ def test_a_window_visits_only_its_keys(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("split", [1, 2])
+def test_a_causal_mask_bounds_the_loop(interpreter: Interpreter, split: int) -> None:
+    text = (
+        "MatMul(Softmax[axis=-1](Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.5), -inf)), v)"
+    )
+    types = {"q": TensorType(F32, (2, 5, 16)), "k": TensorType(F32, (2, 7, 16)), "v": TensorType(F32, (2, 7, 16))}
+    kernel = lower("causal", types, [("y", term(text))])
+    check(interpreter, kernel, cut(split=split, s=2, t=2), TOLERANCE[F32])
+    spoilt = random_inputs(kernel, 1)
+    wanted = reference(kernel, spoilt)[0]
+    spoilt["k"][:, 6], spoilt["v"][:, 6] = np.nan, np.nan  # what only the last tile of queries visits
+    (computed,) = interpreter.run(kernel, cut(split=split, s=2, t=2), spoilt)
+    np.testing.assert_allclose(computed[:, :4], wanted[:, :4], rtol=1e-4, atol=1e-5)
+    assert np.isnan(computed[:, 4]).all()
+
+
+def test_tiles_with_most_iterations_are_first() -> None:
+    assert "s_start = (8 - 1 - (pid % 8)) * 128" in generate(causal_attention(12, 1024, 1024, 64, F16), cut(s=128, t=64)).text
+    assert "- 1 -" not in generate(causal_attention(12, 1024, 1024, 64, F16, window=9), cut(s=128, t=64)).text
+
+
+@pytest.mark.parametrize("split", [1, 2])
 def test_other_monoids(interpreter: Interpreter, split: int) -> None:
     x = (np.random.default_rng(0).standard_normal((3, 7)) - 1000).astype(np.float32)
     odd = Predicate("odd", (Affine(((Index("n", modulo=2), 1),), -1),))
@@ -209,7 +232,7 @@ ELEMENTWISE = (
     "Gelu[approximate='tanh'](x) HardSigmoid(x) HardSwish(x) Mish(x) Softsign(x) PRelu(x,y) Clip[max=0.5,min=-0.5](x)",
     "Sum(x,y,x) Max(x,y) Min(x,y,0.1) Add(x,y) Sub(x,y) Mul(x,y) Div(x,y) Where(Less(x,y),x,0.0) Where(IsNaN(x),0.0,x)",
     "Where(And(Greater(x,0.0),Not(Equal(x,y))),x,y) Where(Or(GreaterOrEqual(x,y),LessOrEqual(x,0.0)),x,y) Identity(x)",
-    "Cast[to=float](Cast[to=int32](Mul(x,3.0))) Cast[to=float](Cast[to=bool](x)) Cast[to=float16](x)",
+    "Cast[to=float](Cast[to=int32](Mul(x,3.0))) Cast[to=float](Cast[to=bool](x)) Cast[to=float16](x) Where(IsInf(x),0.0,x)",
 )
 
 
@@ -222,6 +245,30 @@ def test_every_elementwise_operator_has_text(interpreter: Interpreter) -> None:
         interpreter.run(kernel, cut(m=4), inputs), reference(kernel, inputs), outputs.values(), strict=True
     ):
         np.testing.assert_allclose(computed, wanted, rtol=3e-6, atol=1e-6, err_msg=repr(text))
+
+
+TOTALS = {
+    "infinite": "Where(Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64](IsInf(x)))), 1.0, 2.0)",
+    "positive": "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int32](IsInf[negative=false](x))))",
+    "negative": "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=float](IsInf[positive=false](x))))",
+    "mean": "Sqrt(ReduceMean[axes=(-2,-1),keepdims=true](Mul(x,x)))",
+}
+"""Reductions of all entries."""
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+@pytest.mark.parametrize("name", TOTALS)
+def test_reductions_of_all_entries(interpreter: Interpreter, name: str, dtype: DataType) -> None:
+    for m, n in ((3, 7), (16, 16)):
+        kernel = lower(name, {"x": tensor(dtype, m, n)}, [("y", term(TOTALS[name]))])
+        for infinities in ([], [np.inf], [-np.inf], [np.inf, -np.inf, np.inf])[: 1 if name == "mean" else None]:
+            inputs = random_inputs(kernel, 3)
+            inputs["x"].reshape(-1)[-1 : -1 - len(infinities) : -1] = infinities
+            (wanted,) = reference(kernel, inputs)
+            for split, tile in ((1, 4), (1, 256), (3, 4)):
+                (computed,) = interpreter.run(kernel, cut(split=split, k=tile), inputs)
+                assert computed.shape == wanted.shape
+                np.testing.assert_allclose(computed, wanted, rtol=TOLERANCE[dtype])
 
 
 def test_booleans_in_and_out(interpreter: Interpreter) -> None:
@@ -276,6 +323,7 @@ def test_regions_that_do_not_fit_a_family_are_refused() -> None:
             rows("unfit", inputs, {"z": (full, term(text))})
 
 
+INFINITE = lower("infinite", {"x": tensor(F16, 128, 512)}, [("y", term(TOTALS["infinite"]))])
 GOLDENS = {
     "rms_norm_matmul": (rms_norm_matmul(16, 4096, 6144, F16), (Schedule((("m", 16), ("n", 64), ("k", 128)), 4, 4, 3, 8),)),
     "attention": (
@@ -298,6 +346,7 @@ def test_golden_source(name: str) -> None:
 
 
 COMPILED = {
+    **{f"total {split}": (INFINITE, cut(split=split, k=1024)) for split in (1, 8)},
     **{name: GOLDENS[name] for name in ("rms_norm_matmul", "skip_layer_norm")},
     "bfloat16": (gated_mlp(8, 512, 512, DataType.BFLOAT16), cut(m=16, n=64, k=64)),
     "attention": (heads_attention(symbol("b"), symbol("s"), symbol("s"), 12, 64, F16), cut(s=32, t=32)),
@@ -321,14 +370,20 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
     for launch in source.launches:
         pointers = [i for i, (_, kind) in enumerate(launch.signature) if kind.startswith("*")]
         assert len(launch.arguments) == len(launch.signature)
+        types = {**dict(launch.signature), OVERLAPPED: "constexpr"}
+        aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
         compiled = triton.compile(
-            ASTSource(
-                getattr(module, launch.function), dict(launch.signature), {}, {(i,): [["tt.divisibility", 16]] for i in pointers}
-            ),
+            ASTSource(getattr(module, launch.function), types, {OVERLAPPED: architecture == 90}, aligned),
             target=GPUTarget("cuda", architecture, 32),
             options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
         )
         assert compiled.asm["cubin"][:4] == b"\x7fELF"
         assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
+        code = compiled.asm["ptx"]
+        if architecture == 90:  # nothing is read or written before the launch before has ended
+            touches = [code.index(word) for word in ("ld.global", "cp.async", "st.global") if word in code]
+            assert code.index("griddepcontrol.wait") < min(*touches, code.index("griddepcontrol.launch_dependents"))
+        else:
+            assert "griddepcontrol" not in code
         if name in ("bfloat16", "attention"):
             assert "mma" in compiled.asm["ptx"]

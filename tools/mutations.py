@@ -20,7 +20,7 @@ import numpy as np
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
 from mugraph.interp import evaluate, infer_types
-from mugraph.node import AttrValue, Term, const, make, substitute, var, variables, walk
+from mugraph.node import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from rulegen.audit import try_out
 from rulegen.certify import Prover
@@ -172,6 +172,8 @@ class _Changes:
     def factor(self, term: Term) -> Term | None:
         if term.op == "Const":
             value = term.attr("value")
+            if isinstance(value, AttrVar):
+                return None
             return const(not value if isinstance(value, bool) else self.pick((value + 1.0, -value - 1.0, value * 0.5 + 1.0)))
         return None if term.op == "Var" and self.generator.random() < 0.5 else Term("Mul", (), (term, const(2.0)), 0)
 

@@ -56,7 +56,7 @@ _IMAGE = "x:[1,8,14,14]"
 UNARY = [
     *("Neg", "Relu", "Reciprocal", "Sqrt", "Exp", "Abs", "Sign", "Floor", "Ceil", "Round", "Log", "Sin", "Cos", "Sigmoid", "Erf"),
     *("Tanh", "Softplus", "LeakyRelu", "Elu", "Selu", "Gelu", "Gelu[approximate='tanh']", "HardSigmoid", "HardSwish", "Mish"),
-    *("Softsign", "Clip[max=0.7,min=0.2]", "IsNaN", "Identity", "Softmax", "LogSoftmax", "Softmax[axis=-2]", "OrtGelu"),
+    *("Softsign", "Clip[max=0.7,min=0.2]", "IsInf", "IsNaN", "Identity", "Softmax", "LogSoftmax", "Softmax[axis=-2]", "OrtGelu"),
     *("FastGelu", "QuickGelu", "Tile[repeats=(1,2)]", "Transpose[perm=(1,0)]", "Unsqueeze[axes=(-2,)]"),
     *("Split[axis=-1,sizes=(16,16)].0", "Slice[axes=(-1,),ends=(16,),starts=(4,),steps=(1,)]", "Reshape[drop=1,shape=(8,4)]"),
     *("Expand[shape=(3,4,32)]", "Pad[begins=(0,1),ends=(1,0),mode='constant',value=0.0]", "Shape[end=0,start=-2]"),

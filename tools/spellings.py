@@ -27,7 +27,7 @@ __all__ = ["HIDDEN", "LENGTH", "SPELLINGS", "Sketch", "Spelling", "build"]
 Array = np.ndarray[Any, Any]
 
 OPSET, IR_VERSION = 17, 10
-BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 6
+BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 14
 HIDDEN = HEADS * SIZE
 EPSILON = 1e-6
 
@@ -174,6 +174,10 @@ def _layer_operator(s: Sketch, x: str) -> str:
     return s("LayerNormalization", x, s.weight(HIDDEN), s.weight(HIDDEN), axis=-1, epsilon=EPSILON)
 
 
+def _layer_unshifted(s: Sketch, x: str) -> str:
+    return s("LayerNormalization", x, s.weight(HIDDEN), axis=-1, epsilon=EPSILON)
+
+
 def _write_skip(normalise: Callable[[Sketch, str], str], parts: str, s: Sketch) -> list[str]:
     """A sum and its normalisation; ``parts`` says whether the sum has a bias and whether it is used again."""
     x, y = s.input(BATCH, LENGTH, HIDDEN), s.input(BATCH, LENGTH, HIDDEN)
@@ -236,9 +240,9 @@ def _keys(s: Sketch, k: str, way: str, heads: int = HEADS, size: int = SIZE) -> 
     return s("Reshape", s("Transpose", flat, perm=[0, 2, 1]), s.ints(BATCH, heads, size, LENGTH))
 
 
-def _joined(s: Sketch, x: str, way: str = "three", hidden: int = HIDDEN) -> str:
+def _joined(s: Sketch, x: str, way: str = "three", hidden: int = HIDDEN, batch: int = BATCH) -> str:
     x = s("Transpose", x, perm=[0, 2, 1, 3])
-    return s("Reshape", x, s.ints(BATCH * LENGTH, hidden) if way == "rows" else s.ints(BATCH, LENGTH, hidden))
+    return s("Reshape", x, s.ints(batch * LENGTH, hidden) if way == "rows" else s.ints(batch, LENGTH, hidden))
 
 
 def _guarded(s: Sketch, x: str) -> str:
@@ -270,6 +274,8 @@ def _write_attention(way: str, s: Sketch) -> str:
         scores = s("Mul", scores, scale)
     if "bias" in way:
         scores = s("Add", scores, s.constant(np.zeros((1, HEADS, LENGTH, LENGTH), s.dtype)))
+    elif "causal" in way:
+        scores = s("Add", scores, _causal(s))
     elif "mask" in way:
         scores = s("Add", scores, s.input(BATCH, 1, 1 if "narrow" in way else LENGTH, LENGTH))
     probabilities = s("Softmax", scores, axis=-1)
@@ -316,30 +322,49 @@ def _write_rotary(way: str, s: Sketch) -> str:
     return _rotated(s, x, _angles(s, "Cos"), _angles(s, "Sin"), way=way)
 
 
-_GROUPS, _EACH, _WIDE = 2, 3, 8
+_GROUPS, _EACH, _WIDE = 4, 3, 8
 """Key heads, query heads for each, and the size of a head."""
 
 
-def _repeated(s: Sketch, x: str, way: str) -> str:
+def _repeated(s: Sketch, x: str, way: str, batch: int, size: int) -> str:
     """Key or value heads, each for several query heads."""
-    wide = s("Expand", s("Unsqueeze", x, s.ints(2)), s.ints(BATCH, _GROUPS, _EACH, LENGTH, _WIDE))
-    return s("Reshape", wide, s.ints(*((-1,) if way == "keys" else (BATCH, _GROUPS * _EACH)), LENGTH, _WIDE))
+    wide = s("Expand", s("Unsqueeze", x, s.ints(2)), s.ints(batch, _GROUPS, _EACH, LENGTH, size))
+    return s("Reshape", wide, s.ints(*((-1,) if way == "keys" else (batch, _GROUPS * _EACH)), LENGTH, size))
 
 
 def _write_grouped(way: str, s: Sketch) -> str:
     """Llama's attention: grouped heads, both operands scaled, a causal mask that is a constant."""
-    heads = _GROUPS * _EACH
-    q = _split(s, s.input(BATCH, LENGTH, heads * _WIDE), heads, _WIDE)
+    q = _split(s, s.input(BATCH, LENGTH, _GROUPS * _EACH * _WIDE), _GROUPS * _EACH, _WIDE)
     k, v = (_split(s, s.input(BATCH, LENGTH, _GROUPS * _WIDE), _GROUPS, _WIDE) for _ in range(2))
-    root = s.number(_WIDE**-0.25)
-    flat = s("Transpose", _repeated(s, k, "keys"), perm=[0, 2, 1])
-    keys = s("Reshape", flat, s.ints(BATCH, heads, _WIDE, LENGTH))
+    return _grouped(s, q, k, v, guard=way == "guard")
+
+
+def _write_grouped_rotary(s: Sketch) -> str:
+    """The same of one sequence, with queries and keys turned by their positions."""
+    size = 4 * _WIDE
+    q = s.input(1, _GROUPS * _EACH, LENGTH, size)
+    k, v = (s.input(1, _GROUPS, LENGTH, size) for _ in range(2))
+    angles = np.outer(np.arange(LENGTH), 100.0 ** (-np.arange(0, size, 2) / size))
+    tables = (np.concatenate([f(angles)] * 2, axis=1)[None].astype(s.dtype) for f in (np.cos, np.sin))
+    cos, sin = (s("Unsqueeze", s.constant(table), s.ints(1)) for table in tables)
+    return _grouped(s, _rotated(s, q, cos, sin, size), _rotated(s, k, cos, sin, size), v, batch=1, size=size)
+
+
+def _grouped(s: Sketch, q: str, k: str, v: str, guard: bool = False, batch: int = BATCH, size: int = _WIDE) -> str:
+    """Causal attention of queries to keys and values of fewer heads."""
+    heads, root = _GROUPS * _EACH, s.number(size**-0.25)
+    flat = s("Transpose", _repeated(s, k, "keys", batch, size), perm=[0, 2, 1])
+    keys = s("Reshape", flat, s.ints(batch, heads, size, LENGTH))
     scores = s("MatMul", s("Mul", q, root), s("Mul", keys, root))
-    hidden = np.where(np.tri(LENGTH, dtype=bool), 0, np.finfo(s.dtype).min).astype(s.dtype)
-    probabilities = s("Softmax", s("Add", scores, s.constant(hidden[None, None])), axis=-1)
-    if way == "guard":
+    probabilities = s("Softmax", s("Add", scores, _causal(s)), axis=-1)
+    if guard:
         probabilities = _guarded(s, probabilities)
-    return _joined(s, s("MatMul", probabilities, _repeated(s, v, "values")), hidden=heads * _WIDE)
+    return _joined(s, s("MatMul", probabilities, _repeated(s, v, "values", batch, size)), hidden=heads * size, batch=batch)
+
+
+def _causal(s: Sketch) -> str:
+    hidden = np.where(np.tri(LENGTH, dtype=bool), 0, np.finfo(s.dtype).min).astype(s.dtype)
+    return s.constant(hidden[None, None])
 
 
 def _all() -> Iterator[Spelling]:
@@ -358,6 +383,7 @@ def _all() -> Iterator[Spelling]:
         for parts in ("", "sum", "bias", "bias-sum"):
             name = "-".join(filter(None, ("skip", parts)))
             yield spelling(f"{name}-layer", "SkipLayerNormalization", partial(_write_skip, _layer_operator, parts))
+            yield spelling(f"{name}-layer-unshifted", "SkipLayerNormalization", partial(_write_skip, _layer_unshifted, parts))
             yield spelling(f"{name}-layer-spelled", "SkipLayerNormalization", partial(_write_skip, _layer_norm, parts))
             yield spelling(f"{name}-rms", "SkipSimplifiedLayerNormalization", partial(_write_skip, _rms, parts))
         for way in ("tanh", "tanh-product"):
@@ -385,13 +411,17 @@ def _all() -> Iterator[Spelling]:
             "four scaled-scores mask",
             "four quotient",
             "four quotient mask",
+            "both-scaled causal guard",
+            "both-scaled causal guard rows",
+            "four quotient causal",
         ):
             yield spelling(f"attention {way}".replace(" ", "-"), mha, partial(_write_attention, way))
         yield spelling("attention-keys-at-once", mha, _write_keys_at_once)
         for way in ("slice", "split"):
             yield spelling(f"rotary-{way}", "OrtRotaryEmbedding", partial(_write_rotary, way))
         for way in ("plain", "guard"):
-            yield spelling(f"grouped-{way}", mha, partial(_write_grouped, way))
+            yield spelling(f"grouped-{way}", "GroupQueryAttention", partial(_write_grouped, way))
+        yield spelling("grouped-rotary", "GroupQueryAttention", _write_grouped_rotary)
 
 
 SPELLINGS: dict[str, Spelling] = {spelling.name: spelling for spelling in _all()}

@@ -493,13 +493,15 @@ def build_module(architecture: Architecture) -> torch.nn.Module:
     import torch
     import transformers
 
+    names = tuple(architecture.inputs)
+
     class FirstOutput(torch.nn.Module):
         def __init__(self, model: torch.nn.Module) -> None:
             super().__init__()
             self.model = model
 
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            output: torch.Tensor = self.model(**dict(zip(architecture.inputs, inputs, strict=True)))[0]
+            output: torch.Tensor = self.model(**dict(zip(names, inputs, strict=True)))[0]
             return output
 
     torch.manual_seed(0)

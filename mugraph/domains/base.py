@@ -67,6 +67,9 @@ class Domain(Protocol):
     def less(self, a: Array, b: Array) -> Array: ...
     def equal(self, a: Array, b: Array) -> Array: ...
     def isnan(self, a: Array) -> Array: ...
+    def isinf(self, a: Array, negative: bool, positive: bool) -> Array:
+        """Whether entries are -∞, where ``negative``, or +∞, where ``positive``."""
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Array) -> Array:
         """A NumPy function of booleans, entry by entry."""
 

@@ -175,8 +175,9 @@ class FiniteField:
     def exp_relative(self, a: Any) -> tuple[Any, Any]:
         return self.const(0), self.exp(a)
 
-    def _rank(self, a: FieldArray) -> np.ndarray:
-        return (a.p + self.offset) % self.p
+    def _rank(self, a: Any) -> np.ndarray:
+        """The order of residues is arbitrary; that of integers is their own."""
+        return np.asarray((a.p + self.offset) % self.p if isinstance(a, FieldArray) else a)
 
     def where(self, condition: Any, a: Any, b: Any) -> Any:
         if not isinstance(a, FieldArray):
@@ -197,6 +198,9 @@ class FiniteField:
         return a.p == b.p if isinstance(a, FieldArray) else np.equal(a, b)
 
     def isnan(self, a: Any) -> Any:
+        return np.zeros(a.shape, bool)
+
+    def isinf(self, a: Any, negative: bool, positive: bool) -> Any:
         return np.zeros(a.shape, bool)
 
     def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:

@@ -304,6 +304,11 @@ class RangeDomain:
     def isnan(self, a: Range) -> Range:
         return Range.finite_input(0, 1) if a.nan else self.const(0)
 
+    def isinf(self, a: Range, negative: bool, positive: bool) -> Range:
+        """Numbers without a bound may overflow in the element type that they have."""
+        may = (negative and (a.neg_inf or a.lo == -_INF)) or (positive and (a.pos_inf or a.hi == _INF))
+        return Range.finite_input(0, 1) if may else self.const(0)
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Range) -> Range:
         """The function on every combination of truth values that the operands may have."""
         choices = [[v for v, may in ((False, x.zero), (True, not x.lo == x.hi == 0)) if may] for x in operands]

@@ -166,6 +166,9 @@ class Real:
     def isnan(self, a: Any) -> Any:
         return np.isnan(a)
 
+    def isinf(self, a: Any, negative: bool, positive: bool) -> Any:
+        return (np.isneginf(a) & negative) | (np.isposinf(a) & positive)
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:
         return function(*operands)
 

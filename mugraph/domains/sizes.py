@@ -131,6 +131,9 @@ class Sizes:
     def isnan(self, a: Any) -> np.ndarray:
         return _entrywise(lambda x: False, a)
 
+    def isinf(self, a: Any, negative: bool, positive: bool) -> np.ndarray:
+        return _entrywise(lambda x: False, a)
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> np.ndarray:
         return np.asarray(function(*(_known(operand).astype(bool) for operand in operands)), object)
 

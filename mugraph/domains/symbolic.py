@@ -192,6 +192,9 @@ class Symbolic:
     def isnan(self, a: Any) -> Any:
         return np.zeros(np.shape(a), bool)
 
+    def isinf(self, a: Any, negative: bool, positive: bool) -> Any:
+        return np.zeros(np.shape(a), bool)
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:
         return function(*operands)
 

@@ -96,8 +96,6 @@ def _repeated(x: Term, count: Dim, times: Dim, rest: tuple[Dim, Dim]) -> Term:
     """Each of ``count`` key or value heads [b, count, t, d] for ``times`` query heads."""
     if times == 1:
         return x
-    if not isinstance(times, int):
-        raise Undecided(f"{times} query heads for each key head")
     tiled = applied("Tile", applied("Unsqueeze", x, axes=(-3,)), repeats=(times, 1, 1))
     return applied("Reshape", tiled, drop=4, shape=(count * times, *rest))
 

@@ -14,6 +14,7 @@ from mugraph.ops.base import (
     AttrMap,
     ForeignNode,
     Infer,
+    NotExpressible,
     NotUnderstood,
     OnnxForm,
     Operator,
@@ -343,6 +344,35 @@ _logic("Not", np.logical_not, 1)
 _logic("And", np.logical_and)
 _logic("Or", np.logical_or)
 _logic("Xor", np.logical_xor)
+
+
+def _read_isinf(node: ForeignNode) -> Reading:
+    given = known_attributes(node, detect_negative=1, detect_positive=1)
+    if not (given["detect_negative"] or given["detect_positive"]):
+        raise NotUnderstood("IsInf of neither infinity")
+    return Reading({"negative": bool(given["detect_negative"]), "positive": bool(given["detect_positive"])}, (0,))
+
+
+def _write_isinf(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    if opset < 10 or (opset < 20 and types[0].dtype not in (DataType.FLOAT, DataType.DOUBLE)):
+        raise NotExpressible(f"IsInf of {types[0].dtype.name.lower()} before opset {10 if opset < 10 else 20}")
+    flags = {f"detect_{sign}": 0 for sign in ("negative", "positive") if not attrs[sign]}
+    return OnnxForm("IsInf", (0,), flags)
+
+
+register(
+    Operator(
+        "IsInf",
+        (1, 1),
+        _infer_isnan,
+        lambda domain, attrs, inputs: (domain.isinf(inputs[0], attrs["negative"], attrs["positive"]),),
+        read=_read_isinf,
+        write=_write_isinf,
+        flops=output_size,
+        elementwise=True,
+        defaults={"negative": True, "positive": True},
+    )
+)
 
 
 def _infer_where(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

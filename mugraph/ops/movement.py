@@ -202,9 +202,10 @@ def _read_split(node: ForeignNode) -> Reading:
 
 
 def _write_split(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """Symbolic sizes are an input, since onnxruntime refuses num_outputs where the dimension is smaller than that."""
     axis, sizes = attrs["axis"] + types[0].rank, attrs["sizes"]
-    if concrete(sizes) is None and len(set(sizes)) == 1:
-        return OnnxForm("Split", (0,), {"axis": axis} | ({"num_outputs": len(sizes)} if opset >= 18 else {}))
+    if concrete(sizes) is None and len(set(sizes)) == 1 and opset < 18:
+        return OnnxForm("Split", (0,), {"axis": axis})
     if opset < 13:
         return OnnxForm("Split", (0,), {"axis": axis, "split": tuple(integers(sizes, "the sizes of Split").tolist())})
     return OnnxForm("Split", (0, run_sizes(sizes)), {"axis": axis})

@@ -22,7 +22,7 @@ __all__ = ["copies_of", "replay_microseconds", "time_on_cuda"]
 
 _COLD_BYTES = 220 << 20
 """What the copies together move at least, where their number allows it: several times the cache of any device."""
-_LEAST, _MOST = 4, 32
+_LEAST, _MOST = 4, 128
 _LARGEST_BYTES = 4 << 30
 
 

@@ -6,6 +6,7 @@ everything else is bound by bandwidth long before arithmetic matters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Device:
         latency: microseconds of the shortest kernel that reads and writes anything, beside its launch.
         units: multiprocessors, among which the tiles of a product are dealt out; 1 where tiles do not matter.
         view: microseconds of a node that has no kernel.
+        architecture: a GPU's compute capability as one number, such as 90; 0 for what is none.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Device:
     latency: float
     units: int
     view: float
+    architecture: int = 0
 
     def microseconds(self, flops: float, moved: float, dtype: DataType) -> float:
         """Time of a kernel with so many operations on so many bytes."""
@@ -46,9 +49,9 @@ class Device:
         return max(flops / (peak * 1e6), moved / (self.bandwidth * 1e3))
 
 
-def _gpu(name: str, units: int, bandwidth: float, single: float, half: float) -> Device:
+def _gpu(name: str, architecture: int, units: int, bandwidth: float, single: float, half: float) -> Device:
     peaks = {DataType.FLOAT: single, **dict.fromkeys(_HALF, half)}
-    return Device(name, "cuda", bandwidth, peaks, launch=0.7, latency=1.3, units=units, view=0.0)
+    return Device(name, "cuda", bandwidth, peaks, 0.7, 1.3, units, 0.0, architecture)
 
 
 DEVICES: dict[str, Device] = {
@@ -56,22 +59,30 @@ DEVICES: dict[str, Device] = {
     for device in (
         # A modest core: only the order of magnitude matters.
         Device("cpu", "cpu", 8.0, {DataType.FLOAT: 0.04}, launch=1.0, latency=0.5, units=1, view=1.0),
-        _gpu("t4", 40, 320, 8.1, 65),
-        _gpu("a10", 72, 600, 31.2, 125),
-        _gpu("l4", 58, 300, 30.3, 121),
-        _gpu("rtx-4090", 128, 1008, 82.6, 165),
-        _gpu("a100-40gb", 108, 1555, 19.5, 312),
-        _gpu("a100-80gb", 108, 2039, 19.5, 312),
-        _gpu("h100", 132, 3350, 67, 989),
-        _gpu("h200", 132, 4800, 67, 989),
+        _gpu("t4", 75, 40, 320, 8.1, 65),
+        _gpu("a10", 86, 72, 600, 31.2, 125),
+        _gpu("l4", 89, 58, 300, 30.3, 121),
+        _gpu("rtx-4090", 89, 128, 1008, 82.6, 165),
+        _gpu("a100-40gb", 80, 108, 1555, 19.5, 312),
+        _gpu("a100-80gb", 80, 108, 2039, 19.5, 312),
+        _gpu("h100", 90, 132, 3350, 67, 989),
+        _gpu("h200", 90, 132, 4800, 67, 989),
     )
 }
 """Device name to figures."""
 
 
-def default_device(provider: str) -> Device:
-    """Whose roofline stands in where a provider is asked for and no device is named."""
-    return DEVICES["h200" if provider == "cuda" else "cpu"]
+def default_device(provider: str, words: str = "") -> Device:
+    """Whose roofline stands in where a provider is asked for and no device is named.
+
+    Args:
+        words: what the machine says of its device, such as ``NVIDIA A100-SXM4-80GB``.
+    """
+    if provider != "cuda":
+        return DEVICES["cpu"]
+    told = set(re.findall(r"[a-z0-9]+", words.lower()))
+    found = [d for d in DEVICES.values() if d.provider == provider and told.issuperset(d.name.split("-"))]
+    return found[0] if found else DEVICES["h200"]
 
 
 def get_device(name: str) -> Device:

@@ -66,6 +66,7 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     """
     asked = provider if provider in usable_providers() else "cpu"
     found = set()
+    answers: dict[str, str] = {}
     for direction in compile_rules(rules):
         added = _added(direction)
         if added is None or (asked != provider and added not in BOTH):
@@ -73,10 +74,10 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
         key = digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
         answer = store.verdict(key)
         if answer is None:
-            answer = "yes" if _happens(direction, added, asked) else "no"
-            store.remember(key, answer)
+            answer = answers[key] = "yes" if _happens(direction, added, asked) else "no"
         if answer == "yes":
             found.add(direction.id)
+    store.remember_all(answers)
     return frozenset(found)
 
 

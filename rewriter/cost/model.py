@@ -11,17 +11,17 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from mugraph.block import bound_sizes
 from mugraph.graph import Graph, Node
 from mugraph.node import bind_attrs
+from mugraph.ops.kernel import kernel_of
 from mugraph.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.roofline import VIEWS, node_microseconds
-from rewriter.cost.signature import Signature, empty_model, node_model, random_array
+from rewriter.cost.signature import Signature, random_array
 from rewriter.cost.store import ProfileStore
-from rewriter.runtime_env import new_session
 
 __all__ = ["CostModel", "Signature", "random_array"]
 
@@ -98,6 +98,9 @@ class CostModel:
             return 0.0, True
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
+        if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels`)
+            known = self.store.get(self._kernel_key(signature))
+            return (self.estimate(graph, node), False) if known is None else (known, True)
         key = signature.key()
         stored = self.store.get(key)
         if stored is not None:
@@ -110,6 +113,13 @@ class CostModel:
                 return microseconds + NODE_OVERHEAD[self.provider], True
         self.estimated.add(key)
         return self.estimate(graph, node), False
+
+    def _kernel_key(self, signature: Signature) -> str:
+        from rewriter.triton.measure import kernel_key  # it imports this package
+
+        kernel = kernel_of(dict(signature.attrs)["digest"])
+        shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}
+        return kernel_key(kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device."""
@@ -159,42 +169,11 @@ class CostModel:
         return time_on_cuda(signature, self.opset, self._baseline)
 
     def _measure_on_cpu(self, signature: Signature) -> float | None:
-        model = node_model(signature, self.opset)
-        if model is None:
-            return None
-        generator = np.random.default_rng(0)
-        try:
-            session = new_session(model.SerializeToString(), self.provider)
-        except Exception:  # onnxruntime raises many types where a kernel is missing; the estimate is counted and reported
-            return None
-        feeds = {
-            f"x{i}_0": random_array(t, generator)
-            for i, (t, c) in enumerate(zip(signature.operands, signature.constant, strict=True))
-            if not c
-        }
         if self._baseline is None:
-            empty = new_session(empty_model().SerializeToString(), self.provider)
-            self._baseline = _time(empty, {"x0_0": np.ones(1, np.float32)})
-        try:
-            return max(_time(session, feeds) - self._baseline, 0.0)
-        except Exception:  # a kernel that refuses these values at run time
-            return None
+            self._baseline = cpu.empty_microseconds()
+        return cpu.time_on_cpu(signature, self.opset, self._baseline)
 
 
 def _leaves(graph: Graph, node: Node) -> bool:
     """Whether a result of the node is one of the model's."""
     return any(value in graph.outputs for value in node.values)
-
-
-def _time(session: object, feeds: dict[str, np.ndarray], seconds: float = 0.02, least: int = 5, most: int = 400) -> float:
-    """Microseconds of a run: the lower quartile of repeated runs, after two to warm up."""
-    run = session.run  # type: ignore[attr-defined]
-    run(None, feeds)
-    run(None, feeds)
-    times: list[int] = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or (time.perf_counter() < end and len(times) < most):
-        start = time.perf_counter_ns()
-        run(None, feeds)
-        times.append(time.perf_counter_ns() - start)
-    return float(np.quantile(times, 0.25)) / 1000

@@ -4,7 +4,8 @@ A kernel takes a launch, the latency of its first and last access, and then the 
 whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refinements make small kernels come out right:
 
 * A product is cut into tiles, and a wave of tiles takes as long as one: a product with fewer tiles than the device has units
-  leaves some idle (wave quantisation). The best of several tile sizes counts; small tiles reach less of the peak.
+  leaves some idle (wave quantisation). The best of several tile sizes counts; small tiles reach less of the peak. It waits for
+  its first tiles and for its last, which no other kernel does twice.
 * Traffic reaches a share of the bandwidth, a transposition less. What a kernel only points into is not moved: a Gather moves
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
@@ -15,7 +16,7 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refineme
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from mugraph.block import bound_sizes
@@ -34,17 +35,19 @@ VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 _STREAM, _SCATTERED = 0.85, 0.45
 """Share of the bandwidth that elementwise kernels and transpositions reach."""
-_TILES = ((128, 0.8), (64, 0.5), (32, 0.25))
+_TILES = ((128, 0.8), (64, 0.75), (32, 0.25))
 """Side of a square tile and the share of the peak that it reaches."""
 _KERNELS = {"OrtAttention": 3, "GroupQueryAttention": 3, "EmbedLayerNormalization": 2}
 """Composites that onnxruntime runs as more than one kernel: the projection, the split into heads, attention itself. A bias of
 the projections among the operands of attention takes another."""
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 _WINDOWED = 0.5
 """Share of a plain product's speed that a convolution reaches."""
-_ATTENTION = 0.75
+_ATTENTION = 0.62
 """The same of the products within attention, between which its softmax stands."""
-_LOOP = 2.5
-"""Latencies that attention takes beyond one: its products and its softmax follow each other."""
+_LOOP, _PIPELINE = 2.5, 1.0
+"""Latencies that attention takes beyond one: its products and its softmax follow each other; and that a product takes: its
+pipeline fills with tiles and drains."""
 
 
 def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[TensorType], leaves_model: bool = False) -> float:
@@ -66,7 +69,7 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     if operator.decompose is None:
         compute = _compute(device, op, full, operands, outputs)
         kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
-        return kernel + _conversions(device, op, operands, outputs)
+        return kernel + _conversions(device, op, operands, outputs) + _filling(device, {op})
     roots = operator.decompose(full, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
@@ -82,8 +85,7 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
         compute += _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, inner, [types[term]]) / share
     kernels = _KERNELS.get(op, 1) + ("bias" in full.get("given", ()))
     extra = (kernels - 1) * (device.launch + device.latency)
-    if attends:
-        extra += _LOOP * device.latency
+    extra += _LOOP * device.latency if attends else _filling(device, {name for name, *_ in done})
     extra += _conversions(device, op, operands, outputs)
     return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
 
@@ -113,6 +115,11 @@ def _kernel(device: Device, compute: float, moved: float) -> float:
     return device.launch + device.latency + max(compute, moved / (device.bandwidth * 1e3))
 
 
+def _filling(device: Device, ops: Collection[str]) -> float:
+    """What a kernel with products in it takes beside its arithmetic and its traffic."""
+    return _PIPELINE * device.latency if device.units > 1 and not _PRODUCTS.isdisjoint(ops) else 0.0
+
+
 def _conversions(device: Device, op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
     """Two kernels that bring an image to channels last and back: a GPU's matrix units take a convolution no other way."""
     if op not in ("Conv", "FusedConv") or device.units == 1 or operands[0].rank != 4:
@@ -132,7 +139,7 @@ def _compute(
     device: Device, op: str, attrs: Mapping[str, AttrValue], operands: Sequence[TensorType], outputs: Sequence[TensorType]
 ) -> float:
     """Microseconds of the arithmetic, where that is not bound by traffic anyway: of products and convolutions."""
-    if op in ("MatMul", "Gemm"):
+    if op in _PRODUCTS:
         (out,) = outputs
         inner = operands[0].shape[0 if attrs.get("transA") else -1]
         rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,30 @@ from mugraph.shape import DataType, TensorType, Undecided, concrete
 __all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "written"]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
+_STREAM = (1 << 20) - 3
+"""Length of the stream of random numbers; odd, so that rows of a large array differ."""
 
 
 def random_array(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
-    """Fresh random contents of a concrete type: normal floats, small non-negative integers."""
+    """Random contents of a concrete type, as times depend on them: normal floats, small non-negative integers.
+
+    Large arrays repeat a part of a stream that is drawn once, from a random place on: drawing took longer than measuring.
+    """
     shape = concrete(type_.shape)
     assert shape is not None
-    if type_.dtype == DataType.BOOL:
-        return generator.random(shape) < 0.5
-    dtype = type_.dtype.numpy()
-    if type_.dtype in _FLOATS:
-        return np.asarray(generator.standard_normal(shape, np.float32) * 0.1 + 0.5).astype(dtype)
-    return generator.integers(0, 2, shape).astype(dtype)
+    stream = _stream(type_.dtype)
+    start = int(generator.integers(stream.size))
+    return np.resize(np.roll(stream, -start) if math.prod(shape) > stream.size - start else stream[start:], shape)
+
+
+@lru_cache(maxsize=16)
+def _stream(dtype: DataType) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    if dtype == DataType.BOOL:
+        return generator.random(_STREAM) < 0.5
+    if dtype in _FLOATS:
+        return np.asarray(generator.standard_normal(_STREAM, np.float32) * 0.1 + 0.5).astype(dtype.numpy())
+    return generator.integers(0, 2, _STREAM).astype(dtype.numpy())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 
 _METADATA = MetaData()
 _COSTS = Table(
-    "costs",
+    "costs_2",  # counted up when costs are measured in another way: old and new ones are not mixed
     _METADATA,
     Column("environment", String, primary_key=True),
     Column("signature", String, primary_key=True),
@@ -104,8 +104,12 @@ class ProfileStore:
         return None if found is None else str(found[0])
 
     def remember(self, key: str, value: str) -> None:
-        if self._engine is not None:
-            self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": key, "value": value}])
+        self.remember_all({key: value})
+
+    def remember_all(self, verdicts: Mapping[str, str]) -> None:
+        """Several verdicts in one transaction."""
+        if self._engine is not None and verdicts:
+            self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": k, "value": v} for k, v in verdicts.items()])
 
     def _write(self, statement: object, rows: list[dict[str, object]]) -> None:
         assert self._engine is not None

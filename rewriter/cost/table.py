@@ -18,7 +18,8 @@ from rules_db.store import StoreError, write_text
 
 __all__ = ["CostTable", "merge_tables", "read_table", "write_table"]
 
-FORMAT = 1
+FORMAT = 2
+"""Counted up when costs are measured in another way, too."""
 
 
 @dataclass(frozen=True)

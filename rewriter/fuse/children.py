@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from mugraph.block import InvalidBlock
-from mugraph.block_sizes import specialised
+from mugraph.block import InvalidBlock, Kernel
+from mugraph.block_sizes import retyped, specialised
+from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.node import walk
 from mugraph.shape import DataType, Dim, ShapeError, Undecided
@@ -44,12 +45,21 @@ class _State:
 
     directions: dict[str, Direction] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
+    readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = field(default_factory=dict)
 
     def direction(self, rule: Rule, search: Search) -> Direction:
         """The one direction of a rule that the search uses: a kernel in place of its region."""
         if rule.id not in self.directions:
             self.directions[rule.id] = Direction(rule, True, search.costs.provider)
         return self.directions[rule.id]
+
+    def reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType], search: Search) -> tuple[Kernel, Direction]:
+        """A stored rule's kernel for other element types, and the rule with it."""
+        key = (rule.id, tuple(sorted(types.items())))
+        if key not in self.readings:
+            kernel = retyped(stored, types)
+            self.readings[key] = kernel, self.direction(kernel_rule(kernel, {"kernel": rule.id}), search)
+        return self.readings[key]
 
 
 _BUILDER = Builder()
@@ -111,8 +121,10 @@ def proposals(search: Search, graph: Graph, stored: Sequence[Rule] = ()) -> Iter
     """The rules that put kernels in place of regions of a graph: stored ones made for its sizes, then those that are built."""
     state = _state(search)
     covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+    found = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
+    present = frozenset(type_.dtype for type_ in found if type_ is not None) & _ELEMENTS
     for rule in stored:
-        for direction, matches in _made_for(search, graph, rule):
+        for direction, matches in _made_for(search, graph, rule, present):
             covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
             yield direction
     for region in propose(graph):
@@ -128,19 +140,45 @@ def proposals(search: Search, graph: Graph, stored: Sequence[Rule] = ()) -> Iter
                 state.skipped[str(reason)] += 1
 
 
-def _made_for(search: Search, graph: Graph, rule: Rule) -> Iterator[tuple[Direction, list[Match]]]:
-    """A stored multi-level rule with the sizes of the places where it matches."""
-    kernel = kernel_of_rule(rule)
-    if kernel is None:
+def _made_for(search: Search, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
+    """A stored multi-level rule with the sizes and element types of the places where it matches."""
+    stored = kernel_of_rule(rule)
+    if stored is None:
         return
     state = _state(search)
-    groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
-    for match in matches_of(graph, state.direction(rule, search)):
-        sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
-        if len(sizes) == len(kernel.symbols):
-            groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
-    for bound, matches in groups.items():
-        yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), search), matches
+    for types in _readings(stored, present):
+        kernel, general = state.reading(rule, stored, types, search)
+        groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
+        for match in matches_of(graph, general):
+            # A rule of one float type matches every one; this kernel is for its own.
+            if not all(_has_type(graph, value, general.rule.types[name].dtype) for name, value in match.variables):
+                continue
+            sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
+            if len(sizes) == len(kernel.symbols):
+                groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
+        try:
+            if groups and kernel != stored:
+                _BUILDER.test(kernel)
+        except NotFusable as reason:
+            state.skipped[str(reason)] += 1
+            continue
+        for bound, matches in groups.items():
+            yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), search), matches
+
+
+def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[dict[DataType, DataType]]:
+    """What a stored kernel's float types may stand for in a model (docs/rules.md, Matching element types)."""
+    own = {tensor.dtype for tensor in kernel.tensors.values()} & FLOATS
+    if len(own) == 1:
+        (single,) = own
+        return [{single: dtype} for dtype in sorted(present & FLOATS)]
+    narrow = {DataType.FLOAT16: DataType.BFLOAT16}
+    return [{}] if DataType.FLOAT16 not in own or DataType.BFLOAT16 in own else [{}, narrow]
+
+
+def _has_type(graph: Graph, value: int, dtype: DataType) -> bool:
+    type_ = graph.type(value)
+    return type_ is not None and type_.dtype == dtype
 
 
 def _forms(region: Region) -> Sequence[Form]:

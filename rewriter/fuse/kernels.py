@@ -27,8 +27,10 @@ __all__ = ["Builder", "Built"]
 _APART, _KEPT = -1, 3
 _RELATIONS = (_APART, 0, 1, 2)
 """How sizes are related: see :func:`_generalised`."""
-_SIZED = frozenset({"shape", "sizes", "starts", "ends"})
-"""Attributes of movements that hold sizes."""
+_SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns"})
+"""Attributes of movements and masks that hold sizes."""
+_COUNTS = frozenset({"num_heads", "kv_num_heads"})
+"""Attributes that sizes are multiples of: they stay numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ def _name(terms: tuple[Term, ...]) -> str:
 
 
 def _attribute_sizes(term: Term) -> list[int]:
-    return [v for n, value in term.attrs if n in _SIZED and isinstance(value, tuple) for v in value if isinstance(v, int)]
+    values = [value if isinstance(value, tuple) else (value,) for name, value in term.attrs if name in _SIZED]
+    return [v for value in values for v in value if isinstance(v, int)]
 
 
 def _apart(region: Region) -> tuple[tuple[Term, ...], dict[str, TensorType], dict[str, int]] | None:
@@ -172,8 +175,8 @@ def _generalised(region: Region, relations: int) -> tuple[tuple[Term, ...], dict
     Args:
         region: what to generalise.
         relations: :data:`_APART` has a symbol for each dimension of each operand, as far as the types allow; 0 one for each
-            size; 1 makes products of two others of some; 2 multiples, too; :data:`_KEPT` keeps the sizes in attributes and what
-            they make together.
+            size; 1 makes products of two others of some; 2 multiples, too, of any factor for the parts of a Split. What a Split
+            divides is their sum. :data:`_KEPT` keeps the sizes in attributes and what they make together.
     """
     if relations == _APART:
         return _apart(region)
@@ -185,20 +188,29 @@ def _generalised(region: Region, relations: int) -> tuple[tuple[Term, ...], dict
     else:
         found -= written | {a * b for a in written for b in written} | {a * b for a in written for b in range(2, 5)}
     names = [s for t in region.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()]
-    dims: dict[int, Dim] = {}
+    packed = {sum(w): w for part in parts if part.op == "Split" and (w := _attribute_sizes(part))}
+    widths = set(itertools.chain(*packed.values()))
+    counts = {v for part in parts for n, v in part.attrs if n in _COUNTS and isinstance(v, int)}
+    dims: dict[int, Dim] = {count: count for count in counts}
     sizes: dict[str, int] = {}
-    for size in sorted(size for size in found if size > 1):
+    for size in sorted(size for size in found - counts if size > 1):
         related: Dim | None = None
         if relations in (1, 2):
             pairs = [(a, b) for a in dims for b in dims if a <= b and a * b == size]
             related = dims[pairs[-1][0]] * dims[pairs[-1][1]] if pairs else None
         if relations == 2 and related is None:
-            factors = [(size // a, a) for a in dims if size % a == 0 and size // a <= 4]
+            most = size if size in widths else 4
+            factors = [(size // a, a) for a in dims if size % a == 0 and size // a <= most]
             related = factors[-1][0] * dims[factors[-1][1]] if factors else None
+        if relations != _KEPT and related is None and len(packed.get(size, ())) > 1:
+            first, *others = (dims.get(width, width) for width in packed[size])
+            related = sum(others, start=first)
         if related is None:
             name = next(n for i in itertools.count() if (n := f"d{i}") not in names and n not in sizes)
-            sizes[name] = size
-            related = symbol(name)
+            count = next((c for c in counts if size % c == 0 and size > c), 1) if relations in (1, 2) else 1
+            sizes[name] = size // count
+            dims.setdefault(size // count, symbol(name))
+            related = count * symbol(name)
         dims[size] = related
 
     def dim(size: Dim) -> Dim:
@@ -206,8 +218,9 @@ def _generalised(region: Region, relations: int) -> tuple[tuple[Term, ...], dict
 
     done: dict[Term, Term] = {}
     for part in parts:
-        attrs = [(n, tuple(map(dim, v)) if n in _SIZED and isinstance(v, tuple) else v) for n, v in part.attrs]
-        done[part] = make(part.op, [done[i] for i in part.inputs], tuple(attrs), part.out) if part.inputs else part
+        sized = [(n, v if n not in _SIZED else tuple(map(dim, v)) if isinstance(v, tuple) else dim(v)) for n, v in part.attrs]
+        is_leaf = part.is_var or part.op == "Const"
+        done[part] = part if is_leaf else make(part.op, [done[i] for i in part.inputs], tuple(sized), part.out)
     terms = tuple(done[term] for term in region.terms)
     types = {n: TensorType(t.dtype, tuple(map(dim, t.shape))) for n, t in region.types.items()}
     if not sizes:

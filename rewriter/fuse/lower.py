@@ -5,13 +5,15 @@ index of an axis. It starts at the *core* of a region, the product, attention or
 are the block's axes. From there it is pushed down to the outputs, where it becomes the view of an output saver, and up to the
 inputs, where it becomes that of an input iterator. What only moves entries (Reshape, Transpose, Split, Slice, Unsqueeze,
 Expand) changes the access and nothing else; elementwise operators become thread graphs; reductions become reductions of
-whole axes or accumulators; products and softmax become accumulators of the loop.
+whole axes or accumulators; products and softmax become accumulators of the loop. Where every output is one entry there is no axis
+to cut into blocks: the loop goes over all entries that are reduced, and a split of it makes the blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.block import (
@@ -38,7 +40,7 @@ from rewriter.fuse.families import Builder, NotFusable, plainer
 
 __all__ = ["MOVEMENTS", "PLAIN", "REDUCTIONS", "Form", "is_elementwise", "lower"]
 
-MOVEMENTS = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Concat"})
+MOVEMENTS = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Concat", "Tile"})
 """What changes an access only; a Concat chooses between two."""
 REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min"}
 _RESHAPES = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze"})
@@ -46,6 +48,8 @@ _RESHAPES = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze
 
 _LARGEST_EPILOGUE_ROW = 512
 """Entries of a row that a product's epilogue may reduce: it stays in registers whole."""
+_LARGEST_COUNT = 1 << 24
+"""Up to which 32-bit floats count exactly."""
 _LARGEST_ROW = 8192
 """Entries of a row that elementwise operators take at a time."""
 
@@ -187,6 +191,7 @@ class _Lowering:
         for part in self.parts:
             self.has_product[part] = part.op == "MatMul" or any(self.has_product[i] for i in part.inputs)
         self.attends = any(part.op == "MatMul" and self.softmax_of(part.inputs[0]) is not None for part in self.parts)
+        self.single = all(self.is_single(root) for root in roots)
         self.loop: str | None = None
         self.whole: list[str] = []
         self.leading: list[str] = []
@@ -196,6 +201,10 @@ class _Lowering:
 
     def shape(self, term: Term) -> tuple[Dim, ...]:
         return self.types[term].shape
+
+    def is_single(self, term: Term) -> bool:
+        """Whether a value has one entry."""
+        return term.op == "Const" or all(same_dim(dim, 1) is True for dim in self.shape(term))
 
     def core_of(self, root: Term) -> list[Term]:
         """The path from an output up to what its axes come from: a product, or what else is no movement."""
@@ -228,8 +237,8 @@ class _Lowering:
             sizes[axis] = size
             self.leading.append(axis)
             access.append(_digit(axis, size))
-        if not self.leading:
-            raise NotFusable("a single entry")
+        if not self.leading and not self.single:
+            raise NotFusable("a single entry beside others")
         return tuple(access)
 
     def forward(self, term: Term, source: Term, access: Access) -> Access:
@@ -336,6 +345,8 @@ class _Lowering:
             return var(self.builder.load(term.name, _view_of(access, self.builder.sizes)))
         if term.op in MOVEMENTS:
             return self.moved(term, access, hint)
+        if term.op == "CausalMask":
+            return var(self.sees(term, access))
         if term.op in REDUCTIONS:
             return self.reduction(term, access, hint)
         if term.op == "MatMul":
@@ -344,10 +355,18 @@ class _Lowering:
             raise NotFusable(f"{term.op} is neither elementwise nor a movement")
         if term.op == "Cast" and term.attr("to") in FLOATS and self.types[term.inputs[0]].dtype in FLOATS:
             return self.emit(term.inputs[0], access, hint)
+        if term.op == "IsInf" and not self.is_rounded(term.inputs[0]):
+            raise NotFusable("IsInf of what the kernel computes: it would not overflow in 32 bits")
         operands = [i if i.op == "Const" else self.emit(i, _under(access, self.shape(i)), hint) for i in term.inputs]
         if not variables(operands):
             raise NotFusable("arithmetic of numbers alone")
         return make(term.op, operands, term.attrs)
+
+    def is_rounded(self, term: Term) -> bool:
+        """Whether a value has in 32 bits every infinity that it has in its own element types."""
+        parts = [part for part in walk([term]) if part.op != "Const"]
+        narrow = [part for part in parts if self.types[part].dtype in FLOATS - {DataType.FLOAT}]
+        return all(part.is_var or part.op in MOVEMENTS for part in narrow)
 
     def moved(self, term: Term, access: Access, hint: Access) -> Term:
         (source, *more), axis = term.inputs, term.attr("axis")
@@ -375,10 +394,30 @@ class _Lowering:
             return self.emit(source, tuple(turned), tuple(turned))
         if term.op == "Expand":
             return self.emit(source, _under(access, shape), access)
+        if term.op == "Tile":
+            repeats, inner = term.attr("repeats"), list(access)
+            for where, times in enumerate(repeats, len(shape) - len(repeats)):
+                inner[where] = _regrouped(inner[where], (times, shape[where]))[1]
+            return self.emit(source, tuple(inner), tuple(inner))
         if term.op == "Identity":
             return self.emit(source, access, hint)
         inner_access = _regrouped([digit for digits in access for digit in digits], shape)
         return self.emit(source, inner_access, inner_access)
+
+    def sees(self, mask: Term, access: Access) -> str:
+        """A boolean tile of which keys queries see, computed from the positions."""
+
+        def position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:
+            step: Dim = 1
+            for digit in reversed(digits):
+                if not isinstance(step, int):
+                    raise NotFusable(f"a causal mask whose positions are digits of {step}")
+                yield digit.index, sign * step
+                step = step * digit.size
+
+        query, key = access[-2:]
+        terms = (*position(query, 1), *position(key, -1))
+        return self.builder.predicate("seen", (Affine(terms, mask.attr("columns") - mask.attr("rows")),))
 
     def joined(self, term: Term, access: Access, hint: Access) -> Term:
         """A Concat: each part read where it is, and somewhere within it elsewhere."""
@@ -412,7 +451,29 @@ class _Lowering:
         assert result is not None
         return result
 
+    def total(self, term: Term) -> Term:
+        """A reduction of all entries to one: the loop goes over them as they are in memory."""
+        (source,), kind = term.inputs, REDUCTIONS[term.op]
+        size = product(self.shape(source))
+        if kind == "min":
+            raise NotFusable("an accumulated minimum")
+        if self.types[source].dtype not in FLOATS:
+            is_flag = source.op == "Cast" and self.types[source.inputs[0]].dtype == DataType.BOOL
+            if not is_flag or (kind == "sum" and not (isinstance(size, int) and size <= _LARGEST_COUNT)):
+                raise NotFusable(f"{term.op} of integers")
+        if self.loop is None:
+            self.loop = self.new_axis("k", size, whole=False)
+        elif same_dim(self.builder.sizes[self.loop], size) is not True:
+            raise NotFusable("reductions of different numbers of entries")
+        inner = _regrouped(_digit(self.loop, size), self.shape(source))
+        value = self.named(self.emit(source, inner, inner), f"{kind}_part")
+        return var(self.builder.accumulate((f"all_{kind}",), kind, (value,))[0])
+
     def reduction(self, term: Term, access: Access, hint: Access) -> Term:
+        if self.single and self.is_single(term) and not self.is_single(term.inputs[0]):
+            total = self.total(term)
+            size = self.builder.sizes[self.loop or ""]
+            return make("Div", [total, self.builder.extent(size)]) if term.op == "ReduceMean" else total
         if term.attr("axes") != (-1,):
             raise NotFusable(f"{term.op} other than along a row")
         (source,) = term.inputs
@@ -546,9 +607,11 @@ class _Lowering:
         size = self.shape(scores)[-1]
         self.loop = self.new_axis("t", size, whole=False)
         first, second = self.operands(term, access, _digit(self.loop, size))
+        mask, scores = _causal(scores)
         scored = self.named(self.emit(scores, first, first), "scores")
         value = self.named(self.emit(values, second, second), "value")
-        _, total, weighted = self.builder.accumulate(("shift", "total", "weighted"), "softmax", (scored, value))
+        seen = None if mask is None else self.sees(mask, first)
+        _, total, weighted = self.builder.accumulate(("shift", "total", "weighted"), "softmax", (scored, value), seen)
         attended = make("Div", [var(weighted), var(total)])
         return make("Where", [make("IsNaN", [attended]), const(0.0), attended]) if guarded else attended
 
@@ -569,18 +632,30 @@ class _Lowering:
 
     def block(self) -> Block:
         sizes = self.builder.sizes
-        last = self.leading[-1]
-        if self.loop is None and not self.whole and len(self.leading) > 1 and self.small(sizes[last], _LARGEST_ROW):
-            self.make_whole(last)
+        if self.loop is None and not self.whole and len(self.leading) > 1 and self.small(sizes[self.leading[-1]], _LARGEST_ROW):
+            self.make_whole(self.leading[-1])
         batch = [axis for axis in self.leading if axis.startswith("b")]
         inner = [axis for axis in sizes if axis not in self.leading]
         attention = [*batch, "s", *(a for a in inner if a != "t"), "t", "e"]
         order = attention if self.attends else [*batch, "m", *inner, "n"]
         axes = tuple((axis, sizes[axis]) for axis in order if axis in sizes)
         grid = tuple(axis for axis, _ in axes if axis in self.leading and axis not in self.whole)
-        if not grid:
+        if not grid and not (self.single and self.loop is not None):
             raise NotFusable("no axis to cut into blocks")
         return Block(self.name, axes, grid, self.loop, tuple(self.builder.statements))
+
+
+def _causal(scores: Term) -> tuple[Term | None, Term]:
+    """The mask that makes what it hides of scores -∞, where it is causal, and the scores without."""
+    inner = scores
+    while inner.op == "Cast" and inner.attr("to") in FLOATS:
+        inner = inner.inputs[0]
+    if inner.op != "Where" or inner.inputs[2] is not const(-math.inf):
+        return None, scores
+    mask = inner.inputs[0]
+    while mask.op in ("Unsqueeze", "Expand"):
+        mask = mask.inputs[0]
+    return (mask, inner.inputs[1]) if mask.op == "CausalMask" else (None, scores)
 
 
 def _shifted(digits: Digits, start: Dim, size: Dim) -> Digits:

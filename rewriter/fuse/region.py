@@ -3,7 +3,8 @@
 A region is a convex set of nodes. It is seeded at a product, an attention or a reduction along rows, and grown: upwards by what
 is computed of the seed's operands (the prologue: movements, then elementwise operators, then statistics of rows), downwards by
 what is computed of its result (the epilogue), a node at a time in the order of the model. Every stage at which the region has
-one result, or a few, is proposed: which of the nested variants is used is for the search to say, by what they cost.
+one result, or a few, is proposed: which of the nested variants is used is for the search to say, by what they cost. A reduction
+of all entries to one is a seed of its own, with the elementwise operators before it and, on its one entry, behind it.
 
 A region is a term over the values that it reads, so that a kernel built of it is one side of a rule and the region the other: it
 is matched, applied, recorded and replayed as rules are.
@@ -15,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.node import Term, const, make, var, walk
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, ShapeError, TensorType, Undecided
+from mugraph.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from rewriter.fuse.lower import MOVEMENTS, REDUCTIONS, is_elementwise
 from rewriter.match import resolve
 
@@ -33,9 +34,10 @@ _MOST_NODES = 60
 _MOST_RESULTS = 3
 _MOST_SHARING = 4
 """Products in one kernel."""
-_CUTTING = frozenset({"Concat", "Slice", "Split", "Expand"})
+_CUTTING = frozenset({"Concat", "Slice", "Split", "Expand", "Tile"})
 """Movements that are no part of an epilogue: a store writes every entry once."""
 _FLOATS_AND_TRUTH = FLOATS | {DataType.BOOL}
+_FLAGS = _FLOATS_AND_TRUTH | INTEGERS
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,11 @@ class _Growth:
     # What nodes are
 
     def kind(self, node: Node) -> str:
-        """``movement``, ``pointwise``, ``row``, ``product``, ``attention`` or ``other``."""
+        """``movement``, ``pointwise``, ``row``, ``total``, ``flag``, ``product``, ``attention`` or ``other``.
+
+        A ``total`` reduces all entries to one. A ``flag`` is elementwise and of use to such a reduction only: the question for
+        infinities, a truth as a number, and back.
+        """
         if node not in self.kinds:
             self.kinds[node] = self._kind(node)
         return self.kinds[node]
@@ -91,9 +97,13 @@ class _Growth:
         types = [self.graph.type(v) for v in (*node.values, *node.inputs)]
         if node.is_opaque or any(t is None for t in types) or node.op == "Kernel":
             return "other"
-        if any(t is not None and t.dtype not in _FLOATS_AND_TRUTH for t in types):
-            return "other"
         attrs = dict(node.attrs)
+        if node.op in REDUCTIONS and attrs["axes"] != _LAST and self.has_one_entry(node):
+            return "total"
+        if any(t is not None and t.dtype not in _FLOATS_AND_TRUTH for t in types):
+            return "flag" if node.op == "Cast" and all(t is not None and t.dtype in _FLAGS for t in types) else "other"
+        if node.op == "IsInf":
+            return "flag"
         if node.op in MOVEMENTS:
             return "movement"
         if is_elementwise(node.op):
@@ -115,7 +125,7 @@ class _Growth:
             inner = {part.op for root in record.decompose({**record.defaults, **attrs}, operands) for part in walk([root])}
         except (ShapeError, Undecided, ValueError):
             return "other"
-        known = MOVEMENTS | set(REDUCTIONS) | _ROWS | _PRODUCTS | {"Var", "Const"}
+        known = MOVEMENTS | set(REDUCTIONS) | _ROWS | _PRODUCTS | {"Var", "Const", "CausalMask"}
         if any(op not in known and not is_elementwise(op) for op in inner):
             return "other"
         if inner & _PRODUCTS:
@@ -157,6 +167,8 @@ class _Growth:
                 attends = kind == "product" and self.is_weighted(node)
                 for level in (0, 1, 2):
                     yield from self.downwards({node}, self.upwards({node}, level, attends=attends), level)
+            elif kind == "total":
+                yield from self.totals(node)
             elif kind in ("row", "pointwise"):
                 whole = self.upwards({node}, 2 if kind == "row" else 1, alone=True)
                 yield from self.downwards(set(whole), whole, 1, _MOST_RESULTS)
@@ -167,6 +179,39 @@ class _Growth:
                 for level in (0, 2):
                     start = self.upwards(set(group), level)
                     yield from self.region(start | parts, frozenset(start - set(group)), len(group))
+
+    def has_one_entry(self, node: Node) -> bool:
+        type_ = self.graph.type(node.values[0])
+        return type_ is not None and all(same_dim(dim, 1) is True for dim in type_.shape)
+
+    def totals(self, total: Node) -> Iterator[Region]:
+        """A reduction of all entries with what computes them, and with one after the other of what is computed of the result.
+
+        What computes them belongs to it where nothing else reads it, as do casts, which cost nothing a second time. Only they
+        stand between a question for infinities and the values in memory: a kernel computes in 32 bits, where others overflow.
+        """
+        region, stack = {total}, [(value, False) for value in total.inputs]
+        while stack:
+            value, asked = stack.pop()
+            maker = self.maker(value)
+            if maker is None or maker in region or self.kind(maker) not in ("movement", "pointwise", "flag"):
+                continue
+            if maker.op != "Cast" and (asked or maker.op in _CUTTING or not region.issuperset(self.readers(maker))):
+                continue
+            region.add(maker)
+            stack += [(v, asked or maker.op == "IsInf") for v in maker.inputs]
+        prologue = frozenset(region - {total})
+        yield from self.region(region, prologue, 1)
+        last = total
+        while len(region) < _MOST_NODES:
+            readers = [node for node in self.readers(last) if node not in region]
+            if len(readers) != 1 or not is_elementwise(readers[0].op) or not self.has_one_entry(readers[0]):
+                return
+            (last,) = readers
+            if last.is_opaque or not self.may_join(last, region):
+                return
+            region.add(last)
+            yield from self.region(region, prologue, 1)
 
     def sharing(self) -> Iterator[list[Node]]:
         """Products with weights that share their left operand and have results of one type."""
@@ -378,6 +423,9 @@ class _Growth:
         done: dict[int, Term] = {}
 
         def leaf(value: int) -> Term:
+            made = self.graph.definition(value)
+            if made is not None and made[0].op == "CausalMask":  # computed from positions, not read
+                return make("CausalMask", (), made[0].attrs)
             number = self.graph.tables.small_constant(value, 1)
             if number is not None and number.size == 1 and value in self.graph.tables.constants:
                 type_ = self.graph.tables.types[value]
@@ -413,5 +461,8 @@ class _Growth:
             if type_ is None:
                 return
             types[name] = type_
+        written = {type_.dtype for type_ in map(self.graph.type, roots) if type_ is not None}
+        if not written | {type_.dtype for type_ in types.values()} <= _FLOATS_AND_TRUTH:
+            return
         named = {name: value for value, name in operands.items()}
         yield Region(tuple(roots), terms, named, types, len(nodes))

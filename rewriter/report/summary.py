@@ -42,6 +42,11 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         for rule in outcome.fired:
             fired.add_row(rule.rule, escape(rule.text), str(rule.sites), f"{rule.gain_microseconds:.1f} us")
         console.print(fired)
+    if outcome.kernels:
+        console.print(
+            f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
+            "their plain ONNX bodies without it"
+        )
     for line in outcome.dropped:
         console.print(f"[yellow]dropped[/] {escape(line)}")
     for line in outcome.notes:

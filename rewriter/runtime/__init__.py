@@ -10,7 +10,7 @@ import importlib.machinery
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RuntimeLibraryError", "library_path", "register"]
+__all__ = ["RuntimeLibraryError", "is_built", "library_path", "register"]
 
 
 class RuntimeLibraryError(RuntimeError):
@@ -31,6 +31,15 @@ def library_path() -> Path:
         "the library for custom kernels was not built, because no C compiler was found when onnx-superopt was installed; "
         "install one (gcc or clang) and install onnx-superopt again; models run without it, through their plain ONNX bodies"
     )
+
+
+def is_built() -> bool:
+    """Whether the library was built at installation."""
+    try:
+        library_path()
+    except RuntimeLibraryError:
+        return False
+    return True
 
 
 def register(options: Any) -> None:

@@ -15,7 +15,7 @@ from mugraph.shape import DataType
 
 __all__ = ["DOMAIN", "FORMAT_VERSION", "OP_TYPE", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
 
-DOMAIN, OP_TYPE, FORMAT_VERSION = "onnx.superopt", "Kernel", 1
+DOMAIN, OP_TYPE, FORMAT_VERSION = "onnx.superopt", "Kernel", 2
 
 _CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
 _INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING = range(7)
@@ -129,11 +129,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: the kernel's name, threads a block, dynamic shared memory in bytes, grid and arguments."""
+    """One kernel launch: the kernel's name, threads a block, grid and arguments."""
 
     kernel: str
     threads: int
-    shared: int
     grid: tuple[Expression | int, Expression | int, Expression | int]
     arguments: tuple[Argument, ...]
 
@@ -164,7 +163,7 @@ class Plan:
             code += Expression.of(size).packed()
         code.append(len(self.launches))
         for launch in self.launches:
-            code += [self.kernels.index(launch.kernel), launch.threads, launch.shared]
+            code += [self.kernels.index(launch.kernel), launch.threads]
             for extent in launch.grid:
                 code += Expression.of(extent).packed()
             code.append(len(launch.arguments))
@@ -175,18 +174,29 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Compiled kernels for an architecture such as 80 or 90: a cubin, or PTX that the driver compiles."""
+    """Compiled kernels for an architecture such as 80 or 90: a cubin, or PTX that the driver compiles.
+
+    Attributes:
+        shared: dynamic shared memory of each kernel in bytes, in the order of the plan's kernels.
+        waits: whether every kernel waits for the one before it (``griddepcontrol.wait``) before it touches memory, so that it
+            may be launched while that one still runs (CUDA programming guide, programmatic dependent launch).
+    """
 
     architecture: int
     is_ptx: bool
     content: bytes
+    shared: tuple[int, ...]
+    waits: bool = False
 
 
 def pack_images(images: Sequence[Image]) -> np.ndarray:
     """The ``images`` attribute: uint8, a null after each image (PTX is text) and padding to multiples of 8."""
     packed = bytearray()
     for image in images:
-        content = image.content + b"\0"
-        packed += struct.pack("<3i", image.architecture, int(image.is_ptx), len(content)) + content
+        content, kind = image.content + b"\0", image.is_ptx | image.waits << 1
+        packed += struct.pack(
+            f"<{4 + len(image.shared)}i", image.architecture, kind, len(image.shared), len(content), *image.shared
+        )
+        packed += content
         packed += bytes(-len(packed) % 8)
     return np.frombuffer(bytes(packed), np.uint8)

@@ -7,8 +7,9 @@
  *
  * Attributes of a node:
  *   version   int     of this format; the library refuses another one by name
- *   images    uint8   tensor of entries: architecture, kind (0 cubin, 1 PTX) and length as three little-endian int32, then
- *                     the bytes, up to a multiple of 8
+ *   images    uint8   tensor of entries: architecture, kind (0 cubin, 1 PTX, 2 cubin of kernels that wait for the launch
+ *                     before them), number of kernels, length and each kernel's dynamic shared memory as little-endian
+ *                     int32, then the bytes, up to a multiple of 8
  *   kernels   string  names of the kernels, one a line
  *   plan      ints    outputs, scratch buffers and launches, see read_plan
  */
@@ -19,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_TENSORS 64
 #define MAX_RANK 16
@@ -104,8 +105,11 @@ typedef struct {
 /* ---- the CUDA driver, reached by dlopen -------------------------------------------------------------------------- */
 
 typedef int CUresult;
+typedef struct { int id, padding; union { char space[64]; int flag; } value; } LaunchAttribute;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; LaunchAttribute *attributes; unsigned count; } LaunchConfig;
 static struct {
     void *library;
+    int overlaps; /* whether launches may begin before the one before them has ended, within captured graphs, too */
     CUresult (*init)(unsigned);
     CUresult (*get_context)(void **);
     CUresult (*get_device)(int *);
@@ -113,13 +117,15 @@ static struct {
     CUresult (*load)(void **, const void *);
     CUresult (*get_function)(void **, void *, const char *);
     CUresult (*set_attribute)(void *, int, int);
-    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    CUresult (*launch)(const LaunchConfig *, void *, void **, void **);
+    CUresult (*get_version)(int *);
     CUresult (*error_name)(CUresult, const char **);
     CUresult (*retain_primary)(void **, int);
     CUresult (*set_context)(void *);
 } cuda;
 
 enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76, MAX_DYNAMIC_SHARED = 8 };
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6, FIRST_OVERLAPPING_DRIVER = 12030 };
 
 static int open_driver(char *message, size_t size) {
     const char *name = getenv("ONNX_SUPEROPT_DRIVER");
@@ -137,7 +143,8 @@ static int open_driver(char *message, size_t size) {
         {"cuModuleLoadData", (void **)&cuda.load},
         {"cuModuleGetFunction", (void **)&cuda.get_function},
         {"cuFuncSetAttribute", (void **)&cuda.set_attribute},
-        {"cuLaunchKernel", (void **)&cuda.launch},
+        {"cuLaunchKernelEx", (void **)&cuda.launch},
+        {"cuDriverGetVersion", (void **)&cuda.get_version},
         {"cuGetErrorName", (void **)&cuda.error_name},
         {"cuDevicePrimaryCtxRetain", (void **)&cuda.retain_primary},
         {"cuCtxSetCurrent", (void **)&cuda.set_context},
@@ -147,11 +154,14 @@ static int open_driver(char *message, size_t size) {
             snprintf(message, size, "onnx.superopt: %s has no %s; update the driver", name, wanted[i].name);
             return 0;
         }
+    int version = 0;
     CUresult result = cuda.init(0);
+    if (result == 0) result = cuda.get_version(&version);
     if (result != 0) {
         snprintf(message, size, "onnx.superopt: the CUDA driver does not start (error %d)", result);
         return 0;
     }
+    cuda.overlaps = version >= FIRST_OVERLAPPING_DRIVER;
     return 1;
 }
 
@@ -168,7 +178,7 @@ enum { INPUT, OUTPUT, SCRATCH, INT32, INT64, FLOAT32, NOTHING };
 
 typedef struct { int start, length; } Expression; /* within the plan: a postfix program over the inputs' dimensions */
 typedef struct { int kind; int64_t value; Expression expression; } Param;
-typedef struct { int kernel, threads, shared; Expression grid[3]; int params; Param param[MAX_PARAMS]; } Launch;
+typedef struct { int kernel, threads; Expression grid[3]; int params; Param param[MAX_PARAMS]; } Launch;
 typedef struct { int type, rank; Expression dims[MAX_RANK]; } Output;
 
 typedef struct {
@@ -202,7 +212,7 @@ static Expression read_expression(Reader *reader) {
 }
 
 /* inputs; outputs, each: element type, rank, dimensions; scratch buffers, each: bytes; launches, each: kernel, threads,
- * shared memory, grid x y z, parameters, each: kind, then an index, an expression or the bits of a float. */
+ * grid x y z, parameters, each: kind, then an index, an expression or the bits of a float. */
 static int read_plan(Plan *plan) {
     Reader reader = {plan->code, plan->length, 0, 0};
     plan->inputs = (int)within(&reader, 0, MAX_TENSORS);
@@ -219,7 +229,6 @@ static int read_plan(Plan *plan) {
         Launch *launch = &plan->launch[i];
         launch->kernel = (int)within(&reader, 0, 1024);
         launch->threads = (int)within(&reader, 1, 1024);
-        launch->shared = (int)within(&reader, 0, 1 << 20);
         for (int axis = 0; axis < 3; axis++) launch->grid[axis] = read_expression(&reader);
         launch->params = (int)within(&reader, 0, MAX_PARAMS);
         for (int p = 0; p < launch->params; p++) {
@@ -282,7 +291,7 @@ static int64_t evaluate(const Plan *plan, Expression expression, const Shape *sh
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { void *context; void *function[MAX_LAUNCHES]; } Loaded;
+typedef struct { void *context; int overlaps; struct { void *function; int shared; } launch[MAX_LAUNCHES]; } Loaded;
 
 typedef struct {
     Plan plan;
@@ -312,24 +321,35 @@ static int32_t read_int32(const unsigned char *bytes) {
     return (int32_t)((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
 }
 
+enum { PTX = 1, WAITING = 2, IMAGE_HEAD = 16 };
+typedef struct { int architecture, kind, kernels, length; const unsigned char *shared, *content; } Image;
+
+/* The image at a place; 0 where there is none. */
+static size_t read_image(const Kernel *kernel, size_t at, Image *image) {
+    const unsigned char *entry = kernel->images + at;
+    if (at + IMAGE_HEAD > kernel->images_length) return 0;
+    *image = (Image){read_int32(entry), read_int32(entry + 4), read_int32(entry + 8), read_int32(entry + 12), entry + IMAGE_HEAD, NULL};
+    if (image->kernels < 0 || image->kernels > MAX_LAUNCHES || image->length < 0) return 0;
+    image->content = image->shared + 4 * image->kernels;
+    size_t end = at + IMAGE_HEAD + 4 * (size_t)image->kernels + (size_t)image->length;
+    return end > kernel->images_length ? 0 : (end + 7) / 8 * 8;
+}
+
 /* The image for a device: the newest cubin of its generation that is not newer than itself, else the newest PTX it can
  * compile. A cubin runs on later devices of the same major architecture only. */
-static const void *choose_image(const Kernel *kernel, int architecture) {
-    const unsigned char *best = NULL;
+static int choose_image(const Kernel *kernel, int architecture, Image *best) {
     int best_score = -1;
-    for (size_t at = 0; at + 12 <= kernel->images_length;) {
-        int own = read_int32(kernel->images + at), kind = read_int32(kernel->images + at + 4);
-        int32_t length = read_int32(kernel->images + at + 8);
-        if (length < 0 || at + 12 + (size_t)length > kernel->images_length) break;
-        int fits = kind == 0 ? own / 10 == architecture / 10 && own <= architecture : own <= architecture;
-        int score = kind == 0 ? 10000 + own : own;
+    Image image;
+    for (size_t at = 0; (at = read_image(kernel, at, &image)) > 0;) {
+        int own = image.architecture, is_ptx = image.kind & PTX;
+        int fits = is_ptx ? own <= architecture : own / 10 == architecture / 10 && own <= architecture;
+        int score = is_ptx ? own : 10000 + own;
         if (fits && score > best_score) {
-            best = kernel->images + at + 12;
+            *best = image;
             best_score = score;
         }
-        at += (12 + (size_t)length + 7) / 8 * 8;
     }
-    return best;
+    return best_score >= 0;
 }
 
 static const char *kernel_name(const Kernel *kernel, int index, char *into, size_t size) {
@@ -350,29 +370,36 @@ static OrtStatus *load(Kernel *kernel, Loaded *loaded) {
     if (result == 0) result = cuda.get_attribute(&major, COMPUTE_MAJOR, device);
     if (result == 0) result = cuda.get_attribute(&minor, COMPUTE_MINOR, device);
     if (result != 0) return cuda_fail("asking the device", kernel->names, result);
-    const void *image = choose_image(kernel, major * 10 + minor);
-    if (image == NULL)
+    Image image;
+    if (!choose_image(kernel, major * 10 + minor, &image))
         return fail("onnx.superopt: the model holds no kernel for this GPU (sm_%s%ld); "
                     "write it again with onnx-superopt --arch", "", major * 10 + minor);
     void *module = NULL;
-    result = cuda.load(&module, image);
+    result = cuda.load(&module, image.content);
     if (result != 0) return cuda_fail("loading the image", kernel->names, result);
     for (int i = 0; i < kernel->plan.launches; i++) {
         char name[256];
         const Launch *launch = &kernel->plan.launch[i];
         if (kernel_name(kernel, launch->kernel, name, sizeof name) == NULL)
             return fail("onnx.superopt: launch %s%ld names a kernel that the node does not list", "", i);
-        result = cuda.get_function(&loaded->function[i], module, name);
+        if (launch->kernel >= image.kernels)
+            return fail("onnx.superopt: the image does not say how much shared memory kernel %s wants%.0ld", name, 0);
+        int shared = read_int32(image.shared + 4 * launch->kernel);
+        void *function = NULL;
+        result = cuda.get_function(&function, module, name);
         if (result != 0) return cuda_fail("looking up", name, result);
-        if (launch->shared > 48 * 1024) {
-            result = cuda.set_attribute(loaded->function[i], MAX_DYNAMIC_SHARED, launch->shared);
+        if (shared > 48 * 1024) {
+            result = cuda.set_attribute(function, MAX_DYNAMIC_SHARED, shared);
             if (result != 0) return cuda_fail("reserving shared memory", name, result);
         }
+        loaded->launch[i].function = function;
+        loaded->launch[i].shared = shared;
     }
+    loaded->overlaps = cuda.overlaps && (image.kind & WAITING);
     return NULL;
 }
 
-static OrtStatus *functions_here(Kernel *kernel, void ***functions) {
+static OrtStatus *loaded_here(Kernel *kernel, const Loaded **loaded) {
     void *context = NULL;
     CUresult result = cuda.get_context(&context);
     if (result == 0 && context == NULL) { /* the runtime API has not bound its primary context to this thread yet */
@@ -395,7 +422,7 @@ static OrtStatus *functions_here(Kernel *kernel, void ***functions) {
         }
     }
     pthread_mutex_unlock(&kernel->lock);
-    if (status == NULL) *functions = found->function;
+    if (status == NULL) *loaded = found;
     return status;
 }
 
@@ -477,7 +504,8 @@ static OrtStatus *compute(void *opaque, Handle *context) {
     OrtStatus *status = NULL;
     Handle *memory = NULL, *allocator = NULL;
     Shape shapes[MAX_TENSORS];
-    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS] = {NULL}, *stream = NULL, **functions = NULL;
+    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS] = {NULL}, *stream = NULL;
+    const Loaded *loaded = NULL;
     size_t count = 0;
     int bad = 0, empty = 0;
     TRY(KernelContext_GetInputCount(context, &count));
@@ -506,7 +534,7 @@ static OrtStatus *compute(void *opaque, Handle *context) {
     }
     if (bad) { status = fail("onnx.superopt: the inputs of kernel %s do not fit its plan%.0ld", kernel->names, 0); goto done; }
     if (empty) goto done;
-    TRY(functions_here(kernel, &functions));
+    TRY(loaded_here(kernel, &loaded));
     TRY(KernelContext_GetGPUComputeStream(context, &stream));
     if (plan->scratches > 0) {
         int device = 0;
@@ -545,8 +573,10 @@ static OrtStatus *compute(void *opaque, Handle *context) {
             goto done;
         }
         if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) continue;
-        CUresult result = cuda.launch(functions[i], (unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2],
-                                      (unsigned)launch->threads, 1, 1, (unsigned)launch->shared, stream, arguments, NULL);
+        LaunchAttribute overlapped = {.id = PROGRAMMATIC_STREAM_SERIALIZATION, .value.flag = 1};
+        LaunchConfig config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]}, {(unsigned)launch->threads, 1, 1},
+                               (unsigned)loaded->launch[i].shared, stream, &overlapped, loaded->overlaps ? 1 : 0};
+        CUresult result = cuda.launch(&config, loaded->launch[i].function, arguments, NULL);
         if (result != 0) { status = cuda_fail("the launch", where, result); goto done; }
     }
 done:

@@ -51,7 +51,10 @@ from mugraph.text import format_term
 from rewriter.runtime.plan import Argument, Expression, Output
 from rewriter.triton.scalar import Expr, NotGenerated, write_thread
 
-__all__ = ["LaunchSource", "Source", "generate"]
+__all__ = ["OVERLAPPED", "LaunchSource", "Source", "generate"]
+
+OVERLAPPED = "overlapped"
+"""The last parameter of every function, a constant: whether it may start while the launch before it still runs."""
 
 _POINTERS = {
     DataType.FLOAT: "*fp32",
@@ -154,12 +157,15 @@ def generate(
             f"# {block.name}: tiles {tiles or 'of 1'}, split {schedule.split}, warps {schedule.warps}, stages {schedule.stages}, "
             f"group {schedule.group}"
         )
-    text = "\n".join([*head, "", "import triton", "import triton.language as tl", *texts]) + "\n"
+    text = "\n".join([*head, "", "import triton", "import triton.language as tl", _IMPORT, *texts]) + "\n"
     outputs = tuple(Output(types[t.name].dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
     return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes))
 
 
-_RESERVED = frozenset({"tl", "triton", "pid", "inner", "first", "height", "part", "range"})
+_IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
+_RESERVED = frozenset(
+    {"tl", "triton", OVERLAPPED, "gdc_wait", "gdc_launch_dependents", "pid", "inner", "first", "height", "part", "range"}
+)
 _SUFFIXES = ("start", "at", "in", "low", "high", "first", "last")
 
 
@@ -561,6 +567,9 @@ class _Function:
                 self.assign(name, self.dot(defined.left, defined.right, loop, name)[0])
             return
         tile = self.floating(operand)
+        if tile.kind in ("int", "bool"):
+            tile = replace(tile, text=f"{operand}_number", kind="float")
+            self.assign(tile.text, f"{operand}.to(tl.float32)")
         identity = _IDENTITY.get(accumulator.monoid, "0.0")
         axes = tile.axes
         text = self.masked(tile, loop, identity)
@@ -681,6 +690,9 @@ class _Function:
 
     def write(self) -> str:
         self.write_grid()
+        self.line(f"if {OVERLAPPED}:")
+        self.line("    gdc_wait()")
+        self.line("    gdc_launch_dependents()")
         if self.role == "combine":
             self.write_combine()
         else:
@@ -694,7 +706,7 @@ class _Function:
         else:
             self.natural_shift()
             self.run_phase("after")
-        arguments = ", ".join(name for name, _ in self.signature())
+        arguments = ", ".join([*(name for name, _ in self.signature()), f"{OVERLAPPED}: tl.constexpr = False"])
         return "\n".join(["", "", "@triton.jit", f"def {self.name}({arguments}):", *self.lines])
 
     def run_phase(self, phase: str) -> None:
@@ -753,6 +765,9 @@ class _Function:
                 self.assign("pid", f"pid // {counts[axis]}")
 
     def tile_start(self, axis: str, text: str) -> str:
+        """Where a tile starts. Tiles with most iterations are first, so that short ones fill the end."""
+        if axis in self.longer_later():
+            text = f"({self.count_text(axis)} - 1 - {text})"
         return f"{text} * {self.tiles[axis]}" if self.tiles[axis] > 1 else text
 
     def count_text(self, axis: str) -> str:
@@ -807,20 +822,32 @@ class _Function:
                     return True
         return False
 
-    def skipped(self, low: str, high: str) -> tuple[str, str]:
-        """Bounds of the loop without the tiles in which nothing is kept."""
-        block, loop = self.block, self.block.loop
+    def bounds(self) -> list[tuple[Affine, int, list[tuple[Index, int]]]]:
+        """Conditions outside of which nothing is accumulated, the sign of the loop axis in them, and their other terms."""
+        block, loop, found = self.block, self.block.loop, []
         keeps = {a.keep for a in block.accumulators}
         keep = block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
         if not isinstance(keep, Predicate) or any(block.phases[s.value] == "loop" for s in block.stores):
-            return low, high
+            return []
         for condition in keep.conditions:
-            mine = [(i, c) for i, c in condition.terms if i.axis == loop]
+            mine = [c for i, c in condition.terms if i.axis == loop]
             others = [(i, c) for i, c in condition.terms if i.axis != loop]
-            if len(mine) != 1 or abs(mine[0][1]) != 1 or not all(i.plain for i, _ in condition.terms):
-                continue
-            if any(i.axis not in block.grid for i, _ in others):
-                continue
+            plain = all(i.plain for i, _ in condition.terms) and all(i.axis in block.grid for i, _ in others)
+            if plain and len(mine) == 1 and abs(mine[0]) == 1:
+                found.append((condition, mine[0], others))
+        return found
+
+    def longer_later(self) -> set[str | None]:
+        """Grid axes along which later tiles have more iterations."""
+        bounds = self.bounds()
+        if self.role == "combine" or any(sign > 0 for _, sign, _ in bounds):
+            return set()
+        return {index.axis for _, _, others in bounds for index, coefficient in others if coefficient > 0}
+
+    def skipped(self, low: str, high: str) -> tuple[str, str]:
+        """Bounds of the loop without the tiles in which nothing is kept."""
+        loop = self.block.loop
+        for condition, sign, others in self.bounds():
             greatest = self.size(condition.constant)
             for index, coefficient in others:
                 edge = f"{index.axis}_start"
@@ -828,7 +855,7 @@ class _Function:
                     edge = f"({edge} + {self.tiles[index.axis or ''] - 1})"
                 part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
                 greatest = f"{greatest} {'+' if coefficient > 0 else '-'} {part}"
-            if mine[0][1] < 0:
+            if sign < 0:
                 self.assign(f"{loop}_last", f"tl.minimum({high}, {greatest} + 1)")
                 high = f"{loop}_last"
             else:

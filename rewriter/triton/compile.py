@@ -31,18 +31,32 @@ from types import TracebackType
 from typing import Any
 
 from rewriter.runtime.plan import Image
-from rewriter.triton.codegen import Source
+from rewriter.triton.codegen import OVERLAPPED, Source
 from rules_db.store import cache_folder
 
-__all__ = ["DEFAULT_ARCHITECTURES", "Architecture", "Binary", "Compiler", "Function", "NotCompiled", "parse_architectures"]
+__all__ = [
+    "DEFAULT_ARCHITECTURES",
+    "LEAST_ARCHITECTURE",
+    "Architecture",
+    "Binary",
+    "Compiler",
+    "Function",
+    "NotCompiled",
+    "compiler_is_here",
+    "parse_architectures",
+]
 
-_FORMAT = 2
+_FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
+LEAST_ARCHITECTURE = 80
+"""Triton's kernels need its matrix units."""
 _LIMIT_SECONDS = 60
 _PTX_VERSION = 80
 """Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
 _LAST_LINES = 2
 """Of a compiler's message, beside its first line."""
+_FIRST_OVERLAPPING = 90
+"""The first architecture with ``griddepcontrol``."""
 _SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 _LEAST_SHARED = 99 << 10
 """Dynamic shared memory a block may have, by architecture (CUDA programming guide, technical specifications)."""
@@ -58,6 +72,11 @@ class Architecture:
     def __str__(self) -> str:
         return f"compute_{self.number}" if self.is_ptx else f"sm_{self.number}"
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a kernel may start while the one before it still runs."""
+        return self.number >= _FIRST_OVERLAPPING and not self.is_ptx
+
 
 DEFAULT_ARCHITECTURES = (Architecture(80), Architecture(90), Architecture(80, is_ptx=True))
 
@@ -71,7 +90,7 @@ def parse_architectures(text: str) -> tuple[Architecture, ...]:
     found = []
     for name in text.split(","):
         match = re.fullmatch(r"(sm|compute)_(\d+)", name.strip())
-        if match is None or int(match[2]) < 80:
+        if match is None or int(match[2]) < LEAST_ARCHITECTURE:
             raise ValueError(f"'{name.strip()}' is no architecture; give for example sm_80,sm_90, and compute_80 for PTX")
         found.append(Architecture(int(match[2]), match[1] == "compute"))
     return tuple(dict.fromkeys(found))
@@ -79,11 +98,10 @@ def parse_architectures(text: str) -> tuple[Architecture, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A compiled function: its name, threads a block and bytes of dynamic shared memory."""
+    """A compiled function: its name and threads a block."""
 
     name: str
     threads: int
-    shared: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +150,15 @@ def triton_version() -> str:
         raise NotCompiled("Triton is not installed, so no kernel can be compiled; install onnx-superopt[kernels]") from None
 
 
+def compiler_is_here() -> bool:
+    """Whether Triton is installed."""
+    try:
+        triton_version()
+    except NotCompiled:
+        return False
+    return True
+
+
 class Compiler:
     """Compiles sources; a context manager that ends its processes.
 
@@ -151,6 +178,10 @@ class Compiler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes; they are started again where more is compiled."""
         self._stop()
         if self._scratch is not None:
             self._scratch.cleanup()
@@ -260,8 +291,10 @@ _Reply = tuple[dict[str, Any], bytes, bool]
 def _result(job: _Job, head: dict[str, Any], image: bytes) -> Binary | NotCompiled:
     if "problem" in head:
         return NotCompiled(f"kernel {job.label} for {job.architecture}: {head['problem']}")
-    functions = tuple(Function(str(name), int(threads), int(shared)) for name, threads, shared in head["functions"])
-    return Binary(Image(job.architecture.number, job.architecture.is_ptx, image), functions)
+    functions = tuple(Function(str(name), int(threads)) for name, threads, _ in head["functions"])
+    shared = tuple(int(bytes_) for _, _, bytes_ in head["functions"])
+    architecture = job.architecture
+    return Binary(Image(architecture.number, architecture.is_ptx, image, shared, architecture.overlaps), functions)
 
 
 # In the processes
@@ -327,7 +360,8 @@ def _compiled(job: _Job) -> tuple[dict[str, Any], bytes]:
             options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
             if job.architecture.is_ptx:
                 options["ptx_version"] = _PTX_VERSION
-            source = ASTSource(getattr(module, name), dict(signature), {}, aligned)
+            types = {**dict(signature), OVERLAPPED: "constexpr"}
+            source = ASTSource(getattr(module, name), types, {OVERLAPPED: job.architecture.overlaps}, aligned)
             compiled = triton.compile(source, target=GPUTarget("cuda", number, 32), options=options)
             about = compiled.metadata
             if about.global_scratch_size or about.profile_scratch_size:

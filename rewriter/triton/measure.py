@@ -30,7 +30,7 @@ from rewriter.cost.devices import Device
 from rewriter.cost.store import ProfileStore
 from rewriter.emit import label, plan_of
 from rewriter.reference import compare
-from rewriter.runtime.plan import Expression, Plan
+from rewriter.runtime.plan import FORMAT_VERSION, Expression, Image, Plan
 from rewriter.runtime_env import digest
 from rewriter.triton.codegen import generate
 from rewriter.triton.compile import Architecture, Compiler, NotCompiled, triton_version
@@ -39,14 +39,17 @@ from rewriter.triton.schedules import ranked
 
 __all__ = [
     "Measured",
+    "NoDevice",
     "NotMeasured",
     "Trial",
     "best_of",
+    "compiled_trials",
     "kernel_inputs",
     "kernel_key",
     "measure",
     "recall",
     "record",
+    "settle",
     "trials",
     "tune",
 ]
@@ -69,6 +72,10 @@ _SILENCE_SECONDS = 120
 
 
 class NotMeasured(RuntimeError):
+    """A kernel has no time; the message says why."""
+
+
+class NoDevice(NotMeasured):
     """Nothing can be measured here; the message says what is missing."""
 
 
@@ -78,7 +85,7 @@ class Trial:
 
     schedules: tuple[Schedule, ...]
     plan: Plan
-    image: bytes
+    image: Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,9 @@ def reference_of(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.nd
 
 
 def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
-    """Under which the store keeps what is known of a kernel; shapes and element types are in its digest.
+    """Under which the store keeps what is known of a kernel, launched by one format of plans.
+
+    Shapes and element types are in the kernel's digest.
 
     Raises:
         Undecided: a symbol has no size.
@@ -135,7 +144,7 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     if missing:
         raise Undecided(f"the time of a kernel of size {missing[0]}")
     own = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(own, sort_keys=True), triton_version())
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(own, sort_keys=True), triton_version(), str(FORMAT_VERSION))
 
 
 def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:
@@ -174,8 +183,35 @@ def trials(
         if isinstance(result, NotCompiled):
             problems.append(str(result))
         else:
-            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image.content))
+            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image))
     return found, problems
+
+
+def compiled_trials(
+    kernel: Kernel, device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int = 40
+) -> list[Trial]:
+    """A kernel under the schedules that are worth a trial, as far as they compile.
+
+    Raises:
+        InvalidBlock: no schedule fits the device.
+        NotMeasured: none compiled; the message has the first reason.
+    """
+    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, device, sizes, most)], compiler, architecture)
+    if not compiled:
+        raise NotMeasured(problems[0])
+    return compiled
+
+
+def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
+    """The fastest of several trials, measured now and remembered.
+
+    Raises:
+        NoDevice: there is no GPU or no cuda-bindings.
+        NotMeasured: none was right; the message has the first reason.
+    """
+    best = best_of(measure(kernel, compiled, sizes))
+    record(store, kernel, sizes, best)
+    return best
 
 
 def tune(
@@ -187,22 +223,11 @@ def tune(
     sizes: Mapping[str, int] | None = None,
     most: int = 40,
 ) -> Measured:
-    """The best schedules of a kernel: known, or measured now and remembered.
-
-    Raises:
-        InvalidBlock: no schedule fits the device.
-        NotMeasured: none compiled, or none was right; the message has the first reason.
-    """
-    sizes = sizes or {}
-    known = recall(store, kernel, sizes)
+    """The best schedules of a kernel: known, or measured now and remembered. Raises as the two steps of it."""
+    known = recall(store, kernel, sizes or {})
     if known is not None:
         return known
-    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, device, sizes, most)], compiler, architecture)
-    if not compiled:
-        raise NotMeasured(problems[0])
-    best = best_of(measure(kernel, compiled, sizes))
-    record(store, kernel, sizes, best)
-    return best
+    return settle(kernel, compiled_trials(kernel, device, compiler, architecture, sizes or {}, most), store, sizes or {})
 
 
 def best_of(results: Sequence[Measured]) -> Measured:
@@ -231,7 +256,7 @@ def measure(
         one result a trial, in order. The fastest few are timed longer than the others.
 
     Raises:
-        NotMeasured: there is no GPU or no cuda-bindings.
+        NoDevice: there is no GPU or no cuda-bindings.
     """
     results: dict[int, Measured] = {}
     context = multiprocessing.get_context("spawn")
@@ -249,7 +274,7 @@ def measure(
                 if kind == "end":
                     break
                 if kind == "fail":
-                    raise NotMeasured(str(value))
+                    raise NoDevice(str(value))
                 current = number
                 if kind == "done":
                     results[number] = replace(value, schedules=compiled[number].schedules)
@@ -388,17 +413,27 @@ class _Bench:
             return True
         return False
 
-    def prepared(self, trial: Trial) -> list[tuple[Any, tuple[int, int, int], int, int]]:
-        """Functions with grid, threads and shared memory of every launch."""
-        module = self.call("cuModuleLoadData", trial.image)
+    def prepared(self, trial: Trial) -> list[tuple[Any, Any]]:
+        """The function of every launch, and how it is launched."""
+        driver = self.driver
+        module = self.call("cuModuleLoadData", trial.image.content)
         found = []
         for launch in trial.plan.launches:
             function = self.call("cuModuleGetFunction", module, launch.kernel.encode())
-            if launch.shared > 48 << 10:
-                attribute = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                self.call("cuFuncSetAttribute", function, attribute, launch.shared)
-            x, y, z = (Expression.of(extent).value(self.shapes) for extent in launch.grid)
-            found.append((function, (x, y, z), launch.threads, launch.shared))
+            shared = trial.image.shared[trial.plan.kernels.index(launch.kernel)]
+            if shared > 48 << 10:
+                attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self.call("cuFuncSetAttribute", function, attribute, shared)
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = (Expression.of(x).value(self.shapes) for x in launch.grid)
+            config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+            config.sharedMemBytes, config.hStream = shared, self.stream
+            if trial.image.waits:
+                overlapped = driver.CUlaunchAttribute()
+                overlapped.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                overlapped.value.programmaticStreamSerializationAllowed = 1
+                config.attrs, config.numAttrs = [overlapped], 1
+            found.append((function, config))
         return found
 
     def scratch(self, plan: Plan) -> list[int]:
@@ -406,7 +441,7 @@ class _Bench:
 
     def launch(self, trial: Trial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
         """All launches of a trial on one copy of the buffers."""
-        for launch, (function, grid, threads, shared) in zip(trial.plan.launches, launches, strict=True):
+        for launch, (function, config) in zip(trial.plan.launches, launches, strict=True):
             values: list[Any] = []
             kinds: list[Any] = []
             for argument in launch.arguments:
@@ -424,7 +459,7 @@ class _Bench:
                 else:
                     values.append(0)
                     kinds.append(ctypes.c_void_p)
-            self.call("cuLaunchKernel", function, *grid, threads, 1, 1, shared, self.stream, (tuple(values), tuple(kinds)), 0)
+            self.call("cuLaunchKernelEx", config, function, (tuple(values), tuple(kinds)), 0)
 
     def checked(self, trial: Trial, launches: Sequence[Any]) -> tuple[float, str]:
         """Runs a trial once into poisoned outputs: its error, and what is wrong with it."""

@@ -131,6 +131,11 @@ class TritonText:
     def isnan(self, a: Expr) -> Expr:
         return Expr(f"({a.text} != {a.text})", "bool")
 
+    def isinf(self, a: Expr, negative: bool, positive: bool) -> Expr:
+        if not (negative and positive):
+            return Expr(f"({a.text} == {literal(math.inf if positive else -math.inf)})", "bool")
+        return Expr(f"(tl.abs({_bare(a.text)}) == {literal(math.inf)})", "bool")
+
     def logic(self, function: Callable[..., np.ndarray], *operands: Expr) -> Expr:
         assert isinstance(function, np.ufunc)
         return Expr(_LOGIC[function].format(*(x.text for x in operands)), "bool")
@@ -165,7 +170,9 @@ class TritonText:
         raise NotGenerated(f"{name} within a thread graph")
 
 
-_ONCE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Exp", "Reciprocal", "Relu", "Less", "Greater", "Where", "Cast"})
+_ONCE = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Exp", "Reciprocal", "Relu", "Less", "Greater", "Where", "Cast", "IsInf"}
+)
 """Operators that write each operand once, so that an operand may be more than a name."""
 
 _WIDTH = 70

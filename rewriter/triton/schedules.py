@@ -12,16 +12,19 @@ not fit the device's memories is dropped (:func:`mugraph.block.check_fits`), the
   Little's law).
 * A split adds a second launch and the traffic of the partial states.
 
-Absolute times are rough; what counts is the order, and that the best is among the first few dozen.
+Absolute times of single schedules are rough; what counts is the order, that the best is among the first few dozen, and that the
+best time is comparable with what a roofline says of other kernels (:mod:`rewriter.cost.roofline`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from mugraph.block import (
     LIMITS,
@@ -31,6 +34,7 @@ from mugraph.block import (
     Dot,
     InvalidBlock,
     Kernel,
+    Limits,
     Load,
     Predicate,
     Reduce,
@@ -53,6 +57,8 @@ __all__ = ["candidates", "default_schedules", "predict", "ranked"]
 _MATRIX = 16
 """Least tile of the matrix units in any dimension."""
 _MOST_ROWS, _MOST_COLUMNS, _MOST_INNER = 128, 256, 256
+_MOST_STREAMED = 1 << 14
+"""Entries of the largest tile of a loop without products."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (2, 3, 4, 5)
@@ -72,19 +78,22 @@ _ASYNCHRONOUS = frozenset({"h100", "h200"})
 """Devices whose products run beside what follows them."""
 _CACHED = 16 << 20
 """Bytes that stay in the cache whatever the order of the tiles."""
+_TALL, _LARGE_PRODUCT_WARPS = 64, 4
+"""Rows and warps from which a product of tiles runs as the largest do."""
 _MANY_WARPS = 8
 """Warps beyond which only large products have work."""
 _THREADS, _BLOCKS, _REGISTER_FILE = 2048, 32, 65536
 """Most threads and blocks that a multiprocessor holds, and its registers."""
 
-# The rest was chosen so that the order of some 650 measured schedules on one H200 comes out right.
-_CACHE_BANDWIDTH = 1.4
+# The rest was chosen so that the times of some 1000 measured schedules of 33 kernels on one H200 come out right, those of the
+# best above all.
+_CACHE_BANDWIDTH = 2.1
 """Of the second-level cache, beside main memory's."""
-_UNIT_BYTES = 31
+_UNIT_BYTES = 47
 """Bytes a cycle that a multiprocessor takes from the second-level cache."""
-_WASTE = 14
+_WASTE = 11.5
 """Bytes that are moved in vain for every run of a tile's bytes, being parts of memory's lines."""
-_LATENCY = 1.5
+_LATENCY = 1.0
 """Microseconds from the first load of a block to its use, and of what the pipeline does not hide."""
 _STEP = 0.05
 """Microseconds that an iteration takes however little it does."""
@@ -92,16 +101,23 @@ _DEPENDENT = 0.06
 """Microseconds of an operation of an iteration that the next one waits for, unless other blocks run meanwhile."""
 _SCALAR = 0.12
 """Share of scalar arithmetic that loads and products do not hide."""
-_SECOND = 2.1
+_START = 0.5
+"""Latencies that a kernel takes besides its launch."""
+_SECOND = 2.5
 """Latencies of the launch that combines the parts of a split."""
-_SHARES_OF_PEAK = (0.25, 0.3, 0.2)
+_SHARES_OF_PEAK = (0.45, 0.3, 0.2)
 """Of the matrix units, for products of tiles with at least 64 rows, at least 32, and fewer."""
-_STREAM = 0.92
+_STREAM = 0.94
 """Share of main memory's bandwidth that a kernel of many blocks reaches."""
 _BUSY_WARPS = 1.5
 """Warps that keep a multiprocessor busy with what is not hidden."""
-_SHARP = 2.2
+_SHARP = 3.0
 """How closely the time of what overlaps follows the longest part."""
+
+_SHARES = (0.4, 0.3, 0.3)
+"""Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
+_FAR = 1 << 10
+"""More than any split or number of warps."""
 
 
 def ranked(
@@ -139,7 +155,8 @@ def default_schedules(kernel: Kernel, device: Device, sizes: Mapping[str, int] |
 
 def candidates(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> list[list[Schedule]]:
     """Every schedule that fits, for each block graph. Raises as :func:`ranked`."""
-    return [[s for _, s in _Model(kernel, b, device, sizes or {}).fitting()] for b in kernel.blocks]
+    every = [_Model(kernel, block, device, sizes or {}).fitting() for block in kernel.blocks]
+    return [[found[number] for number in range(len(found))] for found in every]
 
 
 def predict(kernel: Kernel, schedules: Sequence[Schedule], device: Device, sizes: Mapping[str, int] | None = None) -> float:
@@ -148,10 +165,11 @@ def predict(kernel: Kernel, schedules: Sequence[Schedule], device: Device, sizes
     Raises:
         Undecided: a size is not known.
     """
-    return sum(
-        _Model(kernel, block, device, sizes or {}).microseconds(schedule)
-        for block, schedule in zip(kernel.blocks, schedules, strict=True)
-    )
+    total = 0.0
+    for block, schedule in zip(kernel.blocks, schedules, strict=True):
+        model = _Model(kernel, block, device, sizes or {})
+        total += float(model.microseconds(_Schedules.of(model, schedule))[0])
+    return total
 
 
 def _number(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -167,6 +185,11 @@ def _operations(term: Term) -> tuple[int, int]:
     return sum(bool(part.inputs) for part in walk([term])) - slow, slow
 
 
+_Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+_Bools = npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class _Model:
     """One block graph on one device."""
@@ -177,8 +200,17 @@ class _Model:
     bound: Mapping[str, int]
 
     @cached_property
+    def limits(self) -> Limits:
+        return LIMITS.get(self.device.name, LIMITS["a100-40gb"])
+
+    @cached_property
     def sizes(self) -> dict[str, int]:
         return {name: _number(size, self.bound) for name, size in self.block.axes}
+
+    @cached_property
+    def cut(self) -> tuple[str, ...]:
+        """The axes that a schedule cuts."""
+        return (*self.block.grid, *((self.block.loop,) if self.block.loop is not None else ()))
 
     @cached_property
     def storage(self) -> dict[str, DataType]:
@@ -191,6 +223,12 @@ class _Model:
         return sum(
             element_bytes(t.dtype) * _number(product(t.shape), self.bound) for n, t in self.kernel.tensors.items() if n in names
         )
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of what the accumulators hold at the end, over all tiles."""
+        names = [name for a in self.block.accumulators for name in a.names]
+        return sum(4 * math.prod(self.sizes[axis] for axis in self.block.value_axes[name]) for name in names)
 
     @cached_property
     def dots(self) -> list[tuple[tuple[str, ...], tuple[str, ...], str, DataType, str]]:
@@ -224,7 +262,8 @@ class _Model:
         limit = next_power(size)
         if axis == block.loop:
             least = _MATRIX if roles else min(64, limit)
-            return _powers(min(least, max(limit, _MATRIX)), min(max(limit, _MATRIX), _MOST_INNER))
+            most = _MOST_INNER if roles else _MOST_STREAMED
+            return _powers(min(least, max(limit, _MATRIX)), min(max(limit, _MATRIX), most))
         if self._is_batch(axis):
             return [1]
         if "outer" in roles:
@@ -250,223 +289,357 @@ class _Model:
             return all(axis in left and axis in right for left, right, *_ in self.dots)
         return bool(loads) and all(mine)
 
-    def tilings(self) -> Iterator[dict[str, int]]:
-        cut = [*self.block.grid, *((self.block.loop,) if self.block.loop is not None else ())]
-        for tiles in itertools.product(*(self.axis_tiles(axis) for axis in cut)):
-            tiling = dict(zip(cut, tiles, strict=True))
-            if max((self.entries(axes, tiling) for axes in self.block.value_axes.values()), default=0) <= _MOST_VALUES:
-                yield tiling
+    def fitting(self) -> _Schedules:
+        """Every schedule that fits.
 
-    def fitting(self) -> Iterator[tuple[float, Schedule]]:
-        """Every schedule that fits, with its time."""
-        block, limits = self.block, LIMITS.get(self.device.name, LIMITS["a100-40gb"])
+        Raises:
+            InvalidBlock: none does.
+        """
+        block = self.block
         may_split = bool(block.accumulators) and not any(block.phases[s.value] == "loop" for s in block.stores)
+        found = _Schedules.every(self)
+        at = found.tilings
+        found = found.times("warps", _WARPS)
+        if self.dots:
+            result = np.min([at.entries([x for x in {*a, *b} if x != over]) for a, b, over, *_ in self.dots], axis=0)
+            found = found.where((found.warps <= _MANY_WARPS) | (result >= _LARGE_RESULT)[found.at])
+        found = found.times("stages", (1, *_STAGES))
+        found = found.where((found.stages > 1) == (at.iterations > 1)[found.at])
+        found = found.where(self._fits(found))
+        if may_split:
+            found = found.times("split", _SPLITS)
+            programs = at.programs[found.at] * found.split
+            few = (found.split <= at.iterations[found.at]) & (programs <= 6 * self.device.units)
+            found = found.where((found.split == 1) | few)
+        if self.dots and self.unique_bytes > _CACHED:
+            found = found.times("group", _GROUPS)
+            found = found.where((found.group == 1) | (at.rows_of_tiles >= 2)[found.at])
+        if not len(found):
+            raise InvalidBlock(f"block {block.name}: no schedule fits {self.device.name}")
         alone = Kernel(self.kernel.name, self.kernel.inputs, self.kernel.outputs, (), (block,), self.kernel.scratch)
-        for tiling in self.tilings():
-            programs = self.programs(tiling)
-            iterations = self.iterations(tiling)
-            tiles = tuple(tiling.items())
-            results = [self.entries([x for x in {*a, *b} if x != over], tiling) for a, b, over, *_ in self.dots]
-            for warps in _WARPS:
-                if warps > _MANY_WARPS and results and min(results) < _LARGE_RESULT:
-                    continue
-                for stages in _STAGES if block.loop is not None and iterations > 1 else (1,):
-                    try:
-                        check_fits(alone, [Schedule(tiles, 1, warps, stages)], limits)
-                    except InvalidBlock:
-                        continue
-                    if self._shared(Schedule(tiles, 1, warps, stages), tiling) > limits.shared:
-                        continue
-                    for split in _SPLITS if may_split else (1,):
-                        if split > iterations or (split > 1 and programs * split > 6 * self.device.units):
-                            continue
-                        for group in _GROUPS if self._has_groups(tiling) else (1,):
-                            schedule = Schedule(tiles, split, warps, stages, group)
-                            yield self.microseconds(schedule), schedule
+        check_fits(alone, [found[0]], self.limits)  # what does not depend on the schedule
+        return found
 
-    def _has_groups(self, tiling: Mapping[str, int]) -> bool:
-        counts = [-(-self.sizes[axis] // tiling[axis]) for axis in self.block.grid]
-        return len([c for c in counts if c > 1]) >= 2 and bool(self.dots) and self.unique_bytes > _CACHED
+    def _fits(self, schedules: _Schedules) -> _Bools:
+        """As :func:`mugraph.block.check_fits`, with the shared memory that the device's own products take."""
+        threads = 32 * schedules.warps
+        live = schedules.tilings.live[schedules.at]
+        available = np.minimum(self.limits.registers, self.limits.register_file // threads) * threads
+        return (live <= available) & (self._shared(schedules) <= self.limits.shared)
 
     def ranked(self, most: int) -> list[tuple[float, Schedule]]:
         """The best of each tiling and split first, then the best for other numbers of warps, then what else is good."""
-        found = sorted(self.fitting(), key=lambda item: (item[0], item[1].warps, item[1].stages, item[1].group, item[1].tiles))
-        if not found:
-            raise InvalidBlock(f"block {self.block.name}: no schedule fits {self.device.name}")
-        picked: dict[Schedule, float] = {}
-        kinds: Sequence[Callable[[Schedule], object]] = (
-            lambda s: (s.tiles, s.split),
-            lambda s: (s.tiles, s.split, s.warps),
-            lambda s: s,
-        )
-        for kind, share in zip(kinds, _SHARES, strict=True):
-            seen, room = {kind(s) for s in picked}, len(picked) + math.ceil(share * most)
-            for time, schedule in found:
-                if len(picked) >= min(room, most):
-                    break
-                if kind(schedule) not in seen:
-                    seen.add(kind(schedule))
-                    picked[schedule] = time
-        return sorted(((time, schedule) for schedule, time in picked.items()), key=lambda item: item[0])
+        found = self.fitting()
+        times = np.round(self.microseconds(found), 9)  # the last bits are the processor's own
+        tiles = [found.tilings.tiles[axis][found.at] for axis in reversed(self.cut)]
+        order = np.lexsort((*tiles, found.group, found.stages, found.warps, times))
+        found, times = found.where(order), times[order]
+        rivals = found.at * _FAR + found.split  # of one tiling and split
+        picked = np.empty(0, np.int64)
+        for kind, share in zip((rivals, rivals * _FAR + found.warps, np.arange(len(found))), _SHARES, strict=True):
+            room = min(len(picked) + math.ceil(share * most), most) - len(picked)
+            _, first = np.unique(kind, return_index=True)
+            fresh = np.sort(first[~np.isin(kind[first], kind[picked])])
+            picked = np.append(picked, fresh[: max(room, 0)])
+        return [(float(times[i]), found[i]) for i in np.sort(picked)]
 
-    # The time of one
+    # The time of each
 
-    def entries(self, axes: Sequence[str], tiling: Mapping[str, int]) -> int:
-        return math.prod(tiling.get(axis) or next_power(self.sizes[axis]) for axis in axes)
-
-    def programs(self, tiling: Mapping[str, int]) -> int:
-        return math.prod(-(-self.sizes[axis] // tiling[axis]) for axis in self.block.grid)
-
-    def iterations(self, tiling: Mapping[str, int]) -> int:
-        loop = self.block.loop
-        return 1 if loop is None else -(-self.sizes[loop] // tiling[loop])
-
-    def microseconds(self, schedule: Schedule) -> float:
-        device, tiling = self.device, {axis: schedule.tile(axis) for axis in (*self.block.grid, self.block.loop or "") if axis}
-        programs = self.programs(tiling) * schedule.split
-        iterations = -(-self.iterations(tiling) // schedule.split)
-        resident = self._resident(schedule, tiling)
+    def microseconds(self, schedules: _Schedules) -> _Floats:
+        """What each takes, all launches."""
+        device, tilings, at = self.device, schedules.tilings, schedules.at
+        split, warps, stages = schedules.split, schedules.warps, schedules.stages
+        programs = tilings.programs[at] * split
+        iterations = -(-tilings.iterations[at] // split)
+        resident = self._resident(schedules)
         waves = -(-programs // (device.units * resident))
-        together = min(resident, -(-programs // device.units))
-        in_loop = self._work(schedule, tiling, "loop")
-        outside = self._work(schedule, tiling, "other")
-        unit_bytes = min(_UNIT_BYTES * _CLOCK * 1e3, _CACHE_BANDWIDTH * device.bandwidth * 1e3 / min(programs, device.units))
-        hidden = max(schedule.stages - 1, 1) * together
-        busy = min(1.0, together * schedule.warps / _BUSY_WARPS)
-        step = _longest(
-            in_loop.moved * together / unit_bytes,
-            in_loop.products * together / busy,
-            in_loop.scalar * together / busy,
-            _LATENCY / hidden if in_loop.moved else 0.0,
-            _STEP,
-            self._chain * _DEPENDENT / together,
+        together = np.minimum(resident, -(-programs // device.units))
+        loop, other = tilings.work("loop"), tilings.work("other")
+        loop_moved, other_moved = loop.moved[at], other.moved[at]
+        is_large = warps >= _LARGE_PRODUCT_WARPS
+        unit_bytes = np.minimum(
+            _UNIT_BYTES * _CLOCK * 1e3, _CACHE_BANDWIDTH * device.bandwidth * 1e3 / np.minimum(programs, device.units)
         )
-        once = _LATENCY + _longest(outside.moved * together / unit_bytes, outside.products * together, outside.scalar * together)
-        if self.block.loop is None:
-            step = 0.0
+        hidden = np.maximum(stages - 1, 1) * together
+        once = _LATENCY + _longest(
+            other_moved * together / unit_bytes,
+            np.where(is_large, other.large_products[at], other.products[at]) * together,
+            other.scalar[at] * together,
+        )
+        step: _Floats | float = 0.0
+        if self.block.loop is not None:
+            busy = np.minimum(1.0, together * warps / _BUSY_WARPS)
+            step = _longest(
+                loop_moved * together / unit_bytes,
+                np.where(is_large, loop.large_products[at], loop.products[at]) * together / busy,
+                loop.scalar[at] * together / busy,
+                np.where(loop_moved > 0, _LATENCY / hidden, 0.0),
+                np.full(len(at), _STEP),
+                self._chain * _DEPENDENT / together,
+            )
         time = waves * (iterations * step + once)
-        flying = min(programs, device.units * resident) * max(in_loop.moved * max(schedule.stages - 1, 1), outside.moved)
-        reached = min(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
-        scattered = self.unique_bytes * max(in_loop.moved, outside.moved) / max(in_loop.payload, outside.payload, 1.0)
-        time = _longest(time, scattered / (reached * 1e3))
-        time += device.launch + device.latency * 0.5
-        if schedule.split > 1:
-            states = sum(
-                4 * math.prod(self.sizes[axis] for axis in self.block.value_axes[name])
-                for a in self.block.accumulators
-                for name in a.names
-            )
-            time += (
-                device.launch
-                + _SECOND * device.latency
-                + 2 * states * schedule.split / (_CACHE_BANDWIDTH * device.bandwidth * 1e3)
-            )
-        return time
+        flying = np.minimum(programs, device.units * resident) * np.maximum(loop_moved * np.maximum(stages - 1, 1), other_moved)
+        reached = np.minimum(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
+        wasted = np.maximum(loop.moved, other.moved) / np.maximum(np.maximum(loop.payload, other.payload), 1.0)
+        time = _longest(time, self.unique_bytes * wasted[at] / (reached * 1e3))
+        time += device.launch + device.latency * _START
+        second = device.launch + _SECOND * device.latency
+        combined = second + 2 * self.state_bytes * split / (_CACHE_BANDWIDTH * device.bandwidth * 1e3)
+        return np.asarray(np.where(split > 1, time + combined, time))
 
-    def _shared(self, schedule: Schedule, tiling: Mapping[str, int]) -> int:
+    def _shared(self, schedules: _Schedules) -> _Ints:
         """Bytes of shared memory: the pipeline keeps one buffer more for products that run asynchronously, as Hopper's do."""
-        asynchronous = self.device.name in _ASYNCHRONOUS and schedule.warps >= 4
-        ahead = (
-            schedule.stages
-            if asynchronous and any(self._rows(*dot[:3], tiling) >= 64 for dot in self.dots)
-            else schedule.stages - 1
-        )
-        operands = {x for s in self.block.statements if isinstance(s, Dot) for x in (s.left, s.right)}
-        operands |= {s.operands[1] for s in self.block.accumulators if len(s.operands) == 2}
-        total = 0
-        for name in operands:
-            is_loaded = isinstance(self.block.defined[name], Load) and self.block.phases[name] == "loop"
-            entries = self.entries(self.block.value_axes[name], tiling)
-            total += entries * element_bytes(self.storage[name]) * (max(ahead, 1) if is_loaded else 1)
+        tilings, at = schedules.tilings, schedules.at
+        ahead = schedules.stages - 1
+        if self.device.name in _ASYNCHRONOUS:
+            ahead = np.where((schedules.warps >= _LARGE_PRODUCT_WARPS) & tilings.is_tall[at], schedules.stages, ahead)
+        return np.asarray(tilings.loaded[at] * np.maximum(ahead, 1) + tilings.held[at])
+
+    def _resident(self, schedules: _Schedules) -> _Ints:
+        """Blocks that a multiprocessor runs at once."""
+        threads, shared = 32 * schedules.warps, self._shared(schedules)
+        registers = np.minimum(48 + schedules.tilings.live[schedules.at] // threads, self.limits.registers)
+        least = np.minimum(_THREADS // threads, _REGISTER_FILE // (registers * threads))
+        return np.asarray(np.clip(np.minimum(least, self.limits.shared // (shared + 1024)), 1, _BLOCKS))
+
+
+@dataclass(frozen=True, eq=False)
+class _Tilings:
+    """What depends on the tiles alone, as arrays of one entry a tiling.
+
+    Attributes:
+        tiles: tile of each axis that is cut.
+    """
+
+    model: _Model
+    tiles: Mapping[str, _Ints]
+    count: int
+
+    @cached_property
+    def _extents(self) -> dict[str, _Ints | int]:
+        return {axis: self.tiles[axis] if axis in self.tiles else next_power(size) for axis, size in self.model.sizes.items()}
+
+    @cached_property
+    def _entries(self) -> dict[frozenset[str], _Ints]:
+        return {}
+
+    def entries(self, axes: Iterable[str]) -> _Ints:
+        """Entries of a tile over axes."""
+        key = frozenset(axes)
+        if key not in self._entries:
+            total = np.ones(self.count, np.int64)
+            for axis in key:
+                total = total * self._extents[axis]
+            self._entries[key] = total
+        return self._entries[key]
+
+    def where(self, chosen: _Bools) -> _Tilings:
+        return _Tilings(self.model, {axis: tiles[chosen] for axis, tiles in self.tiles.items()}, int(chosen.sum()))
+
+    @cached_property
+    def programs(self) -> _Ints:
+        total = np.ones(self.count, np.int64)
+        for axis in self.model.block.grid:
+            total = total * -(-self.model.sizes[axis] // self.tiles[axis])
         return total
 
-    def _rows(self, left: Sequence[str], right: Sequence[str], over: str, tiling: Mapping[str, int]) -> int:
-        """Rows of a product of tiles, as the generated code orders it: the first outer axis of the block."""
-        outer = [x for x in self.block.ordered({*left, *right}) if x != over and (x in left) != (x in right)]
-        return self.entries(outer[:1], tiling)
+    @cached_property
+    def iterations(self) -> _Ints:
+        loop = self.model.block.loop
+        return np.ones(self.count, np.int64) if loop is None else np.asarray(-(-self.model.sizes[loop] // self.tiles[loop]))
 
-    def _resident(self, schedule: Schedule, tiling: Mapping[str, int]) -> int:
-        """Blocks that a multiprocessor runs at once."""
-        limits = LIMITS.get(self.device.name, LIMITS["a100-40gb"])
-        state, largest = 0, 0
-        sums = {name for s in self.block.accumulators for name in s.names}
-        for name, axes in self.block.value_axes.items():
-            entries = self.entries(axes, tiling)
+    @cached_property
+    def rows_of_tiles(self) -> _Ints:
+        """Grid axes along which there is more than one tile."""
+        several = np.zeros(self.count, np.int64)
+        for axis in self.model.block.grid:
+            several += self.model.sizes[axis] > self.tiles[axis]
+        return several
+
+    @cached_property
+    def largest(self) -> _Ints:
+        """Entries of the largest tile."""
+        largest = np.ones(self.count, np.int64)
+        for axes in self.model.block.value_axes.values():
+            largest = np.maximum(largest, self.entries(axes))
+        return largest
+
+    @cached_property
+    def live(self) -> _Ints:
+        """Entries that registers hold: the accumulators and the largest other tile."""
+        block = self.model.block
+        sums = {name for a in block.accumulators for name in a.names}
+        state, other = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        for name, axes in block.value_axes.items():
             if name in sums:
-                state += entries
+                state = state + self.entries(axes)
             else:
-                largest = max(largest, entries)
-        threads, shared = 32 * schedule.warps, self._shared(schedule, tiling)
-        registers = min(48 + (state + largest) // threads, limits.registers)
-        return max(
-            1, min(_BLOCKS, _THREADS // threads, _REGISTER_FILE // (registers * threads), limits.shared // (shared + 1024))
-        )
+                other = np.maximum(other, self.entries(axes))
+        return state + other
 
-    def _work(self, schedule: Schedule, tiling: Mapping[str, int], phase: str) -> _Work:
+    @cached_property
+    def _operand_bytes(self) -> tuple[_Ints, _Ints]:
+        """Bytes of shared memory for operands of products: of those that the loop loads, one buffer, and of the others.
+
+        Without products the pipeline holds what the loop loads all the same.
+        """
+        model, block = self.model, self.model.block
+        operands = {x for s in block.statements if isinstance(s, Dot) for x in (s.left, s.right)}
+        operands |= {s.operands[1] for s in block.accumulators if len(s.operands) == 2}
+        if not model.dots:
+            operands |= {s.name for s in block.loads if block.phases[s.name] == "loop"}
+        loaded, held = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        for name in operands:
+            own = self.entries(block.value_axes[name]) * element_bytes(model.storage[name])
+            if isinstance(block.defined[name], Load) and block.phases[name] == "loop":
+                loaded = loaded + own
+            else:
+                held = held + own
+        return loaded, held
+
+    @property
+    def loaded(self) -> _Ints:
+        return self._operand_bytes[0]
+
+    @property
+    def held(self) -> _Ints:
+        return self._operand_bytes[1]
+
+    @cached_property
+    def is_tall(self) -> _Bools:
+        """Whether a product of tiles has 64 rows, as the generated code orders it: along the first outer axis of the block."""
+        tall = np.zeros(self.count, np.bool_)
+        for left, right, over, *_ in self.model.dots:
+            outer = [x for x in self.model.block.ordered({*left, *right}) if x != over and (x in left) != (x in right)]
+            tall |= self.entries(outer[:1]) >= _TALL
+        return tall
+
+    def work(self, phase: str) -> _Work:
         """What one block does in one iteration, or outside of the loop."""
-        block, moved, payload, scalar, products = self.block, 0.0, 0.0, 0.0, 0.0
+        model, block = self.model, self.model.block
+        moved, payload, scalar, products, large = (np.zeros(self.count) for _ in range(5))
         for statement in block.statements:
             value = statement.value if isinstance(statement, Store) else _first(statement)
             own = "loop" if isinstance(statement, Accumulate) else block.phases[value]
             if (own == "loop") != (phase == "loop"):
                 continue
             axes = {axis for operand in statement_operands(statement) for axis in block.value_axes[operand]}
-            axes |= set(block.value_axes[value])
-            entries = self.entries(tuple(axes), tiling)
+            entries = self.entries(axes | set(block.value_axes[value]))
             if isinstance(statement, Load | Store):
-                width = element_bytes(self.kernel.tensors[statement.tensor].dtype)
+                width = element_bytes(model.kernel.tensors[statement.tensor].dtype)
                 payload += entries * width
-                moved += entries * width * self._scatter(statement, width, tiling)
+                moved += entries * width * self._scatter(statement, width)
             elif isinstance(statement, Compute):
                 plain, slow = _operations(statement.term)
                 scalar += entries * (plain / _LANES + slow / _SLOW_LANES)
             elif isinstance(statement, Reduce | Predicate):
                 scalar += 2 * entries / _LANES
             elif isinstance(statement, Accumulate):
-                width = self.entries(block.value_axes[statement.operands[0]], tiling)
                 cost = 1 / _SLOW_LANES + 4 / _LANES if statement.monoid == "softmax" else 2 / _LANES
-                scalar += 0.0 if isinstance(block.defined[statement.operands[0]], Dot) and cost < 0.02 else width * cost
-        for left, right, over, kind, own in self.dots:
+                if not isinstance(block.defined[statement.operands[0]], Dot) or cost >= 0.02:
+                    scalar += self.entries(block.value_axes[statement.operands[0]]) * cost
+        for left, right, over, kind, own in model.dots:
             if (own == "loop") == (phase == "loop"):
-                products += self._product(schedule, tiling, left, right, over, kind)
-        return _Work(moved, payload, _SCALAR * scalar / (_CLOCK * 1e3), products)
+                few, many = self._product(left, right, over, kind)
+                products += few
+                large += many
+        return _Work(moved, payload, _SCALAR * scalar / (_CLOCK * 1e3), products, large)
 
-    def _scatter(self, statement: Load | Store, width: int, tiling: Mapping[str, int]) -> float:
+    def _scatter(self, statement: Load | Store, width: int) -> _Floats:
         """How much more than its bytes a tile moves, because it takes parts of memory's lines."""
         last = next((f.index.axis for f in reversed(statement.view) if f.size != 1), None)
-        run = width * (self.entries((last,), tiling) if last is not None else 1)
-        return 1 + _WASTE / run
+        return np.asarray(1 + _WASTE / (width * self.entries(() if last is None else (last,))))
 
-    def _product(
-        self, schedule: Schedule, tiling: Mapping[str, int], left: Sequence[str], right: Sequence[str], over: str, kind: DataType
-    ) -> float:
-        """Microseconds of a product of tiles on one multiprocessor."""
-        every = tuple(dict.fromkeys((*left, *right)))
-        flops = 2.0 * self.entries(every, tiling)
-        present = [[x for x in axes if self.entries((x,), tiling) > 1] for axes in (left, right)]
-        matrices = all(len(p) == 2 and over in p for p in present) and all(
-            self.entries((x,), tiling) >= _MATRIX for p in present for x in p
-        )
-        if not matrices or kind == DataType.FLOAT:
-            return flops / (2 * _LANES * 0.5 * _CLOCK * 1e3)
-        rows = min(self.entries([x for x in p if x != over], tiling) for p in present)
-        share = _SHARES_OF_PEAK[0 if rows >= 64 and schedule.warps >= 4 else 1 if rows >= 32 else 2]
-        peak = self.device.peaks.get(kind, self.device.peaks[DataType.FLOAT])
-        return flops / (peak * 1e6 / self.device.units * share)
+    def _product(self, left: Sequence[str], right: Sequence[str], over: str, kind: DataType) -> tuple[_Floats, _Floats]:
+        """Microseconds of a product of tiles on one multiprocessor, by few warps and by those that large ones want."""
+        device = self.model.device
+        flops = 2.0 * self.entries((*left, *right))
+        plain = np.asarray(flops / (2 * _LANES * 0.5 * _CLOCK * 1e3))
+        if kind == DataType.FLOAT or not (over in left and over in right):
+            return plain, plain
+        fits = self.entries((over,)) >= _MATRIX
+        for axes in (left, right):
+            present = np.zeros(self.count, np.int64)
+            for extent in (self.entries((x,)) for x in axes):
+                present += extent > 1
+                fits &= (extent == 1) | (extent >= _MATRIX)
+            fits &= present == 2
+        rows = np.minimum(*(self.entries([x for x in axes if x != over]) for axes in (left, right)))
+        peak = device.peaks.get(kind, device.peaks[DataType.FLOAT]) * 1e6 / device.units
+        tall, middle, low = _SHARES_OF_PEAK
+        few = np.where(rows >= 32, middle, low)
+        many = np.where(rows >= _TALL, tall, few)
+        return np.where(fits, flops / (peak * few), plain), np.where(fits, flops / (peak * many), plain)
 
 
-_SHARES = (0.4, 0.3, 0.3)
-"""Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
+@dataclass(frozen=True, eq=False)
+class _Schedules:
+    """Schedules of one block graph, as arrays of one entry each.
+
+    Attributes:
+        at: which of the tilings.
+    """
+
+    tilings: _Tilings
+    at: _Ints
+    split: _Ints
+    warps: _Ints
+    stages: _Ints
+    group: _Ints
+
+    @staticmethod
+    def of(model: _Model, schedule: Schedule) -> _Schedules:
+        """A single one."""
+        tiles = {axis: np.array([schedule.tile(axis)]) for axis in model.cut}
+        numbers = (schedule.split, schedule.warps, schedule.stages, schedule.group)
+        return _Schedules(_Tilings(model, tiles, 1), np.zeros(1, np.int64), *(np.array([n]) for n in numbers))
+
+    @staticmethod
+    def every(model: _Model) -> _Schedules:
+        """One for each tiling whose tiles are not too large for any trial."""
+        grid = np.meshgrid(*(np.array(model.axis_tiles(axis)) for axis in model.cut), indexing="ij")
+        tilings = _Tilings(model, {axis: t.ravel() for axis, t in zip(model.cut, grid, strict=True)}, grid[0].size if grid else 1)
+        tilings = tilings.where(tilings.largest <= _MOST_VALUES)
+        one = np.ones(tilings.count, np.int64)
+        return _Schedules(tilings, np.arange(tilings.count), one, one, one, one)
+
+    def where(self, chosen: _Bools | _Ints) -> _Schedules:
+        """Those of a mask or of indices."""
+        return _Schedules(self.tilings, *(getattr(self, name)[chosen] for name in _FIELDS))
+
+    def times(self, name: str, values: Sequence[int]) -> _Schedules:
+        """Each with every value of a parameter."""
+        fields = {field: np.repeat(getattr(self, field), len(values)) for field in _FIELDS}
+        return _Schedules(self.tilings, **{**fields, name: np.tile(np.array(values), len(self))})
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def __getitem__(self, number: int) -> Schedule:
+        if number >= len(self):
+            raise IndexError(number)
+        tiles = tuple((axis, int(tiles[self.at[number]])) for axis, tiles in self.tilings.tiles.items())
+        return Schedule(tiles, *(int(getattr(self, name)[number]) for name in _FIELDS[1:]))
 
 
-@dataclass(frozen=True, slots=True)
+_FIELDS = ("at", "split", "warps", "stages", "group")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class _Work:
-    """Bytes moved, with and without those moved in vain; microseconds of arithmetic and of products on one multiprocessor."""
+    """What a block does, for each tiling.
 
-    moved: float
-    payload: float
-    scalar: float
-    products: float
+    Attributes:
+        moved, payload: bytes with and without those moved in vain.
+        scalar: microseconds of scalar arithmetic.
+        products, large_products: microseconds of products on one multiprocessor, by few warps and by those that large ones want.
+    """
+
+    moved: _Floats
+    payload: _Floats
+    scalar: _Floats
+    products: _Floats
+    large_products: _Floats
 
 
 def _first(statement: Statement) -> str:
@@ -474,9 +647,9 @@ def _first(statement: Statement) -> str:
     return statement.names[0] if isinstance(statement, Accumulate) else statement.name
 
 
-def _longest(*parts: float) -> float:
+def _longest(*parts: _Floats) -> _Floats:
     """The time of parts that overlap: the longest, and a little more where others come near it."""
-    return math.pow(sum(part**_SHARP for part in parts), 1 / _SHARP)
+    return np.asarray(sum(part**_SHARP for part in parts) ** (1 / _SHARP))
 
 
 def _powers(least: int, most: int) -> list[int]:

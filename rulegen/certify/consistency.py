@@ -20,7 +20,7 @@ from mugraph.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from rulegen.certify.cases import Case, enumerate_cases
 from rulegen.certify.egraph import EGraph, Language, Laws, Limits, Search
 from rules_db.axioms import Axiom
-from rules_db.condition import RANGE_PREDICATES
+from rules_db.condition import ENTRY_PREDICATES, RANGE_PREDICATES
 
 __all__ = ["Inconsistency", "inconsistencies", "lemmas"]
 
@@ -146,7 +146,7 @@ def _examine(
     for name in numbers:
         node = graph.add_term(var(name), types)
         assert node is not None
-        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - {"repeats"})]
+        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - ENTRY_PREDICATES)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
     Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}

@@ -29,7 +29,7 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.base import NotExpressible
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from rules_db.axioms import Axiom
-from rules_db.condition import PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.condition import ENTRY_PREDICATES, PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
 from rules_db.rule import Rule, Side
 
 __all__ = ["Direction", "EGraph", "Language", "Law", "Laws", "Limits", "Part", "Reason", "Sealed", "Search", "fill", "is_fused"]
@@ -556,7 +556,7 @@ class _Compiler:
                 self.terms,
                 depth,
                 assumes,
-                any(p in RANGE_PREDICATES - {"repeats"} and a[0] in (*lefts, *rights) for p, a, _ in conditions),
+                any(p in RANGE_PREDICATES - ENTRY_PREDICATES and a[0] in (*lefts, *rights) for p, a, _ in conditions),
                 frozenset(t.op for t in walk([*left, *right]) if t.inputs),
                 _is_directed(left, right, left == self.law.source),
                 needs,

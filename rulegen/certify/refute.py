@@ -13,9 +13,21 @@ from mugraph.interp import evaluate, infer_types
 from mugraph.node import Term, substitute
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from rulegen.certify.prover import Proof, certify
+from rules_db.condition import Condition
 from rules_db.rule import Side, Verdict, dim_symbols
 
-__all__ = ["Counterexample", "Outcome", "assignments", "prove", "random_input", "refute", "specialise"]
+__all__ = [
+    "Counterexample",
+    "Outcome",
+    "arrange",
+    "assignments",
+    "causal_mask",
+    "prove",
+    "random_input",
+    "refute",
+    "same_residues",
+    "specialise",
+]
 
 _SIZES = ((2, 3, 5, 7, 4, 6, 9, 8), (3, 2, 4, 5, 7, 9, 6, 10), (5, 4, 2, 3, 6, 8, 7, 9))
 """Sizes given to the symbols in order, distinct within an assignment."""
@@ -71,6 +83,28 @@ def random_input(field: FiniteField, generator: np.random.Generator, type_: Tens
     if type_.dtype == DataType.BOOL:
         return generator.integers(0, 2, shape).astype(bool)
     return field.random(generator, shape)
+
+
+def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
+    """Inputs for which conditions on the entries of variables hold: a half of an axis that is repeated, a causal mask."""
+    arranged = dict(inputs)
+    for condition in conditions:
+        about = condition.arguments[0]
+        if not isinstance(about, Term) or not about.is_var:
+            continue
+        if condition.predicate == "repeats":
+            axis = int(condition.arguments[1])  # type: ignore[arg-type]
+            half = np.split(arranged[about.name], 2, axis)[0]
+            arranged[about.name] = np.concatenate([half, half], axis)
+        if condition.predicate == "causal":
+            arranged[about.name] = causal_mask(arranged[about.name].shape)
+    return arranged
+
+
+def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
+    """What causal attention adds to its scores: zero, and -inf above the diagonal."""
+    rows, columns = shape[-2:]
+    return np.broadcast_to(np.where(np.tri(rows, columns, dtype=bool), 0.0, -np.inf), shape)
 
 
 def same_residues(a: Array, b: Array) -> bool:

@@ -23,9 +23,9 @@ from mugraph.interp import evaluate, infer_types
 from mugraph.node import AttrValue, AttrVar, Term, substitute, var, walk
 from mugraph.shape import DataType, TensorType, concrete
 from rulegen.certify.cases import Typing, open_attributes
-from rulegen.certify.refute import random_input, same_residues
+from rulegen.certify.refute import causal_mask, random_input, same_residues
 from rules_db.axioms import Axiom
-from rules_db.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
 
 __all__ = ["Validation", "real_inputs", "validate"]
 
@@ -332,9 +332,9 @@ class _Images:
 
 
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random numbers, positive where the property speaks of their range, repeated where it speaks of that, and truth values."""
+    """Random numbers, positive, repeated or the mask of causal attention where the property speaks of that, and truth values."""
     cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
-    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - {"repeats"}}
+    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - ENTRY_PREDICATES}
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
@@ -346,6 +346,8 @@ def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.ran
             values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
         if type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
+        if ("causal", name) in cited and len(shape) >= 2:
+            values = causal_mask(shape)
         inputs[name] = values > 0 if type_.dtype == DataType.BOOL else values
     return inputs
 

@@ -1,198 +1,101 @@
 """Whole models on one GPU in half precision: onnxruntime with CUDA graphs, other optimisers, torch.compile, in one run.
 
-    python -m tools.bench.gpu_models SKELETONS --work DIR --json FILE --torch default --torch max-autotune
+    python -m tools.bench.gpu_models SKELETONS --work DIR --json FILE
+    python -m tools.bench.gpu_models SKELETONS --work DIR --json ours.json --no-peers
+    python -m tools.bench.gpu_models SKELETONS --work DIR --json peers.json --peers-only
+    python -m tools.bench.show ours.json peers.json
 
 SKELETONS is a folder of files that ``python -m tools.zoo skeleton`` wrote, named as `tools.zoo.SIZED_ARCHITECTURES`. Each is
 filled with random weights, every tool optimises it, and the results are compared with the float64 reference on inputs that
 the capture of the CUDA graph has not seen, into outputs full of NaN. What is right is timed in turns: in each round every
 runner replays its graph many times on the same fresh inputs, and ratios are taken within the round. Replays follow each other
-without waiting for the device; the last one of a round waits for all. The peers of onnxruntime get a CUDA graph too:
-onnxruntime's files one by ``enable_cuda_graph`` with all inputs and outputs bound, torch's modules one by capture.
+without waiting for the device. onnxruntime's files get their CUDA graph by ``enable_cuda_graph`` with all inputs and outputs
+bound, torch's modules by capture; every one lives in a process of its own (`tools.bench.gpu_runners`).
 
-``--provider cpu`` is a dry run of all but CUDA graphs and torch.
+onnx-superopt optimises each model from an empty cache with custom kernels, then again with what it remembers, then with
+onnxruntime's operators only. ``--peers-only`` times our results that an earlier run left in DIR beside the peers, so that
+ratios between them are taken within the round too.
+
+``--provider cpu`` is a dry run of all but CUDA graphs.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import click
 import numpy as np
 import onnx
-import onnxruntime as ort
 from rich.console import Console
+from rich.table import Table
 
 from mugraph.graph import Graph
-from mugraph.onnx_io import load
+from mugraph.onnx_io import Model, load
 from mugraph.ops import get_operator
-from rewriter import runtime
-from rewriter.accept import FLOORS, paired
+from rewriter.accept import FLOORS, Timing, paired
 from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
-from rewriter.runtime.plan import DOMAIN
-from rewriter.runtime_env import PROVIDERS, environment
+from rewriter.runtime_env import environment
 from tools import zoo
-from tools.bench.models import OURS, Made, Row, Tool, count_nodes, peer, plain, print_tables, superopt
+from tools.bench.gpu_runners import (
+    CLOCKS,
+    TORCH_MODES,
+    Array,
+    Feed,
+    OnnxSpec,
+    Remote,
+    RunnerFailed,
+    Spec,
+    TorchSpec,
+    count_kernels,
+    one_line,
+    open_all,
+)
+from tools.bench.models import (
+    FAMILIES,
+    OURS,
+    Made,
+    Row,
+    Tool,
+    count_nodes,
+    geometric_speedup,
+    peer,
+    plain,
+    print_tables,
+    superopt,
+)
 from tools.bench.peers import PEERS, PeerFailed
 
-if TYPE_CHECKING:
-    import torch
-
-Array = np.ndarray[Any, Any]
-Feed = Mapping[str, Array]
-
-BASELINE, AGAIN = "onnxruntime", "A/A"
+BASELINE, AGAIN, OPERATORS = "onnxruntime", "A/A", "operators-only"
 
 CHECKED, TIMED = 2, 6
 """How many random inputs are compared with the reference, and how many are timed on."""
 
+LARGE = 1 << 20
+"""Outputs of more elements are compared with the reference on one random input only."""
+
 BANDWIDTH, PEAK, LAUNCH_US = 4.3e12, 790e12, 0.7
 """Bytes and half-precision operations a second that one H200 reaches, and microseconds between kernels of a CUDA graph."""
 
-TORCH_MODES = {"eager": None, "default": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""Names of torch peers and the mode of torch.compile; its own CUDA graphs are off because all runners are captured alike."""
 
+class Asked(Protocol):
+    """What answers for a runner: `tools.bench.gpu_runners.Remote`."""
 
-class Runner(Protocol):
-    """A model with its inputs and outputs on the device."""
-
-    def load(self, feed: Feed) -> None:
-        """Copies inputs to the device."""
-
-    def replay(self, count: int) -> None:
-        """Runs ``count`` times, and returns when all are done."""
-
-    def outputs(self) -> list[Array]:
-        """The outputs of a run into poisoned buffers."""
-
-
-class OnnxRunner:
-    """A model file in onnxruntime, inputs and outputs bound, as a CUDA graph from the first run on.
-
-    Args:
-        path: The file.
-        provider: ``cuda``, or ``cpu`` without a graph.
-        feed: Inputs to capture with.
-        poison: What fills the outputs before a run: arrays of their shapes and types.
-        graph: Whether to capture a CUDA graph.
-    """
-
-    def __init__(self, path: Path, provider: str, feed: Feed, poison: Sequence[Array], graph: bool) -> None:
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        if provider == "cuda" and _has_custom_kernels(path):
-            runtime.register(options)
-        providers: list[Any] = [PROVIDERS["cpu"]]
-        if provider == "cuda":
-            settings = {"enable_cuda_graph": "1" if graph else "0", "use_tf32": "0"}
-            providers.insert(0, (PROVIDERS["cuda"], settings))
-        self.session = ort.InferenceSession(str(path), options, providers=providers)
-        if self.session.get_providers()[0] != PROVIDERS[provider]:
-            raise RuntimeError(f"onnxruntime does not run it on {PROVIDERS[provider]}")
-        self.unsynchronised = ort.RunOptions()
-        self.unsynchronised.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        self.binding = self.session.io_binding()
-        self.inputs = {name: ort.OrtValue.ortvalue_from_numpy(array.copy(), provider, 0) for name, array in feed.items()}
-        for name, value in self.inputs.items():
-            self.binding.bind_ortvalue_input(name, value)
-        self.poison = poison
-        self.results = [ort.OrtValue.ortvalue_from_numpy(array.copy(), provider, 0) for array in poison]
-        for output, value in zip(self.session.get_outputs(), self.results, strict=True):
-            self.binding.bind_ortvalue_output(output.name, value)
-        for _ in range(3):  # allocate, capture, replay
-            self.session.run_with_iobinding(self.binding)
-
-    def load(self, feed: Feed) -> None:
-        """Copies inputs to the device."""
-        for name, value in self.inputs.items():
-            value.update_inplace(feed[name])
-
-    def replay(self, count: int) -> None:
-        """Runs ``count`` times, and returns when all are done."""
-        for _ in range(count - 1):
-            self.session.run_with_iobinding(self.binding, self.unsynchronised)
-        self.session.run_with_iobinding(self.binding)
-
-    def outputs(self) -> list[Array]:
-        """The outputs of a run into poisoned buffers."""
-        for value, array in zip(self.results, self.poison, strict=True):
-            value.update_inplace(array)
-        self.replay(1)
-        return [np.array(value.numpy()) for value in self.results]
-
-
-def _has_custom_kernels(path: Path) -> bool:
-    return any(entry.domain == DOMAIN for entry in onnx.load(path, load_external_data=False).opset_import)
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the runner. Raises RunnerFailed."""
 
 
 def _poison(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
-
-
-class TorchRunner:
-    """A module of transformers on the GPU, compiled and captured; its weights are its own.
-
-    Args:
-        name: A key of `tools.zoo.SIZED_ARCHITECTURES`.
-        mode: A key of `TORCH_MODES`.
-    """
-
-    def __init__(self, name: str, mode: str) -> None:
-        import torch
-
-        self.architecture = zoo.SIZED_ARCHITECTURES[name]
-        module = zoo.build_module(self.architecture).half().cuda()
-        self.wide = copy.deepcopy(module).float()
-        example = zoo.example_inputs(self.architecture, {}, fp16=True)
-        self.inputs: dict[str, torch.Tensor] = {key: value.cuda() for key, value in example.items()}
-        compiled = torch.compile(module, mode=TORCH_MODES[mode], dynamic=False) if TORCH_MODES[mode] else module
-        with torch.no_grad():
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    compiled(*self.inputs.values())
-            torch.cuda.current_stream().wait_stream(side)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = compiled(*self.inputs.values())
-
-    def load(self, feed: Feed) -> None:
-        """Copies inputs to the device."""
-        import torch
-
-        for name, tensor in self.inputs.items():
-            tensor.copy_(torch.from_numpy(feed[name]))
-
-    def replay(self, count: int) -> None:
-        """Runs ``count`` times, and returns when all are done."""
-        import torch
-
-        for _ in range(count):
-            self.graph.replay()
-        torch.cuda.synchronize()
-
-    def outputs(self) -> list[Array]:
-        """The outputs of a run into poisoned buffers."""
-        self.result.fill_(math.nan)
-        self.replay(1)
-        return [self.result.cpu().numpy()]
-
-    def reference(self) -> list[Array]:
-        """What the module gives in float32 on the inputs that are loaded."""
-        import torch
-
-        inputs = [value.float() if value.is_floating_point() else value for value in self.inputs.values()]
-        with torch.no_grad():
-            return [self.wide(*inputs).cpu().numpy()]
 
 
 # --- one model ------------------------------------------------------------------------------------------------------
@@ -202,114 +105,157 @@ def examine(
     name: str,
     source: Path,
     tools: Mapping[str, Tool],
-    modes: Sequence[str],
+    torch: Mapping[str, Remote | RunnerFailed],
+    beside: Mapping[str, Path],
     folder: Path,
     provider: str,
+    clock: str,
     rounds: int,
     block: float,
+    jobs: int,
 ) -> dict[str, Any]:
     """Optimises a model with every tool, checks the results and times those that are right, in turns.
 
     Args:
-        name: The model's name, known to `tools.zoo.SIZED_ARCHITECTURES` if torch is to run it.
+        name: The model's name.
         source: The model.
         tools: Name to tool.
-        modes: Keys of `TORCH_MODES`.
+        torch: Modes of torch to runners, or why there is none.
+        beside: Our results of an earlier run that are timed with the others but get no row.
         folder: Where the optimised files go.
         provider: Execution provider.
+        clock: One of `CLOCKS`.
         rounds: Rounds of timing.
         block: Milliseconds of replays that each runner gets in a round.
+        jobs: Processes that are opened at a time.
 
     Returns:
-        As `tools.bench.models.examine`; ``against`` has the timing of our model beside every other runner's.
+        As `tools.bench.models.examine`; ``against`` has the timing of our model beside every other runner's, ``floor_ms`` is
+        that of `floor_milliseconds`.
     """
     model = load(source)
     sizes = bind_sizes(model, {})[0]
     feeds = [random_inputs(model, sizes, seed) for seed in range(CHECKED + TIMED)]
-    references = reference_outputs(model, feeds[:CHECKED])
+    references = references_of(model, feeds[:CHECKED], source, folder / f"{source.stem}.reference.npz")
     types = [model.graph.type(value) for value in model.graph.outputs]
-    tolerances = [0.0 if type_ is None else FLOORS.get(type_.dtype, 0.0) for type_ in types]
+    tolerances = [0.0 if type_ is None else FLOORS.get(type_.dtype, 0.0) for type_ in types] * len(references)
     dtypes = [
         reference.dtype if type_ is None else type_.dtype.numpy() for reference, type_ in zip(references[0], types, strict=True)
     ]
     poison = [_poison(reference.shape, dtype) for reference, dtype in zip(references[0], dtypes, strict=True)]
     floor = floor_milliseconds(model.graph)
     del model
-    runners: dict[str, Runner] = {}
-
-    def errors(runner: Runner) -> list[Error]:
-        found = []
-        for feed, wanted in zip(feeds, references, strict=False):
-            runner.load(feed)
-            found += [compare(actual, reference) for actual, reference in zip(runner.outputs(), wanted, strict=True)]
-        return found
-
-    def open_file(path: Path) -> tuple[OnnxRunner, str]:
-        if provider == "cpu":
-            return OnnxRunner(path, provider, feeds[-1], poison, graph=False), ""
-        try:
-            return OnnxRunner(path, provider, feeds[-1], poison, graph=True), ""
-        except Exception as problem:
-            runner = OnnxRunner(path, provider, feeds[-1], poison, graph=False)
-            return runner, f"without a CUDA graph: {_line(problem)}"
-
-    runners[BASELINE], remark = open_file(source)
-    own = errors(runners[BASELINE])
-    runners[AGAIN] = open_file(source)[0]
-    rows: list[Row] = []
-    for tool_name, tool in tools.items():
-        row = Row(tool_name)
-        rows.append(row)
-        try:
-            made = tool(source, folder / f"{source.stem}.{tool_name}.onnx")
-            row.seconds, row.note, row.details, row.nodes = made.seconds, made.note, made.details, count_nodes(made.path)
-            runner, without = open_file(made.path)
-            row.note = "; ".join(filter(None, (without, row.note)))
-            found = errors(runner)
-        except PeerFailed as problem:
-            row.problem = f"fails: {problem}"
-        except Exception as problem:
-            row.problem = f"does not run: {_line(problem)}"
-        else:
+    rows, files = optimise(source, tools, folder)
+    with ExitStack() as stack:
+        paths = {BASELINE: source, AGAIN: source, **beside, **files}
+        specs: dict[str, Spec] = {key: OnnxSpec(path, provider, feeds[-1], poison, clock) for key, path in paths.items()}
+        opened = open_all(specs, 120, jobs)
+        for remote in opened.values():
+            if isinstance(remote, Remote):
+                stack.callback(remote.close)
+        baseline = opened[BASELINE]
+        if isinstance(baseline, RunnerFailed):
+            raise baseline
+        own = _errors(baseline, feeds, references)
+        runners: dict[str, Asked] = {key: r for key in (BASELINE, AGAIN, *beside) if isinstance(r := opened[key], Remote)}
+        for row in rows:
+            if row.problem:
+                continue
+            try:
+                runner = opened[row.tool]
+                if isinstance(runner, RunnerFailed):
+                    raise runner
+                row.note = "; ".join(filter(None, (runner.note, row.note)))
+                found = _errors(runner, feeds, references)
+            except RunnerFailed as problem:
+                row.problem = f"does not run: {problem}"
+                continue
             row.error = worst(found)
-            if all(e.within(o, tolerance) for e, o, tolerance in zip(found, own, tolerances * CHECKED, strict=True)):
-                runners[tool_name] = runner
+            if all(e.within(o, tolerance) for e, o, tolerance in zip(found, own, tolerances, strict=True)):
+                runners[row.tool] = runner
             else:
                 row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
-    for mode in modes:
-        row = Row(f"torch {mode}")
-        rows.append(row)
-        began = time.perf_counter()
-        try:
-            runner_ = TorchRunner(name, mode)
-            runner_.load(feeds[0])
-            row.error = worst([compare(a, w) for a, w in zip(runner_.outputs(), runner_.reference(), strict=True)])
-        except Exception as problem:
-            row.problem = f"fails: {_line(problem)}"
-        else:
-            row.seconds = time.perf_counter() - began
-            if row.error.is_small:
-                runners[row.tool] = runner_
-            else:
-                row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
-    times = take_turns(runners, feeds[CHECKED:], rounds, block)
+        for mode, remote in torch.items():
+            rows.append(_torch_row(mode, remote, feeds[0]))
+            if isinstance(remote, Remote) and not rows[-1].problem:
+                runners[rows[-1].tool] = remote
+        times, problems = take_turns(runners, feeds[CHECKED:], rounds, block)
+        remarks = [baseline.note, *(f"{key}: {problems[key]}" for key in (BASELINE, AGAIN) if key in problems)]
     for row in rows:
-        if row.tool in times:
+        row.problem = row.problem or problems.get(row.tool, "")
+        if row.tool in times and BASELINE in times:
             row.timing = paired(times[BASELINE], times[row.tool])
-    against = [
-        (row.tool, paired(times[row.tool], times[OURS])) for row in rows if row.timing and row.tool != OURS and OURS in times
-    ]
+    others = [key for key in times if key not in (OURS, AGAIN) and OURS in times]
     return {
         "model": name,
         "nodes": count_nodes(source),
         "error": worst(own),
         "product_share": math.nan,
-        "aa": paired(times[BASELINE], times[AGAIN]),
+        "aa": paired(times[BASELINE], times[AGAIN]) if {BASELINE, AGAIN} <= times.keys() else None,
         "rows": rows,
-        "against": against,
+        "against": [(key, paired(times[key], times[OURS])) for key in others],
         "floor_ms": floor,
-        "remark": remark,
+        "remark": "; ".join(filter(None, remarks)),
     }
+
+
+def references_of(model: Model, feeds: Sequence[Feed], source: Path, kept: Path) -> list[list[Array]]:
+    """Outputs of a model in float64 on the first of ``feeds``; in the file ``kept`` once they were computed for ``source``."""
+    if kept.exists() and kept.stat().st_mtime_ns > source.stat().st_mtime_ns:
+        with np.load(kept) as archive:
+            flat = [archive[key] for key in archive.files]
+    else:
+        first = reference_outputs(model, feeds[:1])
+        rest = feeds[1:] if sum(output.size for output in first[0]) <= LARGE else []
+        flat = [output for outputs in (*first, *reference_outputs(model, rest)) for output in outputs]
+        np.savez(kept, *flat)
+    count = len(model.graph.outputs)
+    return [flat[start : start + count] for start in range(0, len(flat), count)]
+
+
+def optimise(source: Path, tools: Mapping[str, Tool], folder: Path) -> tuple[list[Row], dict[str, Path]]:
+    """Runs every tool; a row each, and the files of those that gave one."""
+    rows, files = [], {}
+    for tool_name, tool in tools.items():
+        row = Row(tool_name)
+        rows.append(row)
+        try:
+            made = tool(source, folder / f"{source.stem}.{tool_name}.onnx")
+            row.seconds, row.note, row.nodes = made.seconds, made.note, count_nodes(made.path)
+            kernels, launches = count_kernels(made.path)
+            row.details = {**(made.details or {}), "kernel_nodes": kernels, "launches": row.nodes - kernels + launches}
+        except PeerFailed as problem:
+            row.problem = f"fails: {problem}"
+        except Exception as problem:  # whatever a tool writes is its row
+            row.problem = f"does not run: {one_line(problem)}"
+        else:
+            files[tool_name] = made.path
+            row.kept = made.details is not None and not made.details["summary"]["improved"]
+    return rows, files
+
+
+def _errors(runner: Asked, feeds: Sequence[Feed], references: Sequence[Sequence[Array]]) -> list[Error]:
+    found = []
+    for feed, wanted in zip(feeds, references, strict=False):
+        runner.ask("load", feed)
+        found += [compare(actual, reference) for actual, reference in zip(runner.ask("outputs"), wanted, strict=True)]
+    return found
+
+
+def _torch_row(mode: str, remote: Remote | RunnerFailed, feed: Feed) -> Row:
+    """A mode's row, its error that against the same weights in float32."""
+    row = Row(f"torch {mode}")
+    try:
+        if isinstance(remote, RunnerFailed):
+            raise remote
+        remote.ask("load", feed)
+        row.seconds = remote.seconds
+        row.error = worst([compare(a, w) for a, w in zip(remote.ask("outputs"), remote.ask("reference"), strict=True)])
+        if not row.error.is_small:
+            row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
+    except RunnerFailed as problem:
+        row.problem = f"fails: {problem}"
+    return row
 
 
 def floor_milliseconds(graph: Graph) -> float:
@@ -329,7 +275,9 @@ def floor_milliseconds(graph: Graph) -> float:
     return 1e3 * max(bytes_moved / BANDWIDTH, operations / PEAK)
 
 
-def take_turns(runners: Mapping[str, Runner], feeds: Sequence[Feed], rounds: int, block: float) -> dict[str, list[float]]:
+def take_turns(
+    runners: Mapping[str, Asked], feeds: Sequence[Feed], rounds: int, block: float
+) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Times runners in turns; the order shifts by one from round to round.
 
     Args:
@@ -339,43 +287,146 @@ def take_turns(runners: Mapping[str, Runner], feeds: Sequence[Feed], rounds: int
         block: Milliseconds of replays in a turn, which decide how many there are.
 
     Returns:
-        Milliseconds of one replay, by runner and round.
+        Milliseconds of one replay, by runner and round; and why runners that failed meanwhile are not among them.
     """
-    counts = {}
-    for name, runner in runners.items():
-        runner.replay(3)
-        counts[name] = max(3, min(1000, round(block / _milliseconds(runner, 3))))
+    counts: dict[str, int] = {}
     times: dict[str, list[float]] = {name: [] for name in runners}
+    problems: dict[str, str] = {}
+
+    def turn(name: str, feed: Feed) -> None:
+        runner = runners[name]
+        try:
+            runner.ask("load", feed)
+            runner.ask("milliseconds", 3)
+            if name not in counts:
+                counts[name] = max(3, min(1000, round(block / max(runner.ask("milliseconds", 3), 1e-6))))
+            times[name].append(runner.ask("milliseconds", counts[name]))
+        except RunnerFailed as problem:
+            problems[name] = f"fails while it is timed: {problem}"
+            del times[name]
+
     names = list(runners)
     for index in range(rounds):
         shift = index % len(names)
         for name in names[shift:] + names[:shift]:
-            runners[name].load(feeds[index % len(feeds)])
-            runners[name].replay(2)
-            times[name].append(_milliseconds(runners[name], counts[name]))
-    return times
+            if name in times:
+                turn(name, feeds[index % len(feeds)])
+    return times, problems
 
 
-def _milliseconds(runner: Runner, count: int) -> float:
-    start = time.perf_counter_ns()
-    runner.replay(count)
-    return (time.perf_counter_ns() - start) / 1e6 / count
-
-
-def _line(problem: Exception) -> str:
-    return f"{type(problem).__name__}: " + " ".join(str(problem).split())[:200]
-
-
-def ready_made(folder: Path) -> Callable[[Path, Path], Made]:
-    """Our result, optimised earlier, as FOLDER/NAME.onnx."""
+def ready_made(folder: Path, suffix: str) -> Tool:
+    """Our result, optimised earlier, as FOLDER/NAME.onnx with ``suffix`` behind the name."""
 
     def find(source: Path, target: Path) -> Made:
-        path = folder / source.name
+        path = folder / f"{source.stem}{suffix}.onnx"
         if not path.exists():
             raise PeerFailed(f"{path} is missing")
         return Made(path, 0.0, "ready-made")
 
     return find
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+def _row(result: Mapping[str, Any], tool: str) -> Row | None:
+    return next((row for row in result["rows"] if row.tool == tool), None)
+
+
+def _ms(result: Mapping[str, Any], tool: str) -> str:
+    row = _row(result, tool)
+    if row is None:
+        return ""
+    if row.problem:
+        return "problem"
+    return f"{row.timing.candidate:.3f}" if row.timing else ""
+
+
+def speedup_over(result: Mapping[str, Any], tool: str) -> tuple[float, bool] | None:
+    """How many times faster our model is than a tool's, and whether both were timed in the same rounds.
+
+    Otherwise it is the quotient of their ratios to onnxruntime.
+    """
+    direct: dict[str, Timing] = dict(result["against"])
+    if tool in direct:
+        return 1 / direct[tool].ratio, True
+    ours, other = _row(result, OURS), _row(result, tool)
+    if ours is None or other is None or ours.timing is None or other.timing is None:
+        return None
+    return other.timing.ratio / ours.timing.ratio, False
+
+
+def summary_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """One row a model.
+
+    Columns: milliseconds of every runner (``ort``: onnxruntime with all its optimisations, ``tf-opt``: its transformers
+    optimizer first, ``ops only`` and ``kernels``: onnx-superopt, then torch); speedups over onnxruntime, max-autotune and the
+    fastest of torch, marked ~ where they were not timed in the same rounds; the floor, the floor and `LAUNCH_US` for every
+    launch of our model, our time as a multiple of that; error of the original and ours; nodes of our model and the custom
+    kernels among them; seconds of the first optimisation and of a second run.
+    """
+    torch = [f"torch {mode}" for mode in TORCH_MODES]
+    table = Table(title="milliseconds, then speedups of onnx-superopt with kernels, floors, errors", title_justify="left")
+    columns = ("model", "ort", "A/A", "tf-opt", "ops only", "kernels", "eager", "compile", "autotune", "over ort", "autotune")
+    for column in (*columns, "torch", "floor", "+launch", "x floor", "error", "ours", "nodes", "s", "again"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+
+    def times(tool: str) -> str:
+        found = speedup_over(result, tool)
+        return "" if found is None else f"{found[0]:.2f}" if found[1] else f"~{found[0]:.2f}"
+
+    for result in results:
+        again, ours = result["aa"], _row(result, OURS)
+        details: Mapping[str, Any] = (ours.details if ours else None) or {}
+        right = [row for row in result["rows"] if row.tool in torch and row.timing]
+        best = min(right, key=lambda row: row.timing.ratio).tool if right else ""
+        bound = result["floor_ms"] + LAUNCH_US * details["launches"] / 1e3 if "launches" in details else math.nan
+        table.add_row(
+            result["model"],
+            f"{again.original:.3f}" if again else "",
+            f"{again.ratio:.3f}" if again else "",
+            _ms(result, "transformers"),
+            _ms(result, OPERATORS),
+            _ms(result, OURS),
+            *(_ms(result, tool) for tool in torch),
+            times(BASELINE),
+            times(torch[-1]),
+            times(best) if best else "",
+            f"{result['floor_ms']:.3f}",
+            "" if math.isnan(bound) else f"{bound:.3f}",
+            f"{ours.timing.candidate / bound:.2f}" if ours and ours.timing and not math.isnan(bound) else "",
+            f"{result['error'].relative_l2:.1e}",
+            f"{ours.error.relative_l2:.1e}" if ours and ours.error else "",
+            f"{ours.nodes} ({details['kernel_nodes']})" if ours and "kernel_nodes" in details else "",
+            f"{details['cold']:.0f}" if "cold" in details else "",
+            f"{details['warm']:.0f}" if "warm" in details else "",
+        )
+    return table
+
+
+def print_gpu_tables(console: Console, results: Sequence[Mapping[str, Any]], title: str) -> None:
+    """All rows and means as of `tools.bench.models`, the summary, means over what was compared, and every problem in full."""
+    print_tables(console, results, title)
+    console.print(summary_table(results))
+    for tool in (BASELINE, OPERATORS, *(f"torch {mode}" for mode in TORCH_MODES)):
+        known = {result["model"]: found[0] for result in results if (found := speedup_over(result, tool))}
+        language = tuple(name for name in known if name.startswith(FAMILIES))
+        for names in dict.fromkeys((language, tuple(known))):
+            if names:
+                mean = geometric_speedup([1 / known[name] for name in names])
+                console.print(f"{OURS} over {tool}, geometric mean over {', '.join(names)}: {mean:.3f}")
+    for result in results:
+        if result["remark"]:
+            console.print(f"{result['model']}: {result['remark']}")
+        for row in result["rows"]:
+            if row.problem:
+                console.print(f"{result['model']}: {row.tool}: problem: {row.problem}")
+    console.print(
+        f"floor: weights, inputs and outputs moved once, or products at full speed; a launch adds {LAUNCH_US} us (H200)"
+    )
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -386,13 +437,26 @@ def ready_made(folder: Path) -> Callable[[Path, Path], Made]:
 @click.option("--provider", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--only", multiple=True, help="A model of SKELETONS; repeatable. Default: all.")
 @click.option(
-    "--tool", "chosen", multiple=True, type=click.Choice([OURS, *PEERS]), default=(OURS, "transformers"), show_default=True
+    "--tool",
+    "chosen",
+    multiple=True,
+    type=click.Choice([OURS, OPERATORS, *PEERS]),
+    default=(OURS, OPERATORS, "transformers"),
+    show_default=True,
 )
-@click.option("--torch", "modes", multiple=True, type=click.Choice(list(TORCH_MODES)), help="Peers on torch; repeatable.")
+@click.option(
+    "--torch", "modes", multiple=True, type=click.Choice(list(TORCH_MODES)), default=tuple(TORCH_MODES), show_default=True
+)
+@click.option("--no-peers", is_flag=True, help="onnxruntime and onnx-superopt only.")
+@click.option("--peers-only", is_flag=True, help="onnxruntime and the peers, beside our results that are in --work.")
 @click.option("--ours", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Our results, optimised earlier.")
 @click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
 @click.option("--rounds", default=40, show_default=True, help="Rounds of timing.")
 @click.option("--block", default=20.0, show_default=True, help="Milliseconds of replays that each runner gets in a round.")
+@click.option("--clock", type=click.Choice(CLOCKS), default=CLOCKS[0], show_default=True, help="What times the replays.")
+@click.option("--jobs", default=6, show_default=True, help="Processes that open or compile a model at a time.")
+@click.option("--torch-seconds", default=240.0, show_default=True, help="Time limit of a torch process until it is compiled.")
+@click.option("--seconds", default=math.inf, help="No model is begun after so long.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 def main(
     skeletons: Path,
@@ -401,42 +465,101 @@ def main(
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     modes: tuple[str, ...],
+    no_peers: bool,
+    peers_only: bool,
     ours: Path | None,
     options: str,
     rounds: int,
     block: float,
+    clock: str,
+    jobs: int,
+    torch_seconds: float,
+    seconds: float,
     json_file: Path | None,
 ) -> None:
     """Prints latencies of the models in SKELETONS under every tool, and their ratios to onnxruntime."""
-    console = Console(width=200)
+    console = Console(width=240)
+    began = time.monotonic()
     available = sorted(path.stem for path in skeletons.glob("*.skeleton"))
     if unknown := [name for name in only if name not in available]:
         raise click.ClickException(f"{skeletons}: no skeleton of {', '.join(unknown)}; there are {', '.join(available)}")
-    tools: dict[str, Tool] = {
-        OURS: ready_made(ours) if ours else superopt(["--provider", provider, *shlex.split(options)], work / "cache", twice=False)
-    }
-    tools |= {name: peer(name, Path(sys.executable), gpu=provider == "cuda", keep=True) for name in PEERS}
-    tools = {name: tool for name, tool in tools.items() if name in chosen}
+    if no_peers and peers_only:
+        raise click.ClickException("--no-peers and --peers-only leave nothing to time")
+    here = environment(provider).partition(" + ")[2] or environment(provider)  # a captured graph is the device's alone
+    modes = () if no_peers else modes
     results: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     work.mkdir(parents=True, exist_ok=True)
-    for name in only or available:
-        began = time.perf_counter()
+
+    def tools_of(name: str) -> dict[str, Tool]:
+        every: dict[str, Tool] = {}
+        if not peers_only:
+            every |= our_tools(work / "cache" / name, provider, shlex.split(options)) if ours is None else ready_tools(ours)
+        if not no_peers:
+            every |= {key: peer(key, Path(sys.executable), gpu=provider == "cuda", keep=True) for key in PEERS}
+        return {key: tool for key, tool in every.items() if key in chosen}
+
+    def run(name: str, torch: Mapping[str, Remote | RunnerFailed]) -> None:
+        since = time.perf_counter()
         try:
             source = work / f"{name}.onnx"
             if not source.exists():
                 onnx.save(zoo.fill(zoo.read_skeleton(skeletons / f"{name}.skeleton")), source)
-            results.append(examine(name, source, tools, modes, work, provider, rounds, block))
+            beside = {key: work / f"{name}.{key}.onnx" for key in (OURS, OPERATORS)} if peers_only else {}
+            beside = {key: path for key, path in beside.items() if path.exists()}
+            tools = tools_of(name)
+            results.append(examine(name, source, tools, torch, beside, work, provider, clock, rounds, block, jobs))
         except Exception as problem:  # one model must not lose the others' rows
-            failed[name] = _line(problem)
-        console.print(f"{name}: {failed.get(name, 'done')}, {time.perf_counter() - began:.0f} s")
+            failed[name] = one_line(problem)
+        console.print(f"{name}: {failed.get(name, 'done')}, {time.perf_counter() - since:.0f} s")
         if json_file is not None:
-            head = {"environment": environment(provider), "rounds": rounds, "block_ms": block, "failed": failed}
+            head = {"environment": here, "rounds": rounds, "block_ms": block, "clock": clock, "failed": failed}
             json_file.write_text(json.dumps({**head, "models": plain(results)}, indent=2))
-    print_tables(console, results, environment(provider))
-    for result in results:
-        least = f"least time on an H200 {result['floor_ms']:.3f} ms and {LAUNCH_US} us a launch"
-        console.print(f"{result['model']}: {'; '.join(filter(None, (least, result['remark'])))}")
+
+    names = list(only or available)
+    at_once = max(1, jobs // len(modes)) if modes else 1
+    for first in range(0, len(names), at_once):
+        group = names[first : first + at_once]
+        if time.monotonic() - began > seconds:
+            failed |= dict.fromkeys(group, "not begun: out of time")
+            continue
+        with ExitStack() as stack:
+            torch = open_torch(group, modes, provider, clock, torch_seconds, jobs)
+            for remote in torch.values():
+                if isinstance(remote, Remote):
+                    stack.callback(remote.close)
+            for name in group:
+                run(name, {mode: torch[name, mode] for mode in modes})
+    print_gpu_tables(console, results, here)
+    for name, problem in failed.items():
+        console.print(f"{name}: {problem}")
+
+
+def open_torch(
+    names: Sequence[str], modes: Sequence[str], device: str, clock: str, seconds: float, jobs: int
+) -> dict[tuple[str, str], Remote | RunnerFailed]:
+    """Builds, compiles and captures models in torch, each in every mode."""
+    known = {(name, mode): zoo.SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
+    specs: dict[tuple[str, str], Spec] = {
+        key: TorchSpec(architecture, key[1], device, clock) for key, architecture in known.items() if architecture
+    }
+    missing = {key: RunnerFailed("no architecture of this name in tools.zoo") for key in known if key not in specs}
+    return {**missing, **open_all(specs, seconds, jobs)}
+
+
+def our_tools(cache: Path, provider: str, options: Sequence[str]) -> dict[str, Tool]:
+    """onnx-superopt with custom kernels, from an empty cache and once more; then without, from what was measured."""
+    shutil.rmtree(cache, ignore_errors=True)
+    arguments = ["--provider", provider, *options]
+    return {
+        OURS: superopt([*arguments, "--kernels"], cache, twice=True),
+        OPERATORS: superopt([*arguments, "--no-kernels"], cache, twice=False),
+    }
+
+
+def ready_tools(folder: Path) -> dict[str, Tool]:
+    """Our results, optimised earlier, as FOLDER/NAME.onnx, and as FOLDER/NAME.operators-only.onnx."""
+    return {OURS: ready_made(folder, ""), OPERATORS: ready_made(folder, f".{OPERATORS}")}
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from rewriter.accept import Timing
 from rewriter.reference import Error
+from tools.bench.gpu_models import print_gpu_tables
 from tools.bench.models import Row, print_tables
 
 
@@ -59,6 +60,7 @@ def _result(record: Mapping[str, Any]) -> dict[str, Any]:
         "aa": _timing(record["aa"]),
         "rows": [_row(row) for row in record["rows"]],
         "against": [(name, _timing(timing)) for name, timing in record["against"]],
+        **{key: record[key] for key in ("floor_ms", "remark") if key in record},
     }
 
 
@@ -81,7 +83,8 @@ def _error(record: Mapping[str, float | None] | None) -> Error | None:
 def main(files: tuple[Path, ...]) -> None:
     """Prints the tables of FILES, which benchmarks wrote with --json."""
     environment, results = read_results(files)
-    print_tables(Console(width=200), results, environment)
+    on_gpu = all("floor_ms" in result for result in results)
+    (print_gpu_tables if on_gpu else print_tables)(Console(width=240), results, environment)
 
 
 if __name__ == "__main__":
