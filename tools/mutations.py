@@ -25,7 +25,7 @@ from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, c
 from rulegen.audit import try_out
 from rulegen.certify import Prover
 from rulegen.certify.cases import enumerate_cases
-from rulegen.certify.refute import assignments, specialise
+from rulegen.certify.refute import arrange, assignments, specialise
 from rules_db.axioms import Axiom
 from rules_db.certificate import Certificate, Instance
 from rules_db.check import check
@@ -337,7 +337,7 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
                 inputs[name] = drawn > np.mean(signs) if type_.dtype == DataType.BOOL else drawn
             try:
                 with np.errstate(all="ignore"):
-                    values = evaluate(programs, Real(), inputs)
+                    values = evaluate(programs, Real(), arrange(inputs, rule.conditions))
             except Unsupported:
                 continue
             cited = programs[2 * len(rule.source) :]
