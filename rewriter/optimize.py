@@ -49,9 +49,6 @@ __all__ = ["Fired", "Outcome", "optimize"]
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
 
-_HOPE = 0.7
-"""Of a kernel's predicted time, before it is timed: predictions for some are half as much again too high."""
-
 _OPINIONS = 3
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
@@ -314,8 +311,7 @@ class _Run:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         deadline = self.began + self.budget / 2 if self.measures else -math.inf
         target = self.target
-        hope = _HOPE if self.kernels is not None and self.measures else 1.0
-        costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device, hope)
+        costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
         defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
         fold = Folder(self.model, self.model.graph).fold
         self.oracle = oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults, self.options.assume_attended)
@@ -365,10 +361,6 @@ class _Run:
             search = search.again(min(self.budget / 2, max(self.left(), 1.0)))
             searched = search.run(graph, banned)
         searched, _ = self.with_times(searched, costs)
-        if costs.hope < 1.0:
-            costs.hope = 1.0
-            search = search.again(max(self.left(), 1.0))
-            searched = self.in_order(searched, costs)
         outcome.expanded, outcome.generated = searched.expanded, searched.generated
         schedules = 0 if self.kernels is None else self.kernels.timed
         outcome.measured_costs, outcome.estimated_costs = costs.measured + schedules, len(costs.estimated)
@@ -398,7 +390,7 @@ class _Run:
         """Times kernels until those of the best candidate are known.
 
         Returns:
-            what was found, in the order of what is known now; whether any was timed.
+            what was found, in the order of what is known now and without kernels that do not work; whether any was timed.
         """
         timed = False
         while self.kernels is not None and searched.better and not searched.interrupted:
@@ -406,14 +398,10 @@ class _Run:
             if not self.kernels.tune(searched.better[0].graph, self.began + 0.6 * self.budget):
                 break
             timed = True
-            searched = self.in_order(searched, costs)
+            known = [replace(c, cost=costs.total(c.executed.graph)) for c in searched.better if not self.refused_rules(c)]
+            known.sort(key=lambda c: (c.cost, len(c.moves)))
+            searched = replace(searched, better=tuple(c for c in known if c.cost < searched.start.cost))
         return searched, timed
-
-    def in_order(self, searched: Searched, costs: CostModel) -> Searched:
-        """What was found, by what is known now, without kernels that do not work."""
-        known = [replace(c, cost=costs.total(c.executed.graph)) for c in searched.better if not self.refused_rules(c)]
-        known.sort(key=lambda c: (c.cost, len(c.moves)))
-        return replace(searched, better=tuple(c for c in known if c.cost < searched.start.cost))
 
     def stop(self) -> Candidate | None:
         """After an interruption: the best candidate that is known to be right."""

@@ -43,8 +43,6 @@ class CostModel:
         sizes: what the model's dimension symbols are bound to for measuring.
         deadline: after this :func:`time.monotonic` instant nothing new is measured.
         device: whose roofline stands in where nothing is measured.
-        hope: share of its estimate that a kernel costs before it is timed: below 1 where it will be timed before it is used, so
-            that an estimate that is too high does not keep it from being tried.
     """
 
     store: ProfileStore
@@ -53,7 +51,6 @@ class CostModel:
     provider: str = "cpu"
     deadline: float = float("inf")
     device: Device = DEVICES["cpu"]
-    hope: float = 1.0
 
     def __post_init__(self) -> None:
         self.measured = 0
@@ -103,7 +100,7 @@ class CostModel:
             return self.device.view, True  # alone in a model it would be a copy
         if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels`)
             known = self.store.get(self._kernel_key(signature))
-            return (self.hope * self.estimate(graph, node), False) if known is None else (known, True)
+            return (self.estimate(graph, node), False) if known is None else (known, True)
         key = signature.key()
         stored = self.store.get(key)
         if stored is not None:
