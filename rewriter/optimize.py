@@ -554,7 +554,7 @@ class _Run:
     def verified(self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | None:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
         start = search.start(self.model.graph)
-        candidate = self.without(search, candidate, self.quarantined)
+        candidate = self.without(search, candidate, self.quarantined | self.refused_rules(candidate))
         while not self.compiled(candidate):
             candidate = self.without(search, candidate, self.refused_rules(candidate))
         while candidate.moves and candidate.cost < start.cost:

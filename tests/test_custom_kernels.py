@@ -157,6 +157,23 @@ def test_a_kernel_that_does_not_compile_is_dropped_with_its_reason(
     np.testing.assert_allclose(_run(tmp_path / "out.onnx"), _run(model), atol=4e-3)
 
 
+def test_what_was_refused_once_is_dropped_from_later_candidates_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first candidate finds it out, and says so; the second must not be written with a kernel that has no image."""
+    _refusing(monkeypatch, {"sm_90"})
+    run = sys.modules["rewriter.optimize"]._Run
+    plain = run.verified
+
+    def twice(self: object, *rest: object) -> object:
+        plain(self, *rest)
+        return plain(self, *rest)
+
+    monkeypatch.setattr(run, "verified", twice)
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
+    assert outcome.dropped and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+
+
 def test_an_image_for_others_is_left_out_unless_it_was_asked_for(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
