@@ -17,8 +17,30 @@ __all__ = ["retyped", "specialised"]
 
 
 def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
-    """A kernel with dimensions for some of its symbols."""
-    return _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
+    """A kernel with dimensions for some of its symbols; grid axes that have one tile of one entry then are gone."""
+    own = _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
+    return replace(own, blocks=tuple(map(_without_ones, own.blocks))) if 1 in sizes.values() else own
+
+
+def _without_ones(block: Block) -> Block:
+    """The block without grid axes of size 1, as it would have been built: an index along one is at its offset."""
+    views = [index for s in block.statements if isinstance(s, Load | Store) for index in (f.index for f in s.view)]
+    asked = [index for s in block.statements if isinstance(s, Predicate) for c in s.conditions for index, _ in c.terms]
+    kept = {index.axis for index in asked} | {index.axis for index in views if index.shift != 0}
+    ones = [axis for axis in block.grid if block.sizes[axis] == 1 and axis not in kept]
+    gone = set(ones if len(ones) < len(block.grid) else ones[:-1])
+
+    def places(factors: View) -> View:
+        found = [Factor(Index(None, offset=f.index.offset) if f.index.axis in gone else f.index, f.size) for f in factors]
+        return tuple(f for f in found if f.index != Index(None) or f.size != 1)
+
+    return Block(
+        block.name,
+        tuple((axis, size) for axis, size in block.axes if axis not in gone),
+        tuple(axis for axis in block.grid if axis not in gone),
+        block.loop,
+        tuple(replace(s, view=places(s.view)) if isinstance(s, Load | Store) else s for s in block.statements),
+    )
 
 
 def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:

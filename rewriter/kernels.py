@@ -22,6 +22,8 @@ from rewriter.fuse.children import kernel_children, reasons, winning_rules
 from rewriter.search import Candidate, Search
 from rewriter.triton.compile import Architecture, Compiler
 from rewriter.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
+from rules_db.axioms import load_axioms
+from rules_db.check import check
 from rules_db.interpreted import kernel_of_rule
 from rules_db.rule import Rule
 from rules_db.store import RuleStore, StoreError, cache_folder
@@ -72,10 +74,12 @@ class CustomKernels:
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
         self.compiler = Compiler()
         known = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
+        self._unproved: dict[str, Rule] = {}
+        self._wrong: set[str] = set()
         if learned is not None and learned.exists():
             with RuleStore.open(str(learned), create=False) as database:
-                known.update({rule.id: rule for rule in database.rules()})
-        self.stored = list(known.values())
+                self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in known}
+        self.stored = [*known.values(), *self._unproved.values()]
         self.timed = 0
         self.notes: list[str] = []
         self._can_time = measures
@@ -93,9 +97,17 @@ class CustomKernels:
 
     def children(self, search: Search, candidate: Candidate) -> Iterator[Candidate]:
         """A generator of :class:`rewriter.search.Search`: regions as kernels, without those that were found not to work."""
-        for child in kernel_children(search, candidate, self.stored):
+        for child in kernel_children(search, candidate, self.stored, self.is_proved):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
+
+    def is_proved(self, rule: Rule) -> bool:
+        """Whether a stored rule holds: what other runs learned is interpreted once more before this one uses it."""
+        learned = self._unproved.pop(rule.id, None)
+        if learned is not None and (failures := check(learned, load_axioms())):
+            self._wrong.add(rule.id)
+            self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+        return rule.id not in self._wrong
 
     def refusal(self, rule: Rule) -> str:
         """Why the kernel of a rule cannot be used; empty where nothing is known against it, or the rule has none."""
@@ -164,14 +176,16 @@ class CustomKernels:
         return [kernel for digest, kernel in digests.items() if digest not in self._given and digest not in self._refused]
 
     def learn(self, candidate: Candidate) -> None:
-        """Remembers the multi-level rules behind a candidate, for other models."""
+        """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
         found = winning_rules(candidate)
         if self.learned is None or not found:
             return
+        wrong = {rule.id: failures[0] for rule in found if (failures := check(rule, load_axioms()))}
+        self.notes += [f"kernel rule {rule} was not remembered for other models: {reason}" for rule, reason in wrong.items()]
         try:
             self.learned.parent.mkdir(parents=True, exist_ok=True)
             with RuleStore.open(str(self.learned)) as database:
-                database.add_all(found)
+                database.add_all(rule for rule in found if rule.id not in wrong)
         except StoreError as problem:
             self.notes.append(f"kernels were not remembered for other models: {problem}")
 

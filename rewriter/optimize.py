@@ -6,11 +6,13 @@ import hashlib
 import json
 import math
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -31,7 +33,7 @@ from rewriter.match import Direction
 from rewriter.outcome import Fired, Outcome
 from rewriter.quarantine import write_reproduction
 from rewriter.ranges import RangeOracle
-from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs
+from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs, reference_outputs
 from rewriter.regions import ShortModel, lift, opaque_kind, shorten
 from rewriter.runtime import is_built
 from rewriter.runtime_env import digest
@@ -49,7 +51,7 @@ __all__ = ["Fired", "Outcome", "optimize"]
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
 
-_OPINIONS = 3
+_OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
 _UNTIMED_EXPANSIONS = 300
@@ -60,11 +62,13 @@ ATTENDED = (
 )
 """Said of a result that rests on the assumption."""
 
-VERDICT_VERSION = 4
+VERDICT_VERSION = 5
 """Part of the key of cached verdicts; raise it when import, matching or search change what a recorded move means."""
 
 
 Progress = Callable[[str], None]
+
+_T = TypeVar("_T")
 
 
 def _silent(_: str) -> None:
@@ -307,6 +311,10 @@ class _Run:
         costs = str(sorted(self.target.costs.items()))
         return digest(self.model.digest(), ids, self.options.digest(), self.target.environment, costs, str(VERDICT_VERSION))
 
+    def feeds(self) -> list[Mapping[str, np.ndarray]]:
+        """The inputs that candidates are compared and timed on."""
+        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+
     def new_search(self) -> Search:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         deadline = self.began + self.budget / 2 if self.measures else -math.inf
@@ -342,6 +350,8 @@ class _Run:
     def decide(self) -> Candidate | None:
         """Searches, checks and measures; the winner, if there is one."""
         outcome, now = self.outcome, time.monotonic()
+        on_gpu = self.measures and self.target.run_on == "cuda"  # the processor has time for what is compared with later
+        references = _in_background(lambda: reference_outputs(self.model, self.feeds())) if on_gpu else None
         search = self.new_search()
         costs = search.costs
         banned = frozenset(r.id for r in self.rules if self.store.verdict(self.quarantine_key(r.id)))
@@ -380,7 +390,7 @@ class _Run:
         ):
             outcome.message = "bfloat16 inputs are not measured on the CPU provider: the original was written"
         else:
-            winner = self.choose(search, searched, short)
+            winner = self.choose(search, searched, short, references)
         if winner is not None and self.interrupted:
             outcome.notes.append("interrupted while searching: the best until then was checked numerically, not timed")
         self.lap("accept", now)
@@ -415,16 +425,21 @@ class _Run:
         outcome.notes.append("interrupted: the best that was known to be right was written, not timed to the end")
         return known.candidate
 
-    def choose(self, search: Search, searched: Searched, short: ShortModel | None) -> Candidate | None:
+    def choose(
+        self,
+        search: Search,
+        searched: Searched,
+        short: ShortModel | None,
+        references: Future[list[list[np.ndarray]]] | None,
+    ) -> Candidate | None:
         """Numeric acceptance and paired timing of the best candidates; the fastest that is right, confirmed."""
         proposals = self.portfolio(search, searched, short)
-        outcome = self.outcome
-        feeds = [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+        outcome, feeds = self.outcome, self.feeds()
         with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
             original = open_in(self.model, self.model.graph, Path(folder))
             self.progress("running the original and its reference in float64")
             try:
-                acceptance = accept.Acceptance(self.model, original, feeds, self.target.run_on)
+                acceptance = accept.Acceptance(self.model, original, feeds, self.target.run_on, references)
             except accept.NondeterministicModel as problem:
                 outcome.message = f"{problem}: nothing can be compared, the original was written"
                 return None
@@ -442,7 +457,7 @@ class _Run:
                 self.known_right = trial
                 self.progress("measuring the most promising candidate under default settings")
                 seconds = min(max(self.budget / 3, 2.0), 30.0, max(self.left(), 2.0))
-                timing = accept.confirm(original, trial.path, feeds, self.target.provider, seconds)
+                timing = accept.confirm(original, trial.path, feeds, self.target.provider, seconds, briefly=True)
                 longer = min(2 * seconds, self.left())
                 if not timing.faster and timing.ratio < 0.995 and longer >= 10:
                     self.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
@@ -480,7 +495,7 @@ class _Run:
         """
         found: list[_Trial] = []
         for number, proposal in enumerate(tried):
-            if found and time.monotonic() - self.began > self.budget / 2:
+            if found and self.left() < self.budget / 4:
                 self.outcome.notes.append(f"the budget allowed {number} of {len(tried)} candidates to be tried end to end")
                 break
             self.progress(f"trying candidate {number + 1} of {len(tried)} end to end")
@@ -519,10 +534,12 @@ class _Run:
                 done, missing = lifted.candidate, lifted.missing
                 if any(move.gain <= 0 for move in done.moves):  # the whole model may weigh differently
                     done = simplify(search, self.model.graph, done)
-            if done.cost < start.cost and done.graph.digest not in digests:
-                digests.add(done.graph.digest)
-                self.missing[done.graph.digest] = missing
-                yield done
+            # What the price takes for granted of the runtime is written first, so that it holds.
+            for proposal in ([search.fused(done)] if candidate is picked[0] else []) + [done]:
+                if proposal.cost < start.cost and proposal.graph.digest not in digests:
+                    digests.add(proposal.graph.digest)
+                    self.missing[proposal.graph.digest] = missing
+                    yield proposal
 
     def picked(self, search: Search, searched: Searched, graph: Graph) -> list[Candidate]:
         """What is worth a trial, of the candidates that a search on ``graph`` found."""
@@ -738,3 +755,17 @@ class _Run:
 def _first_line(problem: BaseException) -> str:
     lines = str(problem).strip().splitlines()
     return lines[0][:200] if lines else type(problem).__name__
+
+
+def _in_background(work: Callable[[], _T]) -> Future[_T]:
+    """What ``work`` gives, made by a thread that ends with the process at the latest."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as problem:  # whoever asks for the result is told
+            future.set_exception(problem)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -7,15 +7,16 @@ position attend to something. Without the second no softmax under a float16 padd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 
+from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
-from mugraph.domains.range import Range, RangeDomain
+from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import get_operator
 from mugraph.shape import DataType, TensorType, concrete
@@ -64,6 +65,21 @@ def _rounded(range_: Range, type_: TensorType | None) -> Range:
     if not (low or high):
         return range_
     return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """Floats in double precision, whatever else as it is."""
+    is_float = array.dtype.kind == "f" or array.dtype == DataType.BFLOAT16.numpy()
+    return array.astype(np.float64) if is_float else array
+
+
+def _narrowed(array: np.ndarray) -> np.ndarray:
+    """The array of length one along every axis along which all its entries are equal."""
+    for axis, size in enumerate(array.shape):
+        first = array.take([0], axis) if size > 1 else array
+        if size > 1 and np.array_equal(first, array.take([-1], axis)) and bool((array == first).all()):
+            array = first
+    return array
 
 
 class RangeOracle:
@@ -139,7 +155,7 @@ class RangeOracle:
         return self.known[value]
 
     def value(self, graph: Graph, value: int) -> np.ndarray | None:
-        """The entries of a constant, or of what depends on constants alone, where they are few enough to look at."""
+        """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at."""
         constant = graph.tables.constants.get(value)
         if constant is not None:
             return constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _CHUNK else None
@@ -152,10 +168,54 @@ class RangeOracle:
             self.huge.add(value)
 
     def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
-        type_ = graph.type(value)
-        if not graph.tables.constant[value] or type_ is None or concrete(type_.shape) is None or type_.size() > _CHUNK:
+        """What depends on constants alone, elementwise operators and Expand on one of all entries that are repeated.
+
+        A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
+        """
+        known: dict[int, np.ndarray | None] = {}
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            operands = self._broadcast(graph, current)
+            missing = [] if current in known else [v for v in operands if v not in known]
+            stack += missing
+            if not missing:
+                stack.pop()
+                if current not in known:
+                    known[current] = self._entries(graph, current, [known[v] for v in operands])
+        found, type_ = known[value], graph.type(value)
+        if found is None or type_ is None:
             return None
-        return self.fold(value)
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(found.astype(type_.dtype.numpy(), copy=False), concrete(type_.shape) or ())
+
+    def _broadcast(self, graph: Graph, value: int) -> tuple[int, ...]:
+        """The operands of an elementwise operator on constants, or of an Expand of one; nothing for any other value."""
+        maker = graph.tables.makers.get(value)
+        if maker is None or maker[0].is_opaque or not graph.tables.constant[value]:
+            return ()
+        return maker[0].inputs if maker[0].op == "Expand" or get_operator(maker[0].op).elementwise else ()
+
+    def _entries(self, graph: Graph, value: int, operands: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        """A constant value of length one along axes along which it is known to repeat, floats in double precision."""
+        type_, constant = graph.type(value), graph.tables.constants.get(value)
+        if not graph.tables.constant[value] or type_ is None or concrete(type_.shape) is None:
+            return None
+        if not operands or any(operand is None for operand in operands):
+            array = None
+            if type_.size() <= _CHUNK:
+                array = self.fold(value) if constant is None else constant.load()
+            return None if array is None else _narrowed(_wide(array))
+        node, out = graph.tables.makers[value]
+        arrays = [operand for operand in operands if operand is not None]
+        if node.op == "Expand":
+            return arrays[0]
+        if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
+            return None
+        try:
+            return _wide(np.asarray(get_operator(node.op).run(Real(), node.attrs, arrays)[out]))
+        except Unsupported:
+            return None
 
     def _leaf(self, graph: Graph, value: int) -> Range:
         constant = graph.tables.constants.get(value)
@@ -172,6 +232,7 @@ class RangeOracle:
     @staticmethod
     def _constant(array: np.ndarray) -> Range:
         """The exact range; large weights in chunks, without the facts about rows."""
+        array = unrepeated(array)
         if array.dtype == np.float16:
             wide = array.astype(np.float32)
             limit = _LARGEST[DataType.FLOAT16] / 2
@@ -224,7 +285,7 @@ class RangeOracle:
             ordinary = self.known[branches[attended]]
             if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
                 continue
-            if bool(np.all(numbers.astype(np.float64) < -_limit(graph.type(branches[hidden])))):
+            if bool(np.all(unrepeated(numbers).astype(np.float64) < -_limit(graph.type(branches[hidden])))):
                 return self._leaves_rows(graph, condition, attended == 0)
         return False
 
@@ -236,7 +297,7 @@ class RangeOracle:
             value, truth = stack.pop()
             numbers, maker = self.value(graph, value), graph.tables.makers.get(value)
             if numbers is not None:
-                left = left & (numbers.astype(np.bool_) == truth)
+                left = left & (unrepeated(numbers).astype(np.bool_) == truth)
             elif maker is not None and maker[0].op == ("And" if truth else "Or"):
                 stack += [(v, truth) for v in maker[0].inputs]
             elif maker is not None and maker[0].op == "Not":

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from mugraph.graph import Definition, Graph, Node
+from mugraph.node import walk
 from mugraph.onnx_sizes import check_sizes
 from mugraph.ops import NotExpressible, get_operator
 from mugraph.shape import SymDim
@@ -32,7 +33,7 @@ from rewriter.executed import Change, Executed, Runtime, live_values, reach, rea
 from rewriter.layouts import wraps
 from rewriter.match import Direction, Match, Matcher, NoMatch, RootMatch, compile_rules
 from rewriter.ranges import RangeOracle
-from rewriter.strategy import BACKTRACKING, Kind, Strategy, brings_movements, cancels_movements, is_layout_rule
+from rewriter.strategy import BACKTRACKING, Kind, Strategy, brings_movements, cancels_movements, is_layout_rule, takes_over
 from rules_db.rule import Rule
 
 __all__ = [
@@ -73,6 +74,9 @@ class Limits:
 
 _EXCLUDED = 8
 """Most improving moves, of those that others exclude, that are given the first turn in a candidate of their own."""
+
+_AHEAD = 3.0
+"""How much dearer than else a move may be that others follow at once."""
 
 _READS = " <- "
 
@@ -201,8 +205,10 @@ class Search:
     def _use(self, directions: Sequence[Direction]) -> None:
         self.directions = list(directions)
         self.matcher = Matcher(self.directions)
-        self.cancelling = [d for d in self.directions if cancels_movements(d)]
-        self.bringing = {d.id for d in self.directions if brings_movements(d)}
+        self.following = [d for d in self.directions if cancels_movements(d) or takes_over(d)]
+        taken = {d.pattern[0].op for d in self.following if takes_over(d)}
+        made = {d.id for d in self.directions if any(term.op in taken for term in walk(d.replacement))}
+        self.bringing = {d.id for d in self.directions if brings_movements(d)} | made
         self.depth = max((d.depth for d in self.directions), default=0)
         self.readers = readers_within(self.directions)
         self._kinds: dict[str, Kind] = {}
@@ -288,7 +294,7 @@ class Search:
             kinds: the kinds of moves to try.
         """
         improving: list[tuple[float, list[Match]]] = []
-        cancelling = [d for d in self.cancelling if d.rule.id not in banned and self.kind(d) in kinds]
+        cancelling = [d for d in self.following if d.rule.id not in banned and self.kind(d) in kinds]
         for look, matches in self.group(candidate, banned, kinds=kinds).items():
             if time.monotonic() > deadline:
                 return
@@ -498,19 +504,21 @@ class Search:
         cancelling: Sequence[Direction],
         same_look: bool = False,
     ) -> Candidate | None:
-        """As :meth:`take`, with all that the move makes possible of what only cancels movements and costs nothing.
+        """As :meth:`take`, with all that follows at once and costs nothing: cancelled movements, an operator taken over.
 
         A rule brings the transpositions that it needs; what they cost beside those that were there shows only then. The saving
         is held against noise as a whole.
 
         Args:
+            slack: as in :meth:`take`; where others may follow, a multiple of it.
             cancelling: directions that may follow.
         """
-        taken = self._take(candidate, matches, slack, same_look)
+        followed = bool(cancelling) and matches[0].direction.id in self.bringing
+        taken = self._take(candidate, matches, slack * _AHEAD if followed else slack, same_look)
         if taken is None:
             return None
         child, change = taken
-        if not cancelling or child.moves[-1].direction.id not in self.bringing:
+        if not followed:
             return self._judged(candidate, child, change)
         narrow = self.only(cancelling)
         current = replace(child, inherited=Map())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mugraph.node import Term, walk
+from mugraph.ops import get_operator
 from rewriter.match import Direction
 from rules_db.rule import Rule, Side
 
@@ -72,6 +73,9 @@ LAYOUTS = Strategy("layouts", (_LAYOUT,))
 STRATEGIES: Mapping[str, Strategy] = {s.name: s for s in (BACKTRACKING, GREEDY, SEQUENTIAL, SUBSTITUTIONS, LAYOUTS)}
 """Strategy by name."""
 
+_ARRANGED = frozenset({"Concat", "Expand"})
+"""Operators that put weights side by side and repeat numbers."""
+
 _MOVEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators that only say where entries lie."""
 
@@ -89,6 +93,18 @@ def cancels_movements(direction: Direction) -> bool:
     """Whether a direction makes a chain of movements shorter and does nothing else."""
     before, after = _operators(direction.pattern), _operators(direction.replacement)
     return _MOVEMENTS.issuperset((*before, *after)) and len(after) < len(before)
+
+
+def takes_over(direction: Direction) -> bool:
+    """Whether an operator of the runtime becomes another that also does what stood before it: attention takes its projections.
+
+    The first is often no saving by itself. What the second needs beside the pattern's own operands is made of constants.
+    """
+    before, after = direction.pattern, direction.replacement
+    if len(before) > 1 or len(after) > 1 or not (before[0].inputs and after[0].inputs) or before[0].op == after[0].op:
+        return False
+    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
+    return fused and _ARRANGED.issuperset(_operators(after)[:-1])
 
 
 def _plain(operator: str) -> str:

@@ -27,6 +27,7 @@ class Cutting:
 
     Attributes:
         leaves: greatest number of leaves of a cut.
+        whole: greatest number of leaves of a model that is a cone as a whole.
         operators: greatest number of operators of a cone.
         cuts: cuts kept for each value.
         outputs: greatest number of outputs of a cone: values of it that are read from outside become further outputs.
@@ -34,6 +35,7 @@ class Cutting:
     """
 
     leaves: int = 6
+    whole: int = 8
     operators: int = 26
     cuts: int = 1200
     outputs: int = 2

@@ -175,7 +175,7 @@ class Enumeration:
         self._type_ids: dict[TensorType, int] = {}
         self._block_ids: dict[tuple[int, tuple[int, ...]], int | None] = {}
         self.templates = [Template(get_operator(t.op), t.attrs, t.inputs) for t in workload.operator_terms]
-        self.arity = max(len(template.slots) for template in self.templates)
+        self.arity = max((len(template.slots) for template in self.templates), default=0)
         self.applied = np.array([[t.operator.name == name for name in workload.uses] for t in self.templates], np.int8)
         self.counts: list[int] = []
         self.classes: list[int] = []

@@ -13,6 +13,7 @@ from typing import TypeVar
 from mugraph.interp import infer_types
 from mugraph.node import var, walk
 from mugraph.shape import ShapeError, Undecided
+from mugraph.text import parse_term
 from rulegen.attributes import generalise_attrs, generalise_terms
 from rulegen.audit import try_out
 from rulegen.bounds import error_bound, tests_needed
@@ -199,7 +200,7 @@ class _Grower:
         growth.rules = self.recalled("minimal", self.minimal, growth.rules)
         self.stage("minimal", len(growth.rules))
         macros = self.recalled("macros", self.macros, derived)
-        growth.rules = [readable(rule) for rule in [*growth.rules, *macros]]
+        growth.rules = [readable(rule) for rule in [*growth.rules, *macros, *self.given()]]
         self.stage("macros", len(macros))
         growth.unproved = self.ranked(growth.unproved)
         self.stage("unproved", len(growth.unproved))
@@ -320,6 +321,24 @@ class _Grower:
         self.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.stage("proved", len(growth.rules))
         return derived
+
+    def given(self) -> list[Rule]:
+        """The rules of the workload's own equations, whatever else derives them; without a proof they are proposals as others."""
+        rules: list[Rule] = []
+        for text in self.workload.equations:
+            source, target = ((parse_term(side),) for side in text.split(" = "))
+            candidate = Candidate(source, target, candidate_types(source, target, self.workload.types))
+            proof = self.prover.certify(source, target, candidate.types)
+            if proof is None:
+                self.growth.unproved.append(candidate)
+                continue
+            verdict = float_test(candidate, symbols_of(candidate.types), self.seed, proof.conditions)
+            rule = None if verdict.float_class is None else self.rule(candidate, proof, verdict)
+            if rule is None or try_out(rule, load_axioms(), self.seed)[1] is not None:
+                self.growth.suspicious.append(candidate)
+            else:
+                rules.append(self.generalised(rule))
+        return rules
 
     def fate(self, candidate: Candidate, deriver: Deriver) -> str:
         """What becomes of a candidate: one of ``_FATES``, or the text of the proved rule."""

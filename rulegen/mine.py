@@ -100,7 +100,7 @@ def _all_of(graph: Graph, limits: Cutting) -> Iterator[Cone]:
     values = {v for node in graph.nodes() for v in (*node.inputs, *node.values)}
     if all(graph.type(v) is not None for v in values) and not any(node.is_opaque for node in graph.nodes()):
         cone = whole(graph)
-        if len(cone.types) <= limits.leaves and len(cone.roots) <= limits.outputs:
+        if len(cone.types) <= limits.whole and len(cone.roots) <= limits.outputs:
             yield cone
 
 
@@ -219,7 +219,7 @@ def _templates() -> tuple[_Template, ...]:
         for term in walk([axiom.left, axiom.right]):
             if term.inputs and _is_composite(term.op):
                 names = iter(range(99))
-                renamed = tuple((k, AttrVar(f"a{next(names)}") if isinstance(v, AttrVar) else v) for k, v in term.attrs)
+                renamed = tuple((k, AttrVar(f"a{next(names)}") if _is_open(v) else v) for k, v in term.attrs)
                 found.setdefault((term.op, repr(renamed), len(term.inputs)), (renamed, set()))[1].add(term.out)
     return tuple(
         _Template(op, attrs, tuple(sorted(outs)), count)
@@ -228,14 +228,25 @@ def _templates() -> tuple[_Template, ...]:
     )
 
 
+def _is_open(value: AttrValue) -> bool:
+    """Whether all of an attribute is open."""
+    return isinstance(value, AttrVar) or (isinstance(value, tuple) and value != () and all(any(open_names(v)) for v in value))
+
+
 @dataclass(frozen=True)
 class _Supply:
-    """What open attributes may be: numbers, sizes and axes that the cone itself holds; and the shapes of softmaxes in it."""
+    """What open attributes may be: numbers, sizes and axes that the cone itself holds.
+
+    Attributes:
+        scores: the shapes of softmaxes.
+        widths: of the queries, keys and values of each attention.
+    """
 
     numbers: tuple[float, ...]
     sizes: tuple[AttrValue, ...]
     axes: tuple[int, ...]
     scores: tuple[Shape, ...]
+    widths: tuple[Shape, ...]
 
     def of(self, name: str) -> Sequence[AttrValue]:
         if name in ("epsilon", "scale", "alpha", "beta"):
@@ -244,7 +255,9 @@ class _Supply:
             return self.axes
         if name in ("num_heads", "kv_num_heads"):
             return (0, *self.sizes)
-        if name in ("bias", "sum", "interleaved", "rotary_interleaved"):
+        if name == "qkv_hidden_sizes":
+            return self.widths
+        if name in ("bias", "sum", "interleaved", "rotary_interleaved", "unidirectional"):
             return (False, True)
         if name == "approximate":
             return ("none", "tanh")
@@ -256,6 +269,7 @@ def _supply(roots: Side, types: Mapping[Term, TensorType]) -> _Supply:
     sizes: dict[AttrValue, None] = {}
     axes: dict[int, None] = {-1: None}
     scores = dict.fromkeys(types[t.inputs[0]].shape for t in walk(roots) if t.op == "Softmax" and types[t].rank == 4)
+    widths = dict.fromkeys(tuple(types[x].shape[-1] for x in t.inputs[:3]) for t in walk(roots) if t.op == _HEADS)
     for term in walk(roots):
         if term.op == "Const" and isinstance(term.attr("value"), float):
             numbers[term.attr("value")] = None
@@ -266,17 +280,22 @@ def _supply(roots: Side, types: Mapping[Term, TensorType]) -> _Supply:
                 axes |= dict.fromkeys(value if isinstance(value, tuple) else (value,))
             if name == "shape":
                 sizes |= dict.fromkeys(v for v in value if v != 1)
+            if name == "num_heads" and term.op == _HEADS:
+                sizes[value] = None
     sizes |= dict.fromkeys(t.shape[1] for leaf, t in types.items() if leaf.is_var and t.rank == 4 and t.shape[1] != 1)
     own = [n for n in numbers if 0 < abs(n) < _MOST_PARAMETER]
     products = [a * b for a, b in itertools.combinations_with_replacement([n for n in own if n != 1], 2)]
     inverses = [1 / n for n in own]
-    return _Supply(tuple(dict.fromkeys([*own, *products, *inverses, 1.0])), tuple(sizes), tuple(axes), tuple(scores))
+    numbers_of = tuple(dict.fromkeys([*own, *products, *inverses, 1.0]))
+    return _Supply(numbers_of, tuple(sizes), tuple(axes), tuple(scores), tuple(widths))
 
 
 _UNTYPED = frozenset({"epsilon", "scale", "alpha", "beta"})
 """Attributes that no type depends on."""
 _COUNTING = frozenset({"bias", "sum", "present"})
 """Attributes that say how many outputs there are; of an operator without such the first alone may be asked for."""
+_HEADS = "MultiHeadAttention"
+"""The operator whose operands may be projections that another computes, too."""
 _POSITIONS = "Positions"
 """The operator that gives the positions of a sequence."""
 _Operand = tuple[Term, TensorType]
@@ -326,7 +345,7 @@ def _applications(cone: Cone, supply: _Supply, wanted: Sequence[TensorType]) -> 
 @cache
 def _of_ranks(template: _Template, kinds: tuple[tuple[DataType, int], ...]) -> bool:
     """Whether the operator takes operands of these element types and ranks, as far as a few sizes tell."""
-    trial = _Supply((1.0,), (2, 8), (-1,), ())
+    trial = _Supply((1.0,), (2, 8), (-1,), (), ((8, 8, 8),))
     values = [trial.of(name) if isinstance(value, AttrVar) else (value,) for name, value in template.attrs]
     attributes = [dict(zip([name for name, _ in template.attrs], some, strict=True)) for some in itertools.product(*values)]
     for lasts in itertools.product(*((8, 4, 24, 32) if rank else (8,) for _, rank in kinds)):
@@ -341,8 +360,9 @@ def _of_ranks(template: _Template, kinds: tuple[tuple[DataType, int], ...]) -> b
 def _operands(cone: Cone, supply: _Supply) -> Iterator[tuple[_Operand, ...]]:
     """What the operands of a composite may be: the leaves, or what runtimes want instead of them.
 
-    That is heads side by side, [batch, length, hidden], for [batch, heads, length, size]; a mask repeated to full size; and of
-    tables of cosines and sines the first half, which the second repeats, of one sequence also with the positions that pick rows.
+    That is heads side by side, [batch, length, hidden], for [batch, heads, length, size]; a mask repeated to full size; of
+    tables of cosines and sines the first half, which the second repeats, of one sequence also with the positions that pick rows;
+    and the weights of projections side by side.
     """
     hidden = causal_masks(cone)
     plain = tuple((var(name), type_) for name, type_ in cone.types.items() if name not in hidden)
@@ -369,6 +389,37 @@ def _operands(cone: Cone, supply: _Supply) -> Iterator[tuple[_Operand, ...]]:
             yield from _positioned(plain[i], [*halved[:i], *halved[i + 1 :]])
     for i, j in itertools.combinations(range(len(plain)), 2):
         yield from _tabled([x for n, x in enumerate(plain) if n not in (i, j)], [plain[i], plain[j]])
+    for term in walk(cone.roots):
+        if term.op == _HEADS:
+            yield from _projected(term.inputs[:3], dict(plain))
+
+
+def _projected(projections: Sequence[Term], leaves: Mapping[Term, TensorType]) -> Iterator[tuple[_Operand, ...]]:
+    """A leaf that is projected, the weights side by side, so the biases, with zeros where there is none, and other leaves."""
+    parts = [part for term in projections if (part := _projection(term, leaves)) is not None]
+    if len(parts) < len(projections) or len({source for source, *_ in parts}) > 1:
+        return
+    source, used = parts[0][0], {term for part in parts for term in part}
+    weights, biases = [(part[1], leaves[part[1]]) for part in parts], list[_Operand]()
+    for part, (_, type_) in zip(parts, weights, strict=True):
+        vector = TensorType(type_.dtype, type_.shape[-1:])
+        biases.append((part[2] if len(part) > 2 else make("Expand", [const(0.0)], {"shape": vector.shape}), vector))
+    others = [(leaf, type_) for leaf, type_ in leaves.items() if leaf not in used]
+    yield ((source, leaves[source]), _beside(weights), _beside(biases), *others)
+
+
+def _projection(term: Term, leaves: Mapping[Term, TensorType]) -> tuple[Term, ...] | None:
+    """The leaf that is multiplied by weights, these, and the bias that is added, if there is one."""
+    product, *bias = sorted(term.inputs, key=lambda operand: operand.op != "MatMul") if term.op == "Add" else [term]
+    found = (*product.inputs, *bias)
+    if product.op != "MatMul" or any(operand not in leaves for operand in found):
+        return None
+    return found if [leaves[operand].rank for operand in found[1:]] in ([2], [2, 1]) else None
+
+
+def _beside(parts: Sequence[_Operand]) -> _Operand:
+    (type_,) = get_operator("Concat").types({"axis": -1}, [type_ for _, type_ in parts])
+    return make("Concat", [term for term, _ in parts], {"axis": -1}), type_
 
 
 def _tabled(others: Sequence[_Operand], tables: Sequence[_Operand]) -> Iterator[tuple[_Operand, ...]]:

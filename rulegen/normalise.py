@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mugraph.domains.range import Range
 from mugraph.interp import infer_types
-from mugraph.node import AttrValue, AttrVar, Term, bind_value, open_names, substitute, walk
+from mugraph.node import AttrValue, AttrVar, Term, bind_value, open_names, substitute, variables, walk
 from mugraph.ops import get_operator
 from mugraph.ops.attention import divided
 from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
@@ -151,7 +151,8 @@ def _needed(roots: Side, term: Term, found: _Found) -> bool:
 
 
 def _operators(roots: Side) -> int:
-    return len({(term.op, term.attrs, term.inputs) for term in walk(roots) if term.inputs})
+    """How many operators there are, without those that are applied to constants alone."""
+    return len({(term.op, term.attrs, term.inputs) for term in walk(roots) if term.inputs and variables([term])})
 
 
 def _match_roots(patterns: Sequence[Term], roots: Sequence[Term]) -> list[_Found]:

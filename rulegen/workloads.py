@@ -67,6 +67,8 @@ class Workload:
         keep: names of attributes whose values stay as they are in the rules, although their proofs hold for others: where a
             side alone has the attribute, the rule could not be read towards that side otherwise.
         ships: its rules are for models, and travel with the package.
+        equations: what else is certified, ``source = target`` over the variables: equations that hold under conditions on values
+            that random inputs do not meet. A workload may have nothing but these.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Workload:
     macros: bool = False
     keep: frozenset[str] = frozenset()
     ships: bool = True
+    equations: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
@@ -435,6 +438,17 @@ _ALL = (
         exponentials=True,
     ),
     Workload(
+        name="guard-mask",
+        variables={"c": "bool[m,1]", "k": "bool[n]", "l": "bool[n]", "w": "bool[m,n]", "s": "[]", "t": "[]"},
+        operators=("And(any, any)", "Expand[shape=(m,1)](rank1)", "Where(any, s, t)"),
+        uses={"c": 1, "k": 2, "w": 1, "And": 2},
+        equations=(
+            "And(c, k) = Expand[shape=(m,1)](k)",
+            "And(k, w) = w",
+            "Where(And(c, k), s, t) = Expand[shape=(m,1)](Where(k, s, t))",
+        ),
+    ),
+    Workload(
         name="normal",
         variables={"x": "[m,n]", "y": "[m,n]", "z": "[m,n+p]", "W": "[n,p]", "f": "[m,1]", "g": "[n]", "s": "[]"},
         operators=(
@@ -654,6 +668,18 @@ _ALL = (
         constants=(0.0,),
         uses={"x": 2, "y": 1, "w": 2, "c": 1, "s": 1, "Add": 2},
         exponentials=True,
+    ),
+    Workload(
+        name="attention-causal",
+        variables={"q": "[b,l,h*d]", "k": "[b,l,h*d]", "v": "[b,l,h*e]", "m": "[1,1,l,l]"},
+        operators=(),
+        max_ops=0,
+        equations=(
+            "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+            "unidirectional=false](q, k, v, m) = "
+            "MultiHeadAttention[given=(),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+            "unidirectional=true](q, k, v)",
+        ),
     ),
     Workload(
         name="activation",

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mugraph.domains.range import Range
+from mugraph.domains.range import Range, unrepeated
 from mugraph.node import AttrValue, Term, bind_value, binding_of, open_names, substitute, walk
 from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, broadcast, concrete, same_dim, same_shape
 from mugraph.text import Parser, format_value
@@ -515,7 +515,14 @@ def _causal(facts: Facts, m: Term) -> bool | None:
     if value.ndim < 2 or value.shape[-1] != value.shape[-2] or least is None:
         return False
     seen = np.tri(value.shape[-1], dtype=bool)
+    once = unrepeated(value)
+    value = np.broadcast_to(once, (*once.shape[:-2], *seen.shape))
     return bool(np.all(value[..., seen] == 0) and np.all(value[..., ~seen].astype(np.float64) < least / 2))
+
+
+def _all_true(facts: Facts, x: Term) -> bool | None:
+    """Every entry of x is true."""
+    return True if facts.range_of(x).lo == 1 and facts.type_of(x).dtype == DataType.BOOL else None
 
 
 _LEAST = {
@@ -623,11 +630,12 @@ PREDICATES: dict[str, Callable[..., bool | None]] = {
     "spliced": _spliced,
     "repeats": _repeats,
     "causal": _causal,
+    "all_true": _all_true,
 }
 """Name to definition; a definition's docstring is what ``rulegen show`` prints."""
 
-ENTRY_PREDICATES = frozenset({"repeats", "causal"})
-"""Predicates about the entries of constants: which of them stand where."""
+ENTRY_PREDICATES = frozenset({"repeats", "causal", "all_true"})
+"""Predicates about the entries of masks and constants: which of them stand where."""
 
 RANGE_PREDICATES = frozenset({"not_nan", "finite", "nonzero", "nonnegative", "positive"}) | ENTRY_PREDICATES
 """Predicates about values, which only a model can answer."""

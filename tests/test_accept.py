@@ -43,3 +43,24 @@ def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_pat
 def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NondeterministicModel, match="from run to run"):
         _compare(1e-3, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("briefly, saving, parts", [(True, 0.5, 2), (True, 0.001, 4), (False, 0.5, 2)])
+def test_a_brief_measurement_goes_on_where_there_is_doubt(
+    briefly: bool, saving: float, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part has sessions of its own: two orders for a fifth of the time, and two for the rest of it."""
+    asked: list[float] = []
+
+    def alternate(*arguments: Any, **_: Any) -> None:
+        *_, seconds, times = arguments
+        asked.append(seconds)
+        generator = np.random.default_rng(len(asked))
+        times[0].extend(generator.normal(1.0, 0.01, 20))
+        times[1].extend(generator.normal(1.0 - saving, 0.01, 20))
+
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: None)
+    monkeypatch.setattr(accept, "_alternate", alternate)
+    timing = accept.confirm(Path("a"), Path("b"), [FEED], "cpu", 10.0, briefly=briefly)
+    assert len(asked) == parts and timing.ratio == pytest.approx(1 - saving, abs=0.01)
+    assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)

@@ -85,6 +85,8 @@ CONVENIENT = {
     ("matmul.raised_left", "dim(x, -3, $a)"),
     ("matmul.raised_left", "dim(x, -2, $b)"),
     ("matmul.raised_left", "dim(x, -1, $c)"),
+    # The size is that which equal shapes have.
+    ("and.all_true_rows", "dim(c, -2, $m)"),
     # Cited for the length that it computes.
     ("expand.shorter", "length($h, $d)"),
     # Windows that leave something out seldom miss the greatest entry; axes that are not the spatial ones are seldom typed.
@@ -318,6 +320,7 @@ TYPES = {
         ("spliced((5,6), (4,7), 1, (5,6))", False),
         ("repeats(x, -1)", None),
         ("causal(x)", None),
+        ("all_true(x)", None),
     ],
 )
 def test_what_predicates_say(text: str, answer: bool | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mugraph.graph import Graph, Node
 from rewriter.cost import CostModel, ProfileError, ProfileStore
+from rewriter.cost.devices import DEVICES
 from rewriter.cost.model import Signature
 from tests.test_rewriter import Builder
 
@@ -91,6 +92,18 @@ def test_a_second_opinion_corrects_a_disturbed_measurement(monkeypatch: pytest.M
     assert model.second_opinion(graph, graph.substitute({before: (relu, 0)}))
     assert model.total(graph) < 10
     assert not model.second_opinion(graph, graph.substitute({before: (relu, 0)}))
+
+
+def test_a_constant_that_is_repeated_costs_what_is_read_more() -> None:
+    """Else a broadcast addend would be written out wherever a kernel without broadcasting is a little faster."""
+    b = Builder()
+    x, row = b.input("[512,768]"), b.weight(768)
+    long = b.op("Expand", row, shape=(512, 768))
+    graph = b.graph(b.op("Add", x, long), b.op("Add", x, b.op("Neg", row)))
+    model = CostModel(ProfileStore(None, "here"), 17, {}, "cuda", deadline=0.0, device=DEVICES["h200"])
+    expand, negative = _only(graph, "Expand"), _only(graph, "Neg")
+    assert model.cost(graph, expand) == model.estimate(graph, expand) == pytest.approx(4 * 511 * 768 / 4.8e6)
+    assert model.cost(graph, negative) == model.estimate(graph, negative) == 0.0
 
 
 def test_verdicts_are_remembered(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from mugraph.shape import DataType
 from mugraph.text import parse_type
 from rewriter.cost import cpu
-from rewriter.cost.signature import Signature
+from rewriter.cost.signature import Signature, node_model, random_array
 
 
 def signature(op: str, *types: str, constant: tuple[int, ...] = (), **attrs: Any) -> Signature:
@@ -30,6 +31,22 @@ def test_a_node_takes_its_share_of_a_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cpu, "_microseconds", lambda model: seen.append(model) or 5.0 + 7.0 * len(model.graph.node))
     assert cpu.time_on_cpu(signature("Exp", "float[512,512]"), 20, empty=5.0) == pytest.approx(7.0)
     assert len(seen[0].graph.node) == 8 and len(seen[0].graph.input) == 8
+
+
+def test_weights_keep_the_scores_of_attention_together() -> None:
+    """Scores far apart make denormal numbers of a softmax: attention then took half as long again as within a model."""
+    attrs = {"given": (), "mask_filter_value": -10000.0, "num_heads": 8, "scale": 1.0, "unidirectional": False}
+    types = ("float[1,128,512]", "float[512,1536]", "float[1536]")
+    node = signature("OrtAttention", *types, constant=(1, 2), qkv_hidden_sizes=(512, 512, 512), **attrs)
+    model = node_model(node, 20)
+    assert model is not None
+    weights, bias = map(onnx.numpy_helper.to_array, model.graph.initializer)
+    x = random_array(node.operands[0], np.random.default_rng(0))[0]
+    q, k, _ = (part.reshape(128, 8, 64).swapaxes(0, 1) for part in np.split(x @ weights + bias, 3, axis=-1))
+    scores = q @ k.swapaxes(1, 2)
+    probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    assert (probabilities / probabilities.sum(axis=-1, keepdims=True)).min() > np.finfo(np.float32).tiny
+    assert bias.min() > 0, "a vector may be what a division or a root takes"
 
 
 @pytest.mark.parametrize("dtype", [DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.INT64, DataType.BOOL])

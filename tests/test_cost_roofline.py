@@ -73,6 +73,18 @@ def test_attention_takes_about_what_was_measured(batch: int, length: int, measur
     assert measured / 1.4 < estimate < measured * 1.4
 
 
+def test_causal_attention_computes_the_tiles_that_its_mask_leaves() -> None:
+    def saved(length: int, op: str = "MultiHeadAttention", mark: str = "unidirectional") -> float:
+        operands = half(*[f"16,{length},768"] * 3)
+        heads = {"num_heads": 12, "kv_num_heads": 12} if op == "Attention" else {"num_heads": 12}
+        whole, part = (price(op, operands, scale=0.125, **heads, **{mark: causal}) for causal in (False, True))
+        return 1 - part / whole
+
+    assert saved(4096) == pytest.approx(0.5, abs=0.05) == saved(4096, "Attention", "is_causal")
+    assert 0.1 < saved(512) < 0.4
+    assert saved(128) == 0  # one tile is computed as a whole
+
+
 def _bert_layer(length: int, hidden: int = 768) -> float:
     """As onnxruntime runs a layer of BERT that it has not fused: products, biases, heads, softmax, GELU, normalisations."""
     x, heads, inner = f"1,{length},{hidden}", f"1,12,{length},64", f"1,{length},{4 * hidden}"

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from mugraph.block_sizes import specialised
 from mugraph.onnx_io import load
 from rewriter import accept, kernels, optimize, runtime_env
 from rewriter.cli import main
@@ -20,12 +21,16 @@ from rewriter.cost.devices import default_device, get_device
 from rewriter.cost.store import ProfileStore
 from rewriter.emit import kernels_of
 from rewriter.explain import Explanation
+from rewriter.fuse.children import winning_rules
 from rewriter.kernels import CustomKernels, default_architectures, learned_path
 from rewriter.reference import InputError
+from rewriter.search import Candidate
 from rewriter.target import Target
 from rewriter.triton import measure
 from rewriter.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.triton.measure import Measured, NoDevice, NotMeasured, record
+from rules_db.interpreted import kernel_of_rule, kernel_rule
+from rules_db.rule import Rule
 from rules_db.store import RuleStore
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
@@ -231,6 +236,36 @@ def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, 
     assert third.kernels == 1 and not third.cached_verdict
 
 
+def test_a_rule_that_is_not_proved_does_not_cost_the_others(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_large_one(candidate: Candidate) -> list[Rule]:
+        """What the candidate rests on, behind one at sizes that are too large to interpret."""
+        (own,) = winning_rules(candidate)
+        general = kernel_of_rule(own)
+        assert general is not None
+        return [kernel_rule(specialised(general, dict.fromkeys(general.symbols, 4096)), {}), own]
+
+    monkeypatch.setattr(kernels, "winning_rules", with_a_large_one)
+    outcome = optimize(model, tmp_path / "out.onnx")
+    (note,) = [note for note in outcome.notes if "not remembered" in note]
+    assert "was not remembered for other models: more than 1048576 entries" in note
+    with RuleStore.open(str(learned_path())) as database:
+        (learned,) = [r for r in database.rules() if any(t.op == "Kernel" for t in r.target)]
+    kernel = kernel_of_rule(learned)
+    assert learned.id not in note and kernel is not None and kernel.symbols
+
+
+def test_a_learned_rule_is_checked_before_it_is_used(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert optimize(model, tmp_path / "out.onnx").kernels == 1
+    monkeypatch.setattr(kernels, "check", lambda rule, axioms: ["it was tampered with"])
+    outcome = optimize(model, tmp_path / "again.onnx", use_verdicts=False)
+    assert any("is not proved and was not used: it was tampered with" in note for note in outcome.notes)
+    assert outcome.kernels == 1  # built anew
+
+
 def test_a_slow_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "measure", lambda kernel, compiled, *_: [Measured(compiled[0].schedules, 1e6, 1e-4)])
     assert optimize(model, tmp_path / "out.onnx").kernels == 0
@@ -240,7 +275,7 @@ def test_the_best_without_kernels_is_tried_beside_them(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower = accept.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
-    monkeypatch.setattr(accept, "confirm", lambda _, candidate, *rest: slower if _nodes(candidate) else FASTER)
+    monkeypatch.setattr(accept, "confirm", lambda _, candidate, *rest, **options: slower if _nodes(candidate) else FASTER)
     outcome = optimize(model, tmp_path / "out.onnx")
     assert gpu and outcome.improved and outcome.kernels == 0
     assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node].count("Relu") == 1

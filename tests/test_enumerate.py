@@ -85,7 +85,7 @@ def test_an_operator_is_linear_where_it_is() -> None:
     assert degrees(matrix, shift.format(0.0)) == {"linear"} and degrees(matrix, shift.format(1.0)) == {"other"}
 
 
-@pytest.mark.parametrize("group", list(WORKLOADS))
+@pytest.mark.parametrize("group", [name for name, workload in WORKLOADS.items() if workload.operators])
 def test_batches_agree_with_evaluating_one_term(group: str) -> None:
     workload = WORKLOADS[group]
     enumeration = enumerate_terms(workload, 2)

@@ -21,7 +21,7 @@ from mugraph.shape import DataType, TensorType
 from mugraph.text import parse_term
 from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.devices import DEVICES
-from rewriter.fuse.children import kernel_children, matches_of, proposals, reasons, winning_rules
+from rewriter.fuse.children import joins, kernel_children, matches_of, proposals, reasons, winning_rules
 from rewriter.fuse.families import NotFusable
 from rewriter.fuse.kernels import Builder
 from rewriter.fuse.lower import Form, lower
@@ -117,6 +117,54 @@ def test_softmax_spelt_out_is_attention_too() -> None:
     text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
     block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
     assert [a.monoid for a in block.accumulators] == ["softmax"]
+
+
+BIASED = {x: HEADS.format(f"Add({x}, b{x})") for x in "qkv"}
+BIASED_SHAPES = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "bq": (12,), "bk": (12,), "bv": (12,)}
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "MatMul({q}, {k})",
+        "Add(m, Div(MatMul({q}, {k}), 2.0))",
+        "Sub(Mul(0.5, MatMul({q}, {k})), m)",
+        "Where(Greater(m, 0.0), MatMul({q}, {k}), -inf)",
+        "Where(CausalMask[columns=7,rows=5](), Mul(MatMul({q}, {k}), 0.5), -inf)",
+    ],
+)
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: bool) -> None:
+    """Nor is what every value has part of the sum: the weights sum to one."""
+    weights = "Softmax[axis=-1]({})".format(scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})"))
+    weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
+    kernel = built({**BIASED_SHAPES, "m": (5, 7)}, [f"MatMul({weights}, {BIASED['v']})"])
+    block = check_kernel(kernel)
+    (softmax,) = block.accumulators
+    (product,) = [s for s in block.statements if isinstance(s, Dot)]
+    assert all(isinstance(block.defined[name], Load) for name in (product.right, softmax.operands[1]))
+    assert {load.tensor for load in block.loads} - {"m"} == set(BIASED_SHAPES) - {"bk"}
+    assert {t.name for t in kernel.inputs} - {"m"} == set(BIASED_SHAPES)  # the body has it
+
+
+@pytest.mark.parametrize(
+    ("scores", "bias"),
+    [
+        ("MatMul({q}, {k})", (7, 12)),  # another one for every key
+        ("Tanh(MatMul({q}, {k}))", (12,)),
+        ("Where(Greater(m, 0.0), MatMul({q}, {k}), -5.0)", (12,)),
+        ("Mul(MatMul({q}, {k}), m)", (12,)),
+        ("Div(2.0, MatMul({q}, {k}))", (12,)),
+        ("Add(MatMul({q}, {k}), Sigmoid(MatMul({q}, {k})))", (12,)),
+    ],
+)
+def test_what_every_key_has_stays_where_the_softmax_sees_it(scores: str, bias: tuple[int, ...]) -> None:
+    text = scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})")
+    shapes = {**BIASED_SHAPES, "bk": bias, "bv": bias, "m": (5, 7)}
+    block = check_kernel(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
+    assert "bk" in {load.tensor for load in block.loads}
+    (softmax,) = block.accumulators
+    assert isinstance(block.defined[softmax.operands[1]], Load) == (bias == (12,))
 
 
 ANY = "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64]({0})))"
@@ -373,8 +421,29 @@ def test_a_causal_mask_is_part_of_its_region() -> None:
     (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
     assert len(whole.operands) == 3
     made = Builder().build(whole)
-    assert made.general.symbols == ("d0", "d1", "d2") and made.general.blocks[0].accumulators[0].keep is not None
+    assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
+    assert made.general.blocks[0].accumulators[0].keep is not None
     assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
+
+
+def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
+    """A constant that rules expanded, or a mask before many heads: the kernel takes their place in what it reads."""
+    texts = ["Relu(Add(MatMul(x, w), Expand[shape=(8,12)](b)))"]
+    graph = graph_of({"x": (1, 8, 16)}, {"w": (16, 12), "b": (12,)}, texts)
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs) and "MatMul" in repr(region.terms)]
+    assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    (kernel,) = [node for node in best.graph.references if node.op == "Kernel"]
+    assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,8,16]", "float16[12]", "float16[16,12]"}
+
+    call = (
+        "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=2,present=false,scale=0.25,"
+        "unidirectional=false](q, q, q, Expand[shape=(2,5,5)](m))"
+    )
+    graph = graph_of({"q": (3, 5, 8), "m": (3, 1, 1, 5)}, {}, [call])
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    assert sorted(type_.shape for type_ in whole.types.values()) == [(3, 1, 1, 5), (3, 5, 8)]
 
 
 def test_products_that_share_their_operand_are_one_region() -> None:
@@ -424,6 +493,22 @@ def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
     assert again.graph.digest == best.graph.digest
     x = np.random.default_rng(1).standard_normal((1, 32, 64))
     np.testing.assert_allclose(evaluated(best.graph, x)[0], evaluated(graph, x)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
+    """What joins them brings a Split, which costs more than it saves where no kernel reads the parts in place."""
+    (rule,) = [r for r in open_rules(None) if r.id == "3f6a46a71647c37e"]
+    text = "Relu(Add(Tanh(MatMul(x, u)), Sigmoid(MatMul(x, w))))"
+    graph = graph_of({"x": (4096, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
+    assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
+    apart, together = (Search(rules, search_for(graph).costs, RangeOracle({}), Limits()) for rules in ([], [rule]))
+    before, after = (
+        min(kernel_children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
+    )
+    assert sum(n.op == "MatMul" for n in before.graph.references) == 2
+    assert sorted(n.op for n in after.graph.references) == ["Concat", "Kernel", "MatMul"] and after.cost < before.cost
+    assert after.moves[0].gain < 0
+    assert replay(together, graph, after.moves).graph.digest == after.graph.digest
 
 
 def test_no_kernels_for_the_cpu() -> None:
@@ -484,7 +569,7 @@ def test_parts_of_what_is_packed_have_symbols() -> None:
     shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
     region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
     general = Builder().build(region).general
-    assert [str(t.type) for t in general.inputs] == ["float16[1,d0^2,d1,d1]", "float16[1,d1,6*d0*d1]"]
+    assert [str(t.type) for t in general.inputs] == ["float16[d0,d1*d2,d3,d4]", "float16[d0,d4,6*d1*d5]"]
 
 
 def test_a_width_is_so_many_heads_of_any_size() -> None:

@@ -243,6 +243,6 @@ def test_a_landmark_that_the_workload_cannot_reach_is_not_found() -> None:
     assert not Classes(dataclasses.replace(restricted(*whole), max_ops=1)).equal(source, target)
 
 
-@pytest.mark.parametrize("group", list(WORKLOADS))
-def test_every_group_reaches_three_operators(group: str) -> None:
+@pytest.mark.parametrize("group", [name for name, workload in WORKLOADS.items() if workload.operators])
+def test_every_group_that_enumerates_reaches_three_operators(group: str) -> None:
     assert WORKLOADS[group].max_ops >= 3

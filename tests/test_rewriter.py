@@ -266,6 +266,64 @@ def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: boo
     assert not oracle.relied
 
 
+CAUSAL = rule("Add(X, M)", "X", "X:[b,h,m,n] M:[b,1,m,n]", "causal(M)")
+TRUE = rule("And(C, X)", "X", "C:bool[m,1] X:bool[m,n]", "all_true(C) & fits(C, X)")
+
+
+@pytest.mark.parametrize("change", ["", "another sequence", "a later key", "an input"])
+@pytest.mark.parametrize("batch", [2, 256])
+def test_a_mask_that_is_computed_of_positions_for_a_batch_is_causal(batch: int, change: str) -> None:
+    """As exporters write it: keys of one's own sequence, up to oneself. It is looked at once, however large the batch is."""
+    b = Builder()
+    length = 256
+
+    def positions(*shape: int) -> int:
+        array = np.broadcast_to(np.arange(length).reshape(shape), (batch, *shape)).copy()
+        if change == "a later key" and shape[-1] == length:
+            array[-1, 0, 0, 5] = 4
+        return b.tables.add_constant(Constant.of(array, TensorType(DataType.INT64, array.shape)))
+
+    def sequence(*shape: int) -> int:
+        array = np.zeros((batch, *shape), np.int64)
+        if change == "another sequence" and shape[-1] == length:
+            array[-1, 0, 0, 0] = 1
+        return b.tables.add_constant(Constant.of(array, TensorType(DataType.INT64, array.shape)))
+
+    queries, keys = (1, length, 1), (1, 1, length)
+    seen = b.op("LessOrEqual", positions(*keys), positions(*queries))
+    own = b.op("Equal", sequence(*queries), sequence(*keys))
+    seen = b.op("And", b.op("And", flags(b, np.ones((), np.bool_)), own), seen)
+    if change == "an input":
+        seen = b.op("And", seen, b.input(f"bool[{batch},1,1,{length}]"))
+    mask = b.op("Where", seen, b.constant(np.zeros((), np.float32)), b.constant(np.asarray(-np.inf, np.float32)))
+    scores = b.input(f"[{batch},12,{length},{length}]")
+    graph = b.graph(b.op("Add", scores, b.op("Expand", mask, shape=(12, length, length))))
+    oracle = RangeOracle({}, fold=lambda value: pytest.fail("the whole batch is looked at") if batch > 2 else None)
+    (found,) = (apply_match(m, graph, oracle) for m in matches(graph, CAUSAL) if dict(m.variables)["X"] == scores)
+    assert isinstance(found, NoMatch) and "causal(M)" in found.reason if change else isinstance(found, Graph)
+
+
+@pytest.mark.parametrize(
+    ("flag", "fires"),
+    [
+        (lambda b: flags(b, np.ones((1, 4, 1), np.bool_)), True),
+        (lambda b: flags(b, np.arange(4).reshape(1, 4, 1) != 2), False),
+        (lambda b: b.op("Or", flags(b, TRIANGLE), flags(b, ~TRIANGLE)), True),
+        (lambda b: b.op("Or", flags(b, TRIANGLE), flags(b, ~HOLE)), True),
+        (lambda b: b.op("Or", flags(b, HOLE), flags(b, ~TRIANGLE)), False),
+        (lambda b: b.op("Not", b.op("Expand", flags(b, np.zeros((1, 1), np.bool_)), shape=(4, 4))), True),
+        (lambda b: b.op("Or", b.input("bool[4,4]"), flags(b, np.ones((4, 1), np.bool_))), True),
+        (lambda b: b.input("bool[4,4]"), False),
+    ],
+)
+def test_a_mask_hides_nothing_only_where_every_entry_is_true(flag: Callable[[Builder], int], fires: bool) -> None:
+    b = Builder()
+    graph = b.graph(b.op("And", flag(b), b.input("bool[2,4,4]")))
+    results = [apply_match(m, graph, RangeOracle({})) for m in matches(graph, TRUE) if m.direction.forward]
+    assert any(isinstance(result, Graph) for result in results) is fires
+    assert fires or any(isinstance(r, NoMatch) and "all_true(C) could not be shown" in r.reason for r in results)
+
+
 @pytest.mark.parametrize(("scale", "fires"), [(1.0, True), (60000.0, False)])
 def test_a_normalised_row_is_bounded_by_its_length(scale: float, fires: bool) -> None:
     """No entry exceeds the root of the row's length; interval arithmetic alone has it divided by the root of epsilon."""

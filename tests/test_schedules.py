@@ -9,7 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from block_kernels import F16, F32, gated_mlp, heads_attention, lora, rms_norm_matmul, skip_layer_norm, softmax, tensor, term
+from block_kernels import (
+    F16,
+    F32,
+    causal_attention,
+    gated_mlp,
+    heads_attention,
+    lora,
+    rms_norm_matmul,
+    skip_layer_norm,
+    softmax,
+    tensor,
+    term,
+)
 
 from mugraph.block import LIMITS, InvalidBlock, Kernel, Schedule, check_fits
 from mugraph.ops.kernel import intern_kernel
@@ -92,6 +104,46 @@ def test_the_trials_differ_in_more_than_detail() -> None:
     assert len({s.warps for s in found}) >= 2 and len({s.stages for s in found}) >= 3
 
 
+def masked_attention(b: int, s: int) -> Kernel:
+    """Twelve heads of 64 side by side, as models have them, and a mask over all pairs of positions."""
+    types = {x: tensor(F16, b, s, 768) for x in "qkv"} | {"m": tensor(F16, b, 1, s, s)}
+    heads = {x: f"Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(12,64)]({x}))" for x in "qkv"}
+    scores = f"Add(Mul(MatMul({heads['q']}, Transpose[perm=(1,0)]({heads['k']})), 0.125), m)"
+    attended = f"Transpose[perm=(1,0,2)](MatMul(Softmax[axis=-1]({scores}), {heads['v']}))"
+    return lower("attention", types, [("y", term(f"Reshape[drop=2,shape=(768,)]({attended})"))])
+
+
+def test_attention_gets_the_schedules_that_are_fastest() -> None:
+    """Of 48 timed on an H200, with 8 sequences of 512, the three fastest have tiles of 64 and four warps."""
+    kernel = masked_attention(8, 512)
+    found = [schedules[0] for _, schedules in ranked(kernel, H200, most=24)]
+    assert {(s.tile("s"), s.tile("t"), s.warps, s.stages) for s in found} >= {(64, 64, 4, 3), (128, 64, 8, 4)}
+    assert {s.group for s in candidates(kernel, H200)[0]} == {1}  # heads share nothing that an order of tiles brings together
+
+
+def test_large_products_are_priced_as_they_are_timed() -> None:
+    """Timed on an H200: 43.9 µs."""
+    types = {"x": tensor(F16, 4096, 768), "w": tensor(F16, 768, 3072), "b": tensor(F16, 3072)}
+    ((time, (best,)),) = ranked(lower("gelu", types, [("y", term("Gelu(Add(MatMul(x, w), b))"))]), H200, most=1)
+    assert 40 < time < 48 and best.tile("m") * best.tile("n") == 1 << 15
+
+
+def test_warps_without_rows_of_their_own_repeat_the_work() -> None:
+    kernel, tiles = masked_attention(8, 512), (("b1", 1), ("b0", 1), ("s", 64), ("t", 64))
+    few, many = (predict(kernel, [Schedule(tiles, warps=warps, stages=3)], H200) for warps in (4, 8))
+    assert many > 1.4 * few
+    short = (("b1", 1), ("b0", 1), ("s", 16), ("t", 64))  # too few rows for the units anyway
+    few, many = (predict(kernel, [Schedule(short, warps=warps, stages=3)], H200) for warps in (4, 8))
+    assert many < 1.2 * few
+
+
+def test_masks_go_through_the_pipeline_too() -> None:
+    (found,) = candidates(masked_attention(8, 512), H200)
+    stages = {s.tiles: max(other.stages for other in found if other.tiles == s.tiles) for s in found if s.warps == 8}
+    (large,) = [most for tiles, most in stages.items() if dict(tiles)["s"] == dict(tiles)["t"] == 128]
+    assert large == 3  # four stages of 32 KB of mask and as much of keys and values are too many
+
+
 def test_smaller_devices_get_smaller_tiles() -> None:
     small = get_device("t4")
     for schedule in candidates(SKINNY, small)[0]:
@@ -139,6 +191,26 @@ def test_predictions_follow_the_machine() -> None:
     few = Schedule((("b", 1), ("h", 1), ("s", 16), ("t", 64)), 1, 4, 3)
     assert predict(DECODE, [replace(few, split=8)], H200) < predict(DECODE, [few], H200)
     assert predict(SKINNY, [replace(alone, tiles=(("m", 16), ("n", 16), ("k", 64)))], H200) > times["h200"]
+
+
+def test_tiles_of_keys_that_are_skipped_are_not_charged() -> None:
+    """Of n tiles in a row causal attention computes (n+1)/2; in a single wave the longest block counts, and it skips nothing."""
+
+    def share(heads: int, rows: int, keys: int, queries: int = 1024) -> float:
+        causal = causal_attention(heads, queries, 1024, 64, F16)
+        (block,) = causal.blocks
+        (step,) = block.accumulators
+        everything = replace(
+            causal,
+            blocks=(replace(block, statements=tuple(replace(s, keep=None) if s == step else s for s in block.statements)),),
+        )
+        schedule = [Schedule((("h", 1), ("s", rows), ("t", keys)), 1, 4, 2)]
+        return predict(causal, schedule, H200) / predict(everything, schedule, H200)
+
+    assert share(512, 128, 64) == pytest.approx(9 / 16, abs=0.06)
+    assert share(512, 512, 64) == pytest.approx(3 / 4, abs=0.06)
+    assert share(2048, 128, 64, queries=128) > 0.9  # the last queries see all keys but a few
+    assert share(2, 128, 64) > 0.95
 
 
 def test_sizes_that_are_symbols_must_be_given() -> None:

@@ -28,8 +28,10 @@ from rewriter.strategy import (
     brings_movements,
     cancels_movements,
     is_layout_rule,
+    takes_over,
 )
 from rules_db.rule import Rule
+from rules_db.store import shipped_rules
 from tests.test_regions import adapters
 from tests.test_rewriter import ASSOCIATIVE, FACTOR, Builder, TableCosts, ops, rule
 
@@ -146,9 +148,21 @@ def test_what_cancels_goes_with_a_move_even_where_that_saves_nothing() -> None:
     start = search.start(transposed(1))
     forward = next(d for d in search.directions if d.rule.id == PRODUCT.id and d.forward)
     alone = search.take(start, search.matches(start, forward), 0.0)
-    child = search.tried(start, search.matches(start, forward), 0.0, search.cancelling)
+    child = search.tried(start, search.matches(start, forward), 0.0, search.following)
     assert alone is not None and ops(alone.graph).count("Transpose") == 2
     assert child is not None and child.cost == start.cost and "Transpose" not in ops(child.graph)
+
+
+@pytest.mark.parametrize(("alpha", "between"), [(1.0, 10.5), (1.05, 13.0)])
+def test_an_operator_that_takes_over_what_stands_before_follows_at_once(alpha: float, between: float) -> None:
+    """The operator that it takes over from is dearer than what was there, and never kept by itself."""
+    fused, biased = rule("Relu(X)", "OrtGelu(X)", "X:[m,n]"), rule("OrtGelu(Add(X, B))", "BiasGelu(X, B)", "X:[m,n] B:[n]")
+    b = Builder()
+    graph = b.graph(b.op("Relu", b.op("Add", b.input("[4,8]"), b.weight(8))))
+    costs = TableCosts(Relu=10.0, Add=10.0, OrtGelu=between, BiasGelu=5.0)
+    found = engine([fused, biased], costs, alpha).run(graph)
+    assert [op for op in ops(found.better[0].graph) if op != "Identity"] == ["BiasGelu"]
+    assert not engine([fused], costs, alpha).run(graph).better
 
 
 def test_generators_propose_layouts_that_single_moves_do_not_reach() -> None:
@@ -484,3 +498,22 @@ def test_movements_are_brought_by_some_rules_and_cancelled_by_others(
 ) -> None:
     (direction,) = (d for d in compile_rules([rule(source, target, "X:[m,n]")]) if d.forward)
     assert brings_movements(direction) is brings and cancels_movements(direction) is cancels
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "types", "forward", "backward"),
+    [
+        ("OrtGelu(Add(X, B))", "BiasGelu(X, B)", "X:[m,n] B:[n]", True, False),
+        ("OrtGelu(Add(X, Add(B, C)))", "BiasGelu(X, Add(B, C))", "X:[m,n] B:[n] C:[n]", False, False),
+        ("Relu(OrtGelu(X))", "OrtGelu(Relu(X))", "X:[m,n]", False, False),
+        ("Relu(Add(X, B))", "BiasGelu(X, B)", "X:[m,n] B:[n]", False, False),
+    ],
+)
+def test_an_operator_may_take_over_from_another(source: str, target: str, types: str, forward: bool, backward: bool) -> None:
+    found = {d.forward: takes_over(d) for d in compile_rules([rule(source, target, types)])}
+    assert found == {True: forward, False: backward}
+
+
+def test_attention_takes_over_its_projections() -> None:
+    found = {(d.pattern[0].op, d.replacement[0].op) for d in compile_rules(shipped_rules()) if takes_over(d)}
+    assert ("MultiHeadAttention", "OrtAttention") in found and ("OrtAttention", "MultiHeadAttention") not in found

@@ -38,12 +38,16 @@ def sizes_of(rule: Rule) -> list[dict[str, Dim]]:
 def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[Graph, dict[int, TensorType]]:
     """A model that is one side of a rule, and its inputs. Raises ShapeError or Undecided where the sizes do not fit.
 
-    What a condition wants to repeat itself, or to be a causal mask, is a constant that does.
+    What a condition wants to repeat itself, to be a causal mask or to be true throughout is a constant that does.
     """
     tables, values, inputs = Tables(), dict[Term, int](), dict[int, TensorType]()
     binding: Mapping[str, AttrValue] = binding_of({k: bind_value(v, sizes) for k, v in rule.attrs.items()}, sizes)
     repeated = {c.arguments[0]: c.arguments[1] for c in rule.conditions if c.predicate == "repeats"}
-    masks = {c.arguments[0] for c in rule.conditions if c.predicate == "causal"}
+    masks = {
+        c.arguments[0]: {"causal": causal_mask, "all_true": np.ones}[c.predicate]
+        for c in rule.conditions
+        if c.predicate in ("causal", "all_true")
+    }
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]
@@ -54,7 +58,7 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
             if term in masks:
                 shape = concrete(type_.shape)
                 assert shape is not None
-                values[term] = tables.add_constant(Constant.of(causal_mask(shape).astype(type_.dtype.numpy()), type_))
+                values[term] = tables.add_constant(Constant.of(masks[term](shape).astype(type_.dtype.numpy()), type_))
                 continue
             values[term] = tables.new_value(type_, term.name)
             inputs[values[term]] = type_

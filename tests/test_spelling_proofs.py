@@ -263,6 +263,9 @@ _SEEN = np.tri(3, dtype=bool)
         (np.where(np.tri(2, 3, 1, dtype=bool), 0.0, -np.inf), "float", False),
         (np.stack([np.where(_SEEN, 0.0, -np.inf), np.zeros((3, 3))]), "float", False),
         (np.zeros(3), "float", False),
+        (np.broadcast_to(np.where(_SEEN, 0.0, -np.inf), (1000000, 1000, 3, 3)), "float", True),
+        (np.broadcast_to(np.zeros((1, 1)), (2, 3, 3)), "float", False),  # hides nothing
+        (np.broadcast_to(np.where(_SEEN, 0.0, -np.inf)[-1:], (3, 3)), "float", False),
         (_SEEN, "bool", False),
         (None, "float", None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,6 +43,7 @@ from rewriter.fuse.families import NotFusable, Product, product_kernel, rows
 from rewriter.fuse.lower import lower
 from rewriter.triton import NotGenerated, generate
 from rewriter.triton.codegen import OVERLAPPED
+from rewriter.triton.scalar import SHORT_ERF
 
 triton = pytest.importorskip("triton")
 
@@ -182,6 +184,42 @@ def test_a_causal_mask_bounds_the_loop(interpreter: Interpreter, split: int) -> 
     assert np.isnan(computed[:, 4]).all()
 
 
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize(("s", "t", "window"), [(20, 37, None), (37, 37, None), (40, 40, 9), (33, 64, 20)])
+def test_only_tiles_at_an_edge_are_masked(interpreter: Interpreter, s: int, t: int, window: int | None, split: int) -> None:
+    kernel, schedules = causal_attention(2, s, t, 16, window=window), cut(split=split, s=16, t=16)
+    inputs = random_inputs(kernel, 1)
+    ahead = np.arange(t) - np.arange(s)[:, None] - (t - s)
+    inputs["seen"] = (ahead <= 0) & (ahead >= -(window or t))
+    (computed,) = interpreter.run(kernel, schedules, inputs)
+    np.testing.assert_allclose(computed, reference(kernel, inputs)[0], rtol=1e-5, atol=1e-6)
+    text = generate(kernel, schedules).text
+    (edges,) = [line for line in text.splitlines() if line.endswith("(t_start + 15) < 0:") or "(s_start + 15) < 0:" in line]
+    assert f"{f'{t - s} + ' if t > s else ''}s_start - (t_start + 15) < 0" in edges
+    assert (f"t_start + 16 > {t}" in edges) == (t % 16 != 0) and (" + t_start - (s_start + 15) < 0" in edges) == bool(window)
+
+
+@pytest.mark.parametrize(("factor", "folded"), [("0.5", True), ("-0.5", False), ("0.0", False)])
+def test_a_factor_of_the_scores_is_part_of_the_softmax(interpreter: Interpreter, factor: str, folded: bool) -> None:
+    scores = f"Mul(MatMul(q, Transpose[perm=(1,0)](k)), {factor})"
+    types = {x: TensorType(F32, (2, 20, 16)) for x in "qkv"}
+    kernel = lower("attention", types, [("y", term(f"MatMul(Softmax[axis=-1]({scores}), v)"))])
+    for tile in (4, 16):
+        check(interpreter, kernel, cut(s=tile, t=tile), TOLERANCE[F32])
+    assert ("scores = " not in generate(kernel, cut(s=4, t=4)).text) == folded
+
+
+def test_what_the_end_adds_to_a_row_is_loaded_before_the_loop(interpreter: Interpreter) -> None:
+    types = {"x": tensor(F32, 20, 24), "w": tensor(F32, 24, 18), "b": tensor(F32, 18), "r": tensor(F32, 20, 18)}
+    kernel = lower("biased", types, [("y", term("Add(Add(MatMul(x, w), b), r)"))])
+    for split in (1, 2):
+        check(interpreter, kernel, cut(split=split, m=16, n=16, k=16), TOLERANCE[F32])
+    text = generate(kernel, cut(m=16, n=16, k=16)).text
+    assert text.index("b_tile = ") < text.index("for k_start") < text.index("r_tile = ")  # a whole tile would hold registers
+    part, combine = generate(kernel, cut(split=2, m=16, n=16, k=16)).text.split("@triton.jit")[1:]
+    assert "b_tile" not in part and "b_tile" in combine
+
+
 def test_tiles_with_most_iterations_are_first() -> None:
     assert "s_start = (8 - 1 - (pid % 8)) * 128" in generate(causal_attention(12, 1024, 1024, 64, F16), cut(s=128, t=64)).text
     assert "- 1 -" not in generate(causal_attention(12, 1024, 1024, 64, F16, window=9), cut(s=128, t=64)).text
@@ -245,6 +283,33 @@ def test_every_elementwise_operator_has_text(interpreter: Interpreter) -> None:
         interpreter.run(kernel, cut(m=4), inputs), reference(kernel, inputs), outputs.values(), strict=True
     ):
         np.testing.assert_allclose(computed, wanted, rtol=3e-6, atol=1e-6, err_msg=repr(text))
+
+
+def test_a_short_erf_serves_where_no_float_is_wide(interpreter: Interpreter) -> None:
+    def text(*dtypes: DataType) -> str:
+        full = [tensor(dtype, 4, 8) for dtype in dtypes]
+        return generate(rows("gelu", {"x": full[0]}, {"y": (full[1], term("Gelu(x)"))}), cut(m=2)).text
+
+    bf16 = DataType.BFLOAT16
+    assert all("short_erf(" in text(*dtypes) and "tl.erf(" not in text(*dtypes) for dtypes in ((F16, F16), (bf16, F16)))
+    assert all(
+        "short_erf(" not in text(*dtypes) and "tl.erf(" in text(*dtypes) for dtypes in ((F32, F32), (F16, F32), (F32, F16))
+    )
+    check(
+        interpreter, rows("gelu", {"x": tensor(F16, 4, 8)}, {"y": (tensor(F16, 4, 8), term("Gelu(x)"))}), cut(m=2), TOLERANCE[F16]
+    )
+
+
+def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(interpreter: Interpreter) -> None:
+    """Everywhere, near 0 and at the ends too; half precision tells 5e-4 from 1."""
+    wide = np.concatenate([np.linspace(0, 6, 1 << 15), np.logspace(-30, 30, (1 << 15) - 2), [np.inf, 0.0]])
+    x = np.concatenate([wide, -wide]).astype(np.float32)
+    kernel = f"\n\n@triton.jit\ndef main(x, y):\n    i = tl.arange(0, {len(x)})\n    tl.store(y + i, short_erf(tl.load(x + i)))\n"
+    source = f"import triton\nimport triton.language as tl\n\n\n{SHORT_ERF}{kernel}"
+    y = interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+    wanted = np.array([math.erf(value) for value in x.astype(np.float64)])
+    assert np.max(np.abs(y - wanted)) < 7e-7
+    assert np.isnan(interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]).all()
 
 
 TOTALS = {

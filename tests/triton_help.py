@@ -59,9 +59,16 @@ class Interpreter:
             for argument in launch.arguments:
                 arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes))
             launches.append((launch.function, grid, arguments))
-        assert self.process.stdin is not None and self.process.stdout is not None
-        pickle.dump((source.text, launches, memory), self.process.stdin)
-        self.process.stdin.flush()
-        reply = pickle.load(self.process.stdout)
-        assert not isinstance(reply, str), f"{reply}\n{source.text}"
+        reply = self.execute(source.text, launches, memory)
         return [reply[f"out{i}"] for i in range(len(kernel.outputs))]
+
+    def execute(
+        self, text: str, launches: Sequence[tuple[str, tuple[int, ...], Sequence[str | int]]], memory: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The memory after some launches of a source; an argument is a name in it or a number."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        pickle.dump((text, launches, memory), self.process.stdin)
+        self.process.stdin.flush()
+        reply: dict[str, np.ndarray] | str = pickle.load(self.process.stdout)
+        assert not isinstance(reply, str), f"{reply}\n{text}"
+        return reply

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["HIDDEN", "LENGTH", "SPELLINGS", "Sketch", "Spelling", "build"]
+__all__ = ["BATCH", "HIDDEN", "LENGTH", "SPELLINGS", "Sketch", "Spelling", "attend", "build"]
 
 Array = np.ndarray[Any, Any]
 
@@ -152,6 +152,12 @@ def _write_rms_wide(s: Sketch) -> str:
     return s.own(s("Mul", normal, s.single(s.weight(HIDDEN))))
 
 
+def _write_split_joined(s: Sketch) -> str:
+    """Heads are split and put side by side again: what is left where attention takes transpositions of its own."""
+    heads = s("Reshape", s.input(BATCH, LENGTH, HIDDEN), s.ints(BATCH, LENGTH, HEADS, SIZE))
+    return _rms(s, s("Reshape", heads, s.ints(BATCH, LENGTH, HIDDEN)))
+
+
 def _layer_norm(s: Sketch, x: str, way: str = "power") -> str:
     """LayerNormalization before opset 17."""
     x = s.single(x)
@@ -256,8 +262,23 @@ def _mask(s: Sketch) -> str:
 
 
 def _write_attention(way: str, s: Sketch) -> str:
-    """Attention of given queries, keys and values; ``way`` lists what the exporter does about it."""
-    q, k, v = (s.input(BATCH, LENGTH, HIDDEN) for _ in range(3))
+    return attend(s, *(s.input(BATCH, LENGTH, HIDDEN) for _ in range(3)), way)
+
+
+def _write_projected(biases: str, way: str, s: Sketch) -> str:
+    """Attention of projections of one tensor; ``biases`` names those that have a bias, and is "at once" where one product gives
+    all three, as in GPT-2."""
+    x, width = s.input(BATCH, LENGTH, HIDDEN + 2), HIDDEN + 2
+    if biases == "at once":
+        product = s("Add", s("MatMul", x, s.weight(width, 3 * HIDDEN)), s.weight(3 * HIDDEN))
+        first = s("Split", product, s.ints(*[HIDDEN] * 3), axis=-1, outputs=3)
+        return attend(s, first, f"{first}_1", f"{first}_2", way)
+    products = {name: s("MatMul", x, s.weight(width, HIDDEN)) for name in "qkv"}
+    return attend(s, *(s("Add", p, s.weight(HIDDEN)) if name in biases else p for name, p in products.items()), way)
+
+
+def attend(s: Sketch, q: str, k: str, v: str, way: str) -> str:
+    """Attention of [batch, length, hidden]; ``way`` lists what the exporter does about it."""
     root, scale = s.number(SIZE**-0.25), s.number(SIZE**-0.5)
     if "scaled-projection" in way:
         q = s("Mul", q, scale)
@@ -417,6 +438,13 @@ def _all() -> Iterator[Spelling]:
         ):
             yield spelling(f"attention {way}".replace(" ", "-"), mha, partial(_write_attention, way))
         yield spelling("attention-keys-at-once", mha, _write_keys_at_once)
+        if not half:  # types are found out before: in half precision it is the same once more
+            for biases in ("", "qkv", "at once"):
+                for way in ("four scaled-scores", "four scaled-scores mask"):
+                    name = "-".join(["projected", *biases.split(), *way.split()])
+                    yield spelling(name, "OrtAttention", partial(_write_projected, biases, way))
+            yield spelling("projected-qv", "OrtAttention", partial(_write_projected, "qv", "four scaled-queries"))
+        yield spelling("split-joined", simplified, _write_split_joined)
         for way in ("slice", "split"):
             yield spelling(f"rotary-{way}", "OrtRotaryEmbedding", partial(_write_rotary, way))
         for way in ("plain", "guard"):

@@ -23,7 +23,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.shape import DataType
 
-__all__ = ["Range", "RangeDomain"]
+__all__ = ["Range", "RangeDomain", "unrepeated"]
 
 _INF = math.inf
 _LARGEST = sys.float_info.max
@@ -168,6 +168,11 @@ _LIMITS = {
     DataType.FLOAT: (2.0**-149, (2 - 2.0**-23) * 2.0**127),
 }
 """The smallest and the largest positive number of a narrow float type."""
+
+
+def unrepeated(array: np.ndarray) -> np.ndarray:
+    """A view that NumPy broadcast, of length one along the axes along which it repeats its entries."""
+    return array[tuple(slice(1 if stride == 0 else None) for stride in array.strides)]
 
 
 class RangeDomain:

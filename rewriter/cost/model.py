@@ -20,7 +20,7 @@ from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.roofline import VIEWS, node_microseconds
-from rewriter.cost.signature import Signature, random_array
+from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
 
 __all__ = ["CostModel", "Signature", "random_array"]
@@ -28,6 +28,8 @@ __all__ = ["CostModel", "Signature", "random_array"]
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 """Vectorised arithmetic takes the time of moving its operands, whatever it computes, in whatever order they come and
 whether they are constants: one measurement stands for all, so that noise prefers none."""
+
+_REPEATING = frozenset({"Expand", "Tile"})
 
 NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 """Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
@@ -58,6 +60,7 @@ class CostModel:
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
         self._baseline: float | None = None
+        self._confirmed: set[str] = set()
 
     def signature(self, graph: Graph, node: Node) -> Signature | None:
         """``None`` where the node is opaque or a size is unknown: such a node costs the same in every candidate."""
@@ -91,8 +94,10 @@ class CostModel:
         return price
 
     def _price(self, graph: Graph, node: Node) -> tuple[float, bool]:
-        if node.op == "Identity" or all(graph.tables.constant[v] for v in node.values):
+        if node.op == "Identity":
             return 0.0, True
+        if all(graph.tables.constant[v] for v in node.values):
+            return self._folded(graph, node), True
         signature = self.signature(graph, node)
         if signature is None:
             return 0.0, True
@@ -128,7 +133,9 @@ class CostModel:
             return known
         signature = self.signature(graph, node)
         price = 0.0
-        if signature is not None and node.op != "Identity" and not all(graph.tables.constant[v] for v in node.values):
+        if all(graph.tables.constant[v] for v in node.values):
+            price = self._folded(graph, node)
+        elif signature is not None and node.op != "Identity":
             try:
                 price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
             except Undecided:
@@ -136,13 +143,25 @@ class CostModel:
         self._estimates[node] = price
         return price
 
+    def _folded(self, graph: Graph, node: Node) -> float:
+        """A constant that is repeated has to be read from memory, where what it repeats would have stayed in the cache."""
+        types = [type_ for value in (node.values[0], *node.inputs) if (type_ := graph.type(value)) is not None]
+        if node.op not in _REPEATING or len(types) <= len(node.inputs):
+            return 0.0
+        shapes = [concrete([evaluate_dim(d, self.sizes) for d in type_.shape]) for type_ in types]
+        if any(shape is None for shape in shapes):
+            return 0.0
+        made, *read = (bytes_of(TensorType(t.dtype, shape or ())) for t, shape in zip(types, shapes, strict=True))
+        return max(made - sum(read), 0) / (self.device.bandwidth * 1e3)
+
     def total(self, graph: Graph) -> float:
         return sum(self.cost(graph, node) for node in graph.references)
 
     def second_opinion(self, before: Graph, after: Graph) -> bool:
         """Measures again what two candidates differ in, and keeps the smaller times.
 
-        One disturbed measurement of a large product can outweigh everything else, and a search finds it.
+        One disturbed measurement of a large product can outweigh everything else, and a search finds it. Nothing is measured
+        a third time.
 
         Returns:
             whether a price changed by more than a tenth.
@@ -153,8 +172,11 @@ class CostModel:
         changed = False
         for key, signature in signatures.items():
             known = self.store.get(key)
-            again = self._measure(signature) if known is not None and time.monotonic() < self.deadline else None
-            if known is not None and again is not None and again < known:
+            if known is None or key in self._confirmed or time.monotonic() >= self.deadline:
+                continue
+            self._confirmed.add(key)
+            again = self._measure(signature)
+            if again is not None and again < known:
                 changed |= again < 0.9 * known - 1
                 self.store.put(key, again)
         self._memo.clear()

@@ -10,7 +10,8 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refineme
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
 * A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.triton.schedules`).
-* A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores.
+* A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores, and
+  causal attention does not compute those that its mask hides.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
     attends = "Attention" in op and device.units > 1
+    causal = attends and any(term.op == "CausalMask" for term in walk(roots))
     done = set()
     for term in walk(roots):
         if not term.inputs or (term.op, term.attrs, term.inputs) in done:
@@ -81,13 +83,21 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
         done.add((term.op, term.attrs, term.inputs))
         inner = _operand_types(term, types)
         record = get_operator(term.op)
-        share = _ATTENTION if attends and types[term].rank == 4 else 1.0
+        share = 1.0
+        if attends and types[term].rank == 4:
+            share = _ATTENTION / (_seen_tiles(_whole(outputs[0].shape[-2])) if causal else 1.0)
         compute += _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, inner, [types[term]]) / share
     kernels = _KERNELS.get(op, 1) + ("bias" in full.get("given", ()))
     extra = (kernels - 1) * (device.launch + device.latency)
     extra += _LOOP * device.latency if attends else _filling(device, {name for name, *_ in done})
     extra += _conversions(device, op, operands, outputs)
     return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
+
+
+def _seen_tiles(queries: int) -> float:
+    """The part of the tiles of scores that causal attention computes: what lies after its queries is skipped."""
+    tiles = -(-queries // _TILES[0][0])
+    return (tiles + 1) / (2 * tiles)
 
 
 @lru_cache(maxsize=4096)

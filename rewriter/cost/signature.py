@@ -19,6 +19,8 @@ from mugraph.shape import DataType, TensorType, Undecided, concrete
 __all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "written"]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
+_MEAN = 0.5
+"""Of random floats."""
 _STREAM = (1 << 20) - 3
 """Length of the stream of random numbers; odd, so that rows of a large array differ."""
 
@@ -41,8 +43,17 @@ def _stream(dtype: DataType) -> np.ndarray:
     if dtype == DataType.BOOL:
         return generator.random(_STREAM) < 0.5
     if dtype in _FLOATS:
-        return np.asarray(generator.standard_normal(_STREAM, np.float32) * 0.1 + 0.5).astype(dtype.numpy())
+        return np.asarray(generator.standard_normal(_STREAM, np.float32) * 0.1 + _MEAN).astype(dtype.numpy())
     return generator.integers(0, 2, _STREAM).astype(dtype.numpy())
+
+
+def _random_constant(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
+    """As :func:`random_array`, with weights around zero, as they are, so that products do not grow.
+
+    Scores of attention that lie far apart make denormal numbers of most of a softmax, which cost a CPU many times the usual.
+    """
+    array = random_array(type_, generator)
+    return array - array.dtype.type(_MEAN) if type_.rank > 1 and type_.dtype in _FLOATS else array
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelP
         for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
             name = f"x{index}_{copy}"
             if constant:
-                array = random_array(type_, generator)
+                array = _random_constant(type_, generator)
                 if index in scalars:
                     array = np.full_like(array, scalars[index])
                 initializers.append(_tensor(name, array))

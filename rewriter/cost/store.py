@@ -15,7 +15,7 @@ __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 
 _METADATA = MetaData()
 _COSTS = Table(
-    "costs_2",  # counted up when costs are measured in another way: old and new ones are not mixed
+    "costs_3",  # counted up when costs are measured in another way: old and new ones are not mixed
     _METADATA,
     Column("environment", String, primary_key=True),
     Column("signature", String, primary_key=True),

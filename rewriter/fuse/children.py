@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from mugraph.block_sizes import retyped, specialised
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.node import walk
-from mugraph.shape import DataType, Dim, ShapeError, Undecided
+from mugraph.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from rewriter.fuse.families import NotFusable
 from rewriter.fuse.kernels import Builder
 from rewriter.fuse.lower import Form
@@ -37,6 +38,7 @@ _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, Data
 """Element types that kernels read and write."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(slots=True)
@@ -76,7 +78,13 @@ def reasons(search: Search) -> Counter[str]:
     return _state(search).skipped
 
 
-def kernel_children(search: Search, candidate: Candidate, stored: Sequence[Rule] = ()) -> Iterator[Candidate]:
+def _proved(rule: Rule) -> bool:
+    return True
+
+
+def kernel_children(
+    search: Search, candidate: Candidate, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
+) -> Iterator[Candidate]:
     """The candidates in which regions are kernels: the best moves in turn, then the best alone.
 
     Only where the model runs on a GPU; a region with an element type that kernels lack, and what cannot be fused, built, tested
@@ -86,11 +94,32 @@ def kernel_children(search: Search, candidate: Candidate, stored: Sequence[Rule]
         search: applies and prices moves.
         candidate: where to look.
         stored: multi-level rules: where they match, nothing is built.
+        is_proved: asked of a stored rule that matches, before it is used.
     """
     if search.costs.provider != "cuda":
         return
-    found: list[tuple[float, Direction, Candidate]] = []
-    for direction in proposals(search, candidate.graph, stored):
+    current, found = _in_turn(search, candidate, stored, is_proved)
+    if current is not candidate:
+        yield current
+    for _, _, child in found[:_SINGLES]:
+        yield child
+    # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then.
+    for joined in _joined(search, candidate):
+        current, _ = _in_turn(search, joined, stored, is_proved)
+        if current is not joined:
+            yield current
+
+
+_Proposed = list[tuple[float, Direction, "Candidate"]]
+"""Microseconds that a move saves, its direction and what comes of it."""
+
+
+def _in_turn(
+    search: Search, candidate: Candidate, stored: Sequence[Rule], is_proved: Callable[[Rule], bool]
+) -> tuple[Candidate, _Proposed]:
+    """The candidate after the best kernels in turn, and each of them alone, the best first."""
+    found: _Proposed = []
+    for direction in proposals(search, candidate.graph, stored, is_proved):
         child = _take(search, candidate, direction)
         if child is not None and child.moves[-1].gain > 0:
             found.append((child.moves[-1].gain, direction, child))
@@ -100,10 +129,36 @@ def kernel_children(search: Search, candidate: Candidate, stored: Sequence[Rule]
         following = _take(search, current, direction)
         if following is not None and following.cost < current.cost:
             current = following
-    if current is not candidate:
-        yield current
-    for _, _, child in found[:_SINGLES]:
-        yield child
+    return current, found
+
+
+def _joined(search: Search, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate with products that share an operand made one, of which their readers take parts.
+
+    One for each look of the products; of the rules that join the same ones, the first that joins most of them.
+    """
+    done: set[int] = set()
+    for direction in sorted(filter(joins, search.directions), key=lambda d: (-len(d.pattern), d.id)):
+        for matches in list(search.group(candidate, only=direction).values()):
+            fresh = [match for match in matches if done.isdisjoint(match.values)]
+            child = search.take(candidate, fresh, math.inf) if fresh else None
+            if child is not None:
+                done.update(value for match in child.moves[-1].matches for value in match.values)
+                yield child
+
+
+@lru_cache(maxsize=4096)
+def joins(direction: Direction) -> bool:
+    """Whether a direction makes one product of several: its results are the parts into which that is split."""
+    roots = direction.replacement
+    whole = {root.inputs for root in roots if root.op == "Split"}
+    return (
+        len(roots) > 1
+        and len(whole) == 1
+        and all(root.op == "Split" for root in roots)
+        and next(iter(whole))[0].op in _PRODUCTS
+        and all(root.op in _PRODUCTS for root in direction.pattern)
+    )
 
 
 def winning_rules(candidate: Candidate) -> list[Rule]:
@@ -117,14 +172,18 @@ def winning_rules(candidate: Candidate) -> list[Rule]:
     return list(found.values())
 
 
-def proposals(search: Search, graph: Graph, stored: Sequence[Rule] = ()) -> Iterator[Direction]:
+def proposals(
+    search: Search, graph: Graph, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
+) -> Iterator[Direction]:
     """The rules that put kernels in place of regions of a graph: stored ones made for its sizes, then those that are built."""
     state = _state(search)
     covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
     found = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
     present = frozenset(type_.dtype for type_ in found if type_ is not None) & _ELEMENTS
-    for rule in stored:
+    for rule in list(stored):
         for direction, matches in _made_for(search, graph, rule, present):
+            if not is_proved(rule):
+                break
             covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
             yield direction
     for region in propose(graph):
@@ -154,7 +213,7 @@ def _made_for(search: Search, graph: Graph, rule: Rule, present: frozenset[DataT
             if not all(_has_type(graph, value, general.rule.types[name].dtype) for name, value in match.variables):
                 continue
             sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
-            if len(sizes) == len(kernel.symbols):
+            if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
                 groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
         try:
             if groups and kernel != stored:
@@ -164,6 +223,13 @@ def _made_for(search: Search, graph: Graph, rule: Rule, present: frozenset[DataT
             continue
         for bound, matches in groups.items():
             yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), search), matches
+
+
+def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
+    """Whether what a match reads has the shapes of a kernel with these sizes; a pattern says nothing of dimensions."""
+    shapes = {tensor.name: tuple(evaluate_dim(dim, sizes) for dim in tensor.type.shape) for tensor in kernel.inputs}
+    found = {name: graph.type(value) for name, value in match.variables}
+    return all(type_ is not None and same_shape(type_.shape, shapes[name]) is True for name, type_ in found.items())
 
 
 def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[dict[DataType, DataType]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from mugraph.block import (
     Affine,
     Block,
+    Compute,
     Factor,
     Index,
     InvalidBlock,
@@ -26,10 +27,13 @@ from mugraph.block import (
     Load,
     Predicate,
     Reduce,
+    Statement,
     Store,
     Tensor,
     View,
     product,
+    statement_names,
+    statement_operands,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.interp import infer_types
@@ -195,6 +199,7 @@ class _Lowering:
         self.loop: str | None = None
         self.whole: list[str] = []
         self.leading: list[str] = []
+        self.unshifted: Term | None = None
         self.done: dict[tuple[Term, Access], Term] = {}
 
     # Axes
@@ -516,10 +521,10 @@ class _Lowering:
         if self.attends or self.has_product[left]:
             axis = self.new_axis("d" if self.attends else "r", size, whole=True)
             first, second = self.operands(term, access, _digit(axis, size))
-            values = [
-                self.named(self.emit(i, a, a), wanted) for i, a, wanted in ((left, first, "left"), (right, second, "right"))
-            ]
-            return var(self.builder.dot("dot", values[0], values[1], axis))
+            rows, columns = self.emit(left, first, first), self.emit(right, second, second)
+            if term is self.unshifted:
+                columns, _ = self.parted(columns)
+            return var(self.builder.dot("dot", self.named(rows, "left"), self.named(columns, "right"), axis))
         if self.loop is None:
             self.loop = self.new_axis("k", size, whole=False)
         elif same_dim(self.builder.sizes[self.loop], size) is not True:
@@ -608,24 +613,65 @@ class _Lowering:
         self.loop = self.new_axis("t", size, whole=False)
         first, second = self.operands(term, access, _digit(self.loop, size))
         mask, scores = _causal(scores)
+        self.unshifted = self.product_within(scores)
         scored = self.named(self.emit(scores, first, first), "scores")
-        value = self.named(self.emit(values, second, second), "value")
+        # Weights sum to one, so what every value has is added once, behind the sum.
+        value, every = self.parted(self.emit(values, second, second))
         seen = None if mask is None else self.sees(mask, first)
-        _, total, weighted = self.builder.accumulate(("shift", "total", "weighted"), "softmax", (scored, value), seen)
-        attended = make("Div", [var(weighted), var(total)])
+        operands = (scored, self.named(value, "value"))
+        _, total, weighted = self.builder.accumulate(("shift", "total", "weighted"), "softmax", operands, seen)
+        share = self.named(make("Reciprocal", [var(total)]), "share")  # one division a row
+        attended = make("Mul", [var(weighted), var(share)])
+        attended = attended if every is None else make("Add", [attended, every])
         return make("Where", [make("IsNaN", [attended]), const(0.0), attended]) if guarded else attended
+
+    def product_within(self, scores: Term) -> Term | None:
+        """The product of queries and keys, where adding a number to a row of it adds one to the row of the scores.
+
+        A softmax does not see that: what is added to every key adds the same to all scores of a query.
+        """
+        outputs = self.outputs.values()
+        while scores.op != "MatMul":
+            if self.uses[scores] > 1 or scores in outputs:
+                return None
+            within = [i for i in scores.inputs if self.has_product[i]]
+            place = scores.inputs.index(within[0]) if len(within) == 1 else None
+            passes = scores.op in _RESHAPES or scores.op in ("Add", "Sub")
+            passes |= scores.op == "Cast" and scores.attr("to") in FLOATS
+            passes |= scores.op == "Mul" and all(self.is_single(i) for i in scores.inputs if i not in within)
+            passes |= scores.op == "Div" and place == 0 and self.is_single(scores.inputs[1])
+            passes |= scores.op == "Where" and place == 1 and scores.inputs[2] is const(-math.inf)
+            if not passes or place is None:
+                return None
+            scores = scores.inputs[place]
+        return None if self.uses[scores] > 1 or scores in outputs else scores
+
+    def parted(self, value: Term) -> tuple[Term, Term | None]:
+        """A value as what differs along the loop, and what is the same in all iterations and added to it."""
+        phases = self.block().phases
+        definitions = {s.name: s.term for s in self.builder.statements if isinstance(s, Compute)}
+        summands, differ, same = [value], list[Term](), list[Term]()
+        while summands:
+            part = summands.pop(0)
+            term = definitions.get(part.name, part) if part.is_var else part
+            if term.op == "Add":
+                summands = [*term.inputs, *summands]
+            elif any(phases[leaf.name] == "loop" for leaf in variables([part])):
+                differ.append(part)
+            else:
+                same.append(part)
+        if not differ or not same:
+            return value, None
+        return _sum(differ), _sum(same)
 
     # The end
 
     def finished(self) -> Kernel:
-        used = {s.tensor for s in self.builder.statements if isinstance(s, Load)}
+        used = {v.name for v in variables(self.body)}
         inputs = {name: type_ for name, type_ in self.inputs.items() if name in used}
-        missing = {v.name for v in variables(self.body)} - used
-        if missing:
-            raise NotFusable(f"nothing reads {', '.join(sorted(missing))}")
         types = infer_types(self.body, self.inputs)
         outputs = [Tensor(name, types[term]) for name, term in zip(self.outputs, self.body, strict=True)]
-        block = _merged(self.block())
+        block = _merged(_without_idle(self.block()))
         kernel = Kernel(self.name, tuple(Tensor(n, t) for n, t in inputs.items()), tuple(outputs), tuple(self.body), (block,))
         kernel.check()
         return kernel
@@ -643,6 +689,13 @@ class _Lowering:
         if not grid and not (self.single and self.loop is not None):
             raise NotFusable("no axis to cut into blocks")
         return Block(self.name, axes, grid, self.loop, tuple(self.builder.statements))
+
+
+def _sum(parts: Sequence[Term]) -> Term:
+    total = parts[0]
+    for part in parts[1:]:
+        total = make("Add", [total, part])
+    return total
 
 
 def _causal(scores: Term) -> tuple[Term | None, Term]:
@@ -726,6 +779,17 @@ def _gemm(part: Term) -> Term:
         return result
     bias = part.inputs[2] if beta == 1.0 else make("Mul", [part.inputs[2], const(beta)])
     return make("Add", [result, bias])
+
+
+def _without_idle(block: Block) -> Block:
+    """The block without statements that no output needs."""
+    kept: list[Statement] = []
+    needed: set[str] = set()
+    for statement in reversed(block.statements):
+        if isinstance(statement, Store) or not needed.isdisjoint(statement_names(statement)):
+            needed |= set(statement_operands(statement))
+            kept.insert(0, statement)
+    return replace(block, statements=tuple(kept))
 
 
 def _merged(block: Block) -> Block:

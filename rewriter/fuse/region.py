@@ -433,6 +433,10 @@ class _Growth:
                     return const(bool(number.reshape(())))
                 if type_ is not None and type_.dtype in FLOATS:
                     return const(float(number.reshape(())))
+            if made is not None and made[0].op == "Expand" and self.graph.tables.constant[value]:
+                stored = leaf(resolve(self.graph, made[0].inputs[0]))
+                if stored.op != "Const":  # read as it is stored, not as many times as it is repeated
+                    return make("Expand", (stored,), made[0].attrs)
             return var(operands.setdefault(value, f"x{len(operands)}"))
 
         stack = [(resolve(self.graph, root), False) for root in reversed(roots)]

@@ -49,7 +49,7 @@ from mugraph.node import variables
 from mugraph.shape import DataType, Dim, SymDim, TensorType, symbol
 from mugraph.text import format_term
 from rewriter.runtime.plan import Argument, Expression, Output
-from rewriter.triton.scalar import Expr, NotGenerated, write_thread
+from rewriter.triton.scalar import SHORT_ERF, Expr, NotGenerated, write_thread
 
 __all__ = ["OVERLAPPED", "LaunchSource", "Source", "generate"]
 
@@ -157,14 +157,28 @@ def generate(
             f"# {block.name}: tiles {tiles or 'of 1'}, split {schedule.split}, warps {schedule.warps}, stages {schedule.stages}, "
             f"group {schedule.group}"
         )
-    text = "\n".join([*head, "", "import triton", "import triton.language as tl", _IMPORT, *texts]) + "\n"
+    helpers = [f"\n\n{SHORT_ERF.rstrip()}"] if any("short_erf(" in text for text in texts) else []
+    text = "\n".join([*head, "", "import triton", "import triton.language as tl", _IMPORT, *helpers, *texts]) + "\n"
     outputs = tuple(Output(types[t.name].dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
     return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes))
 
 
 _IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
 _RESERVED = frozenset(
-    {"tl", "triton", OVERLAPPED, "gdc_wait", "gdc_launch_dependents", "pid", "inner", "first", "height", "part", "range"}
+    {
+        "tl",
+        "triton",
+        OVERLAPPED,
+        "gdc_wait",
+        "gdc_launch_dependents",
+        "short_erf",
+        "pid",
+        "inner",
+        "first",
+        "height",
+        "part",
+        "range",
+    }
 )
 _SUFFIXES = ("start", "at", "in", "low", "high", "first", "last")
 
@@ -185,6 +199,7 @@ class _Places:
 
     def __init__(self, kernel: Kernel, types: Mapping[str, TensorType], tf32: bool) -> None:
         self.precision = "tf32" if tf32 else "ieee"
+        self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
         self.symbols: dict[str, Expression] = {}
         for number, tensor in enumerate(kernel.inputs):
             for axis, dim in enumerate(tensor.type.shape):
@@ -274,6 +289,8 @@ class _Function:
         self.symbols: set[str] = set()
         self.name = block.name + {"whole": "", "part": "_part", "combine": "_combine"}[role]
         self.fused = self._fused_dots()
+        self.scaled = self._scaled_scores()
+        self.kept = self._kept()
         self.lazy: dict[str, tuple[str, ...]] = {}
 
     def _tile(self, axis: str) -> int:
@@ -403,16 +420,44 @@ class _Function:
             if isinstance(s, Dot) and s.over == self.block.loop and all(isinstance(u, Accumulate) for u in users.get(s.name, []))
         }
 
+    def _scaled_scores(self) -> dict[str, tuple[str, float]]:
+        """Scores of a softmax that are a value times a positive number: both, since the softmax multiplies by itself."""
+        found = {}
+        for accumulator in self.block.accumulators:
+            name = accumulator.operands[0]
+            defined = self.block.defined[name]
+            users = [s for s in self.block.statements if name in statement_operands(s)]
+            if accumulator.monoid != "softmax" or users != [accumulator] or not isinstance(defined, Compute):
+                continue
+            term = defined.term
+            numbers = [i.attr("value") for i in term.inputs if i.op == "Const"]
+            names = [i.name for i in term.inputs if i.is_var]
+            if term.op == "Mul" and len(numbers) == len(names) == 1 and 0 < numbers[0] < math.inf:
+                found[name] = (names[0], float(numbers[0]))
+        return found
+
+    def _kept(self) -> dict[str, Predicate]:
+        """Predicates of the loop that only a softmax asks: it writes them where it needs them."""
+        block, found = self.block, dict[str, Predicate]()
+        for accumulator in block.accumulators:
+            keep = block.defined.get(accumulator.keep or "")
+            users = [s for s in block.statements if accumulator.keep in statement_operands(s)]
+            if accumulator.monoid == "softmax" and isinstance(keep, Predicate) and block.phases[keep.name] == "loop":
+                found |= {keep.name: keep} if users == [accumulator] else {}
+        return found
+
     def write_value(self, statement: Statement) -> None:
         if isinstance(statement, Load):
             self.write_load(statement)
+        elif isinstance(statement, Compute) and statement.name in self.scaled:
+            return
         elif isinstance(statement, Compute):
             leaves = {}
             operands = {v.name: self.floating(v.name) for v in variables([statement.term])}
             wanted = self.union(*(tile.axes for tile in operands.values()))
             for name, tile in operands.items():
                 leaves[name] = Expr(self.expand(tile.text, tile.axes, wanted), tile.kind)
-            result = write_thread(statement.term, leaves, statement.name, self.assign)
+            result = write_thread(statement.term, leaves, statement.name, self.assign, self.places.narrow)
             self.values[statement.name] = _Tile(result.text, wanted, result.kind)
         elif isinstance(statement, Dot):
             if statement.name not in self.fused:
@@ -430,11 +475,8 @@ class _Function:
             self.assign(statement.name, text)
             self.values[statement.name] = _Tile(statement.name, axes)
         elif isinstance(statement, Predicate):
-            axes = self.present(self.block.value_axes[statement.name])
-            self.need(self.block.value_axes[statement.name])
-            parts = [f"({self.affine(condition, axes)} >= 0)" for condition in statement.conditions]
-            self.assign(statement.name, " & ".join(parts))
-            self.values[statement.name] = _Tile(statement.name, axes, "bool")
+            if statement.name not in self.kept:
+                self.write_predicate(statement)
         elif isinstance(statement, Extent):
             text = self.size(statement.size)
             if isinstance(statement.size, int):
@@ -442,6 +484,13 @@ class _Function:
             else:
                 self.assign(statement.name, f"({text}).to(tl.float32)" if text.isidentifier() else f"{text}.to(tl.float32)")
                 self.values[statement.name] = _Tile(statement.name, ())
+
+    def write_predicate(self, statement: Predicate) -> None:
+        axes = self.present(self.block.value_axes[statement.name])
+        self.need(self.block.value_axes[statement.name])
+        parts = [f"({self.affine(condition, axes)} >= 0)" for condition in statement.conditions]
+        self.assign(statement.name, " & ".join(parts))
+        self.values[statement.name] = _Tile(statement.name, axes, "bool")
 
     def write_load(self, statement: Load) -> None:
         pointer, mask, axes = self.pointer(statement.tensor, statement.view)
@@ -586,30 +635,41 @@ class _Function:
         self.assign(name, f"{name} + {text}" if accumulator.monoid == "sum" else f"tl.maximum({name}, {text})")
 
     def step_softmax(self, accumulator: Accumulate) -> None:
-        """Scores in units of log 2: exp2 is what the device has."""
+        """The shift is in units of log 2: exp2 is what the device has. Scores get there in the one FMA that shifts them."""
         loop = self.block.loop
         assert loop is not None
         shift, total = accumulator.names[:2]
-        tile = self.floating(accumulator.operands[0])
+        operand, unit = self.scaled.get(accumulator.operands[0], (accumulator.operands[0], 1.0))
+        unit *= _LOG2E
+        tile = self.floating(operand)
         axes = tile.axes
-        conditions: list[tuple[str, tuple[str, ...]]] = []
+        edges, conditions = self.edges(accumulator), list[tuple[str, tuple[str, ...]]]()
+        if accumulator.keep is not None:
+            axes = self.union(axes, self.present(self.block.value_axes[accumulator.keep]))
+        scores = self.expand(tile.text, tile.axes, axes)
+        if edges:  # most tiles are kept whole
+            self.assign(f"{shift}_scores", scores)
+            scores = f"{shift}_scores"
+            self.line(f"if {' or '.join(edges)}:")
+            self.depth += 1
         if loop in axes and self.ragged(loop):
             conditions.append((f"{loop}_in", (loop,)))
         if accumulator.keep is not None:
+            if accumulator.keep in self.kept:
+                self.write_predicate(self.kept[accumulator.keep])
             keep = self.values[accumulator.keep]
             conditions.append((keep.text, keep.axes))
-            axes = self.union(axes, keep.axes)
-        scaled = f"{self.expand(tile.text, tile.axes, axes)} * {_LOG2E}"
         if conditions:
-            scaled = f"tl.where({' & '.join(self.expand(t, a, axes) for t, a in conditions)}, {scaled}, {_MINUS_INFINITY})"
-        scores = f"{shift}_scores"
-        self.assign(scores, scaled)
+            kept = " & ".join(self.expand(t, a, axes) for t, a in conditions)
+            self.assign(f"{shift}_scores", f"tl.where({kept}, {scores}, {_MINUS_INFINITY})")
+            scores = f"{shift}_scores"
+        self.depth -= bool(edges)
         rest = tuple(axis for axis in axes if axis != loop)
         reduced = f"tl.max({scores}, axis={axes.index(loop)})" if loop in axes else scores
-        self.assign(f"{shift}_new", f"tl.maximum({shift}, {reduced})")
+        self.assign(f"{shift}_new", f"tl.maximum({shift}, {reduced} * {unit!r})")
         self.assign(f"{shift}_used", f"tl.where({shift}_new == {_MINUS_INFINITY}, 0.0, {shift}_new)")
         weights = f"{shift}_weights"
-        self.assign(weights, f"tl.exp2({scores} - {self.expand(f'{shift}_used', rest, axes)})")
+        self.assign(weights, f"tl.exp2({scores} * {unit!r} - {self.expand(f'{shift}_used', rest, axes)})")
         self.assign(f"{shift}_scale", f"tl.exp2({shift} - {shift}_used)")
         added = f"tl.sum({weights}, axis={axes.index(loop)})" if loop in axes else weights
         self.assign(total, f"{total} * {shift}_scale + {added}")
@@ -620,6 +680,31 @@ class _Function:
             probability = _Tile(weights, axes, "float", frozenset(axes))
             self.assign(name, self.dot_tiles(probability, DataType.FLOAT, self.values[right], self.storage[right], loop, name)[0])
         self.assign(shift, f"{shift}_new")
+
+    def edges(self, accumulator: Accumulate) -> list[str]:
+        """Of a loop of matrix products: the tests of which one holds where part of a tile does not count.
+
+        Nothing where there are no such tiles, or where it cannot be told from their positions.
+        """
+        loop = self.block.loop
+        assert loop is not None
+        if not self.has_matrix_product() or loop not in self.present(self.block.value_axes[accumulator.operands[0]]):
+            return []
+        found = [f"{loop}_start + {self.tiles[loop]} > {self.size(self.block.sizes[loop])}"] if self.ragged(loop) else []
+        if accumulator.keep is None:
+            return found
+        keep, bounds = self.block.defined[accumulator.keep], self.bounds()
+        if not isinstance(keep, Predicate) or len(bounds) < len(keep.conditions):
+            return []
+        for condition, sign, others in bounds:
+            least = "" if condition.constant == 0 else self.size(condition.constant)
+            for axis, coefficient in sorted([*((i.axis or "", c) for i, c in others), (loop, sign)], key=lambda term: -term[1]):
+                edge = f"{axis}_start" if coefficient > 0 or self.tiles[axis] == 1 else f"({axis}_start + {self.tiles[axis] - 1})"
+                part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
+                sign_text = "-" if coefficient < 0 else "+" if least else ""
+                least = f"{least} {sign_text} {part}".strip()
+            found.append(f"{least} < 0")
+        return found
 
     def step_welford(self, accumulator: Accumulate, tile: _Tile) -> None:
         loop = self.block.loop
@@ -728,9 +813,16 @@ class _Function:
                 if phases[statement.value] in own and phase != "fixed":
                     self.write_store(statement)
                 continue
-            due = not isinstance(statement, Accumulate) and statement.name in wanted and phases[statement.name] in own
+            early = phase == "fixed" and self.is_early(statement)
+            due = not isinstance(statement, Accumulate) and (statement.name in wanted or early) and phases[statement.name] in own
             if due and not set(statement_names(statement)) <= set(self.values):
                 self.write_value(statement)
+
+    def is_early(self, statement: Statement) -> bool:
+        """Whether a load that only the end needs stands before the loop, which hides its latency: a few entries a thread."""
+        if not isinstance(statement, Load) or self.role != "whole" or self.block.loop is None:
+            return False
+        return len(self.present(self.block.value_axes[statement.name])) <= 1
 
     def write_grid(self) -> None:
         """Which tiles this block has; the last grid axes run fastest, in groups where the schedule says so."""

@@ -66,6 +66,9 @@ _GROUPS = (1, 8)
 _MOST_VALUES = 1 << 15
 """Entries of the largest tile that is worth a trial: beyond them registers spill whatever the number of warps."""
 
+_LEAST_PIPELINED = 1 << 10
+"""Bytes of a tile from which its loads go through the pipeline: each thread has four or more."""
+
 _LARGE_RESULT = 1 << 13
 """Entries of a product of tiles from which it has work for more than eight warps."""
 
@@ -105,8 +108,9 @@ _START = 0.5
 """Latencies that a kernel takes besides its launch."""
 _SECOND = 2.5
 """Latencies of the launch that combines the parts of a split."""
-_SHARES_OF_PEAK = (0.45, 0.3, 0.2)
-"""Of the matrix units, for products of tiles with at least 64 rows, at least 32, and fewer."""
+_SHARES_OF_PEAK = (0.6, 0.45, 0.3, 0.2)
+"""Of the matrix units: products that are all a loop does and have many results, at least 64 rows, at least 32, and fewer."""
+_MANY_RESULTS = 1 << 14
 _STREAM = 0.94
 """Share of main memory's bandwidth that a kernel of many blocks reaches."""
 _BUSY_WARPS = 1.5
@@ -225,6 +229,18 @@ class _Model:
         )
 
     @cached_property
+    def last_key(self) -> tuple[str, int] | None:
+        """Where position p along a grid axis accumulates the loop's entries up to p + n only, as causal attention does: both."""
+        keeps = {a.keep for a in self.block.accumulators}
+        keep = self.block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
+        for condition in keep.conditions if isinstance(keep, Predicate) else ():
+            signs = {index.axis: sign for index, sign in condition.terms if index.plain}
+            axis = next((axis for axis in signs if axis in self.block.grid), None)
+            if axis and len(condition.terms) == 2 and signs == {axis: 1, self.block.loop: -1}:
+                return axis, _number(condition.constant, self.bound)
+        return None
+
+    @cached_property
     def state_bytes(self) -> int:
         """Bytes of what the accumulators hold at the end, over all tiles."""
         names = [name for a in self.block.accumulators for name in a.names]
@@ -244,6 +260,11 @@ class _Model:
                 first, second = (block.value_axes[x] for x in s.operands)
                 found.append((first, second, block.loop, self.storage[s.operands[1]], "loop"))
         return found
+
+    @cached_property
+    def attends(self) -> bool:
+        """Whether a product takes what another computes, weights of values."""
+        return any(len(accumulator.operands) == 2 for accumulator in self.block.accumulators)
 
     @cached_property
     def _chain(self) -> int:
@@ -369,15 +390,16 @@ class _Model:
         step: _Floats | float = 0.0
         if self.block.loop is not None:
             busy = np.minimum(1.0, together * warps / _BUSY_WARPS)
+            repeated = np.maximum(1.0, warps * _MATRIX / tilings.weighted_rows[at])
             step = _longest(
                 loop_moved * together / unit_bytes,
-                np.where(is_large, loop.large_products[at], loop.products[at]) * together / busy,
-                loop.scalar[at] * together / busy,
+                np.where(is_large, loop.large_products[at], loop.products[at]) * together * repeated / busy,
+                loop.scalar[at] * together * repeated / busy,
                 np.where(loop_moved > 0, _LATENCY / hidden, 0.0),
                 np.full(len(at), _STEP),
                 self._chain * _DEPENDENT / together,
             )
-        time = waves * (iterations * step + once)
+        time = np.maximum(waves * tilings.visited[at], 1.0) * iterations * step + waves * once
         flying = np.minimum(programs, device.units * resident) * np.maximum(loop_moved * np.maximum(stages - 1, 1), other_moved)
         reached = np.minimum(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
         wasted = np.maximum(loop.moved, other.moved) / np.maximum(np.maximum(loop.payload, other.payload), 1.0)
@@ -393,7 +415,8 @@ class _Model:
         ahead = schedules.stages - 1
         if self.device.name in _ASYNCHRONOUS:
             ahead = np.where((schedules.warps >= _LARGE_PRODUCT_WARPS) & tilings.is_tall[at], schedules.stages, ahead)
-        return np.asarray(tilings.loaded[at] * np.maximum(ahead, 1) + tilings.held[at])
+        beside = tilings.beside[at] * (schedules.stages - 1)
+        return np.asarray(tilings.loaded[at] * np.maximum(ahead, 1) + tilings.held[at] + beside)
 
     def _resident(self, schedules: _Schedules) -> _Ints:
         """Blocks that a multiprocessor runs at once."""
@@ -449,12 +472,39 @@ class _Tilings:
         return np.ones(self.count, np.int64) if loop is None else np.asarray(-(-self.model.sizes[loop] // self.tiles[loop]))
 
     @cached_property
+    def visited(self) -> _Floats:
+        """The part of the loop's iterations that is run, over all blocks: a block skips the tiles of keys that it may not see."""
+        visited, bound = np.ones(self.count), self.model.last_key
+        if bound is None or self.model.block.loop is None:
+            return visited
+        (axis, after), loop = bound, self.model.block.loop
+        rows, keys, length = self.tiles[axis], self.tiles[loop], self.model.sizes[loop]
+        for size, step in {*zip(rows.tolist(), keys.tolist(), strict=True)}:
+            ends = np.clip(np.arange(size, self.model.sizes[axis] + size, size) + after, 0, length)
+            visited[(rows == size) & (keys == step)] = np.mean(-(-ends // step)) / -(-length // step)
+        return visited
+
+    @cached_property
     def rows_of_tiles(self) -> _Ints:
-        """Grid axes along which there is more than one tile."""
+        """Grid axes along which there is more than one tile, and tiles beside each other share something."""
         several = np.zeros(self.count, np.int64)
         for axis in self.model.block.grid:
-            several += self.model.sizes[axis] > self.tiles[axis]
+            if not self.model._is_batch(axis):
+                several += self.model.sizes[axis] > self.tiles[axis]
         return several
+
+    @cached_property
+    def weighted_rows(self) -> _Ints:
+        """Rows of weights, which warps share alone: what is more of them repeats the work.
+
+        Too few for the largest units count as many: there a product waits, it does not work.
+        """
+        rows = np.full(self.count, _FAR, np.int64)
+        for accumulator in self.model.block.accumulators:
+            if len(accumulator.operands) == 2:
+                own = self.entries(set(self.model.block.value_axes[accumulator.operands[0]]) - {self.model.block.loop})
+                rows = np.where(own >= _TALL, np.minimum(rows, own), rows)
+        return rows
 
     @cached_property
     def largest(self) -> _Ints:
@@ -475,27 +525,34 @@ class _Tilings:
                 state = state + self.entries(axes)
             else:
                 other = np.maximum(other, self.entries(axes))
+        for accumulator in block.accumulators:
+            if len(accumulator.operands) == 2:  # the weights beside the scores, in half as many bits
+                other = other + self.entries(block.value_axes[accumulator.operands[0]]) // 2
         return state + other
 
     @cached_property
-    def _operand_bytes(self) -> tuple[_Ints, _Ints]:
-        """Bytes of shared memory for operands of products: of those that the loop loads, one buffer, and of the others.
+    def _operand_bytes(self) -> tuple[_Ints, _Ints, _Ints]:
+        """Bytes of shared memory: of operands of products that the loop loads, one buffer, of other operands, of other loads.
 
-        Without products the pipeline holds what the loop loads all the same.
+        What the loop loads goes through the pipeline whether a product takes it or not.
         """
         model, block = self.model, self.model.block
         operands = {x for s in block.statements if isinstance(s, Dot) for x in (s.left, s.right)}
         operands |= {s.operands[1] for s in block.accumulators if len(s.operands) == 2}
         if not model.dots:
             operands |= {s.name for s in block.loads if block.phases[s.name] == "loop"}
-        loaded, held = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        loaded, held, beside = (np.zeros(self.count, np.int64) for _ in range(3))
+        for load in block.loads:
+            if load.name not in operands and block.phases[load.name] == "loop":
+                own = self.entries(block.value_axes[load.name]) * element_bytes(model.storage[load.name])
+                beside = beside + np.where(own >= _LEAST_PIPELINED, own, 0)
         for name in operands:
             own = self.entries(block.value_axes[name]) * element_bytes(model.storage[name])
             if isinstance(block.defined[name], Load) and block.phases[name] == "loop":
                 loaded = loaded + own
             else:
                 held = held + own
-        return loaded, held
+        return loaded, held, beside
 
     @property
     def loaded(self) -> _Ints:
@@ -504,6 +561,10 @@ class _Tilings:
     @property
     def held(self) -> _Ints:
         return self._operand_bytes[1]
+
+    @property
+    def beside(self) -> _Ints:
+        return self._operand_bytes[2]
 
     @cached_property
     def is_tall(self) -> _Bools:
@@ -566,9 +627,11 @@ class _Tilings:
             fits &= present == 2
         rows = np.minimum(*(self.entries([x for x in axes if x != over]) for axes in (left, right)))
         peak = device.peaks.get(kind, device.peaks[DataType.FLOAT]) * 1e6 / device.units
-        tall, middle, low = _SHARES_OF_PEAK
+        most, tall, middle, low = _SHARES_OF_PEAK
         few = np.where(rows >= 32, middle, low)
         many = np.where(rows >= _TALL, tall, few)
+        if over == self.model.block.loop and not self.model.attends:
+            many = np.where((rows >= _TALL) & (self.entries({*left, *right} - {over}) >= _MANY_RESULTS), most, many)
         return np.where(fits, flops / (peak * few), plain), np.where(fits, flops / (peak * many), plain)
 
 

@@ -145,9 +145,13 @@ class Cases:
 
 
 def boolean_variables(axiom: Axiom) -> set[str]:
-    """Term variables that stand where truth values are wanted."""
-    conditions = [t.inputs[0] for t in walk([axiom.left, axiom.right]) if t.op in ("Where", "Not")]
-    return {t.name for t in conditions if t.is_var}
+    """Term variables that stand where truth values are wanted, or what they are expanded to does."""
+    found = set()
+    for term in walk([axiom.left, axiom.right]):
+        for operand in term.inputs if term.op == "And" else term.inputs[:1] if term.op in ("Where", "Not") else ():
+            wanted = operand.inputs[0] if operand.op == "Expand" else operand
+            found |= {wanted.name} if wanted.is_var else set()
+    return found
 
 
 def open_attributes(axiom: Axiom) -> dict[str, tuple[str, bool]]:
@@ -220,7 +224,7 @@ def _choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
 def _output(op: str, attrs: Any, out: int, operands: tuple[TensorType, ...], literal: tuple[bool, ...]) -> TensorType | None:
     try:
         return infer_output(op, attrs, out, operands, literal)
-    except (ValueError, Undecided, IndexError, TypeError):  # also an attribute that is not of its kind
+    except (ValueError, Undecided, IndexError, TypeError, AttributeError):  # also an attribute that is not of its kind
         return None
 
 

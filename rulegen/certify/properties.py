@@ -167,7 +167,9 @@ class _Symbolic:
         if any(0 in type_.shape for type_ in types.values()):  # a slice that takes nothing: there is no entry to compare
             return Answer(Verdict.PROVED)
         undecided = Answer(Verdict.PROVED)
+        hiding_nothing = {c.terms()[0].name for c in about if c.predicate == "all_true"}
         for masks in _masks(case):
+            masks |= {name: np.ones_like(masks[name]) for name in hiding_nothing}
             answer = self._compare(left, right, about, case, masks)
             if answer.verdict == Verdict.REFUTED:
                 return answer

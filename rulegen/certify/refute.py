@@ -86,7 +86,7 @@ def random_input(field: FiniteField, generator: np.random.Generator, type_: Tens
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    """Inputs for which conditions on the entries of variables hold: a half of an axis that is repeated, a causal mask."""
+    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is causal or all true."""
     arranged = dict(inputs)
     for condition in conditions:
         about = condition.arguments[0]
@@ -98,6 +98,8 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
             arranged[about.name] = np.concatenate([half, half], axis)
         if condition.predicate == "causal":
             arranged[about.name] = causal_mask(arranged[about.name].shape)
+        if condition.predicate == "all_true":
+            arranged[about.name] = np.ones_like(arranged[about.name])
     return arranged
 
 

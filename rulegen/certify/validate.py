@@ -22,7 +22,7 @@ from mugraph.domains.symbolic import Symbolic
 from mugraph.interp import evaluate, infer_types
 from mugraph.node import AttrValue, AttrVar, Term, substitute, var, walk
 from mugraph.shape import DataType, TensorType, concrete
-from rulegen.certify.cases import Typing, open_attributes
+from rulegen.certify.cases import Typing, boolean_variables, open_attributes
 from rulegen.certify.refute import causal_mask, random_input, same_residues
 from rules_db.axioms import Axiom
 from rules_db.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
@@ -69,8 +69,7 @@ class _Sampler:
     def __init__(self, axiom: Axiom, generator: np.random.Generator) -> None:
         self.axiom, self.generator, self.kinds = axiom, generator, open_attributes(axiom)
         sides = list(walk([axiom.left, axiom.right]))
-        conditions = [t.inputs[0] for t in sides if t.op in ("Where", "Not")]
-        self.booleans = {t.name for t in conditions if t.is_var}
+        self.booleans = boolean_variables(axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
         self.images = _Images(self) if any(t.op in _SPATIAL for t in sides) else None
@@ -332,7 +331,7 @@ class _Images:
 
 
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random numbers, positive, repeated or the mask of causal attention where the property speaks of that, and truth values."""
+    """Random numbers, positive, repeated or a mask where the property speaks of that, and truth values."""
     cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
     bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - ENTRY_PREDICATES}
     inputs = {}
@@ -348,6 +347,8 @@ def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.ran
             values = np.ceil(3 * values).astype(np.int64)
         if ("causal", name) in cited and len(shape) >= 2:
             values = causal_mask(shape)
+        if ("all_true", name) in cited:
+            values = np.ones(shape)
         inputs[name] = values > 0 if type_.dtype == DataType.BOOL else values
     return inputs
 
