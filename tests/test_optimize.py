@@ -476,3 +476,25 @@ def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
     assert "IsNaN" not in _ops(tmp_path / "True.onnx") and "IsNaN" in _ops(tmp_path / "False.onnx")
     assert any("--no-assume-attended" in note for note in results[True].notes)
     assert not any("--no-assume-attended" in note for note in results[False].notes)
+
+
+def test_what_the_runtime_is_expected_to_fuse_is_written_out(tmp_path: Path) -> None:
+    """onnxruntime joins product and bias before it sees the GELU behind them; the price was that of the fused operator."""
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        dense (float[2,8,32] x) => (float[2,8,48] y) {
+            a = Relu(x)
+            twice = Relu(a)
+            product = MatMul(twice, W)
+            sum = Add(product, b)
+            y = Gelu(sum)
+        }""")
+    generator = np.random.default_rng(0)
+    arrays = {"W": generator.standard_normal((32, 48)), "b": generator.standard_normal(48)}
+    model.graph.initializer.extend(numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    out = tmp_path / "o.onnx"
+    assert optimize(tmp_path / "m.onnx", out, device="h200", deterministic=True, kernels=False).improved
+    assert _ops(out) == ["Relu", "MatMul", "BiasGelu"]
+    x = generator.standard_normal((2, 8, 32)).astype(np.float32)
+    np.testing.assert_allclose(_run(out, {"x": x})[0], _run(tmp_path / "m.onnx", {"x": x})[0], rtol=1e-4, atol=1e-4)
