@@ -518,6 +518,13 @@ def test_ill_typed(term: str, types: str) -> None:
         inferred(term, types)
 
 
+@pytest.mark.parametrize("length", [0, -1, 2.0])
+def test_positions_are_counted_by_a_whole_number(length: object) -> None:
+    """Attributes that properties leave open are tried with numbers of every kind."""
+    with pytest.raises(ShapeError, match="positions"):
+        get_operator("Positions").types({"length": length}, [])
+
+
 @pytest.mark.parametrize(
     ("term", "types", "expected"),
     [

@@ -13,7 +13,7 @@ import numpy as np
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import AttrMap, OnnxForm, Operator, integers, register
-from mugraph.shape import DataType, Dim, ShapeError, TensorType
+from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 
@@ -84,7 +84,7 @@ _register(
 
 def _infer_positions(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     length = attrs["length"]
-    if isinstance(length, int) and length < 1:
+    if not isinstance(length, int | SymDim) or (isinstance(length, int) and length < 1):
         raise ShapeError(f"{length} positions")
     return (TensorType(DataType.INT64, (1, length)),)
 
