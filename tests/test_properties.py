@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mugraph.domains.symbolic import Poly, Symbolic
+from mugraph.shape import DataType, TensorType
 from rulegen.certify import properties
 from rulegen.certify import validate as validation
 from rulegen.certify.cases import enumerate_cases, open_attributes, shape_of
@@ -268,3 +270,11 @@ def test_a_changed_property_is_examined_again(tmp_path: Path) -> None:
     report = properties_report({"a": changed}, samples=20, limit=6, folder=tmp_path, as_a_set=False)
     assert not report.passed and report.properties[0].refuted
     assert report.to_json()["properties"][0]["symbolic"]["verdict"] == "refuted"
+
+
+def test_a_bounded_scalar_can_be_written() -> None:
+    """A model that Z3 finds is written into the inputs, entry by entry."""
+    (axiom,) = parse_axioms("a: Mul(x, Reciprocal(x)) = Div(x, x) when positive(x)", "test")
+    drawn = validation.real_inputs(axiom, {"x": TensorType(DataType.FLOAT, ())}, np.random.default_rng(0))
+    drawn["x"][()] = 2.0
+    assert drawn["x"] == 2.0

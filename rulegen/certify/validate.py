@@ -349,7 +349,7 @@ def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.ran
             values = causal_mask(shape)
         if ("all_true", name) in cited:
             values = np.ones(shape)
-        inputs[name] = values > 0 if type_.dtype == DataType.BOOL else values
+        inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
     return inputs
 
 
