@@ -15,7 +15,7 @@ import onnx
 import onnxruntime as ort
 
 from mugraph.shape import DataType, ShapeError, TensorType, Undecided
-from rewriter.cost.signature import Signature, empty_model, node_model, random_array
+from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime_env import new_session
 
 __all__ = ["copies_of", "empty_microseconds", "fastest", "time_on_cpu"]
@@ -40,13 +40,7 @@ def time_on_cpu(signature: Signature, opset: int, empty: float) -> float | None:
         copies = copies_of(signature)
     except (ShapeError, Undecided):
         return None
-    model = node_model(signature, opset, copies)
-    if model is None:
-        return None
-    try:
-        return max(_microseconds(model) - empty, 0.0) / copies
-    except Exception:  # onnxruntime raises many types where a kernel is missing or refuses these values
-        return None
+    return time_of_copies(signature, opset, copies, _microseconds, empty)
 
 
 def empty_microseconds() -> float:

@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from mugraph.ops.kernel import DOMAIN as KERNEL_DOMAIN
 from mugraph.shape import DataType, TensorType
-from rewriter.cost.signature import Signature, empty_model, node_model, random_array
+from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime import register
 
 __all__ = ["copies_of", "replay_microseconds", "time_on_cuda"]
@@ -39,14 +39,7 @@ def time_on_cuda(signature: Signature, opset: int, empty: float) -> float | None
     Args:
         empty: the time of :func:`empty_model`, which is subtracted.
     """
-    copies = copies_of(signature)
-    model = node_model(signature, opset, copies)
-    if model is None:
-        return None
-    try:
-        return max(replay_microseconds(model) - empty, 0.0) / copies
-    except Exception:  # onnxruntime raises many types where a kernel is missing or cannot be captured
-        return None
+    return time_of_copies(signature, opset, copies_of(signature), replay_microseconds, empty)
 
 
 def empty_microseconds() -> float:

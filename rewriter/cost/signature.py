@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from mugraph.onnx_emit import OVERLOADS_FROM_IR
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.shape import DataType, TensorType, Undecided, concrete
 
-__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "written"]
+__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "time_of_copies", "written"]
 
 _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
 _MEAN = 0.5
@@ -84,6 +84,24 @@ class Signature:
 def bytes_of(type_: TensorType) -> int:
     """Size of a concrete tensor."""
     return math.ceil(type_.size() * type_.dtype.itemsize)
+
+
+def time_of_copies(
+    signature: Signature, opset: int, copies: int, microseconds: Callable[[onnx.ModelProto], float], empty: float
+) -> float | None:
+    """Microseconds of a node within a model of so many copies, or ``None`` where the provider cannot run it by itself.
+
+    Args:
+        microseconds: the time of a run of a model.
+        empty: the time of :func:`empty_model`, which is subtracted.
+    """
+    model = node_model(signature, opset, copies)
+    if model is None:
+        return None
+    try:
+        return max(microseconds(model) - empty, 0.0) / copies
+    except Exception:  # onnxruntime raises many types where a kernel is missing, refuses these values or cannot be captured
+        return None
 
 
 def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelProto | None:

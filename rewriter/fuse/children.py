@@ -24,7 +24,7 @@ from mugraph.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, sa
 from rewriter.fuse.families import NotFusable
 from rewriter.fuse.kernels import Builder
 from rewriter.fuse.lower import Form
-from rewriter.fuse.region import Region, propose
+from rewriter.fuse.region import PRODUCTS, Region, propose
 from rewriter.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rules_db.interpreted import kernel_of_rule, kernel_rule
 from rules_db.rule import Rule
@@ -38,7 +38,6 @@ _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, Data
 """Element types that kernels read and write."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
 @dataclass(slots=True)
@@ -156,8 +155,8 @@ def joins(direction: Direction) -> bool:
         len(roots) > 1
         and len(whole) == 1
         and all(root.op == "Split" for root in roots)
-        and next(iter(whole))[0].op in _PRODUCTS
-        and all(root.op in _PRODUCTS for root in direction.pattern)
+        and next(iter(whole))[0].op in PRODUCTS
+        and all(root.op in PRODUCTS for root in direction.pattern)
     )
 
 
@@ -180,7 +179,7 @@ def proposals(
     covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
     found = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
     present = frozenset(type_.dtype for type_ in found if type_ is not None) & _ELEMENTS
-    for rule in list(stored):
+    for rule in stored:
         for direction, matches in _made_for(search, graph, rule, present):
             if not is_proved(rule):
                 break
@@ -251,7 +250,7 @@ def _forms(region: Region) -> Sequence[Form]:
     """The forms of a kernel that differ for a region."""
     ops = {part.op for part in walk(region.terms)}
     has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
-    has_product = any(op in ("MatMul", "Gemm") for op in ops)
+    has_product = not ops.isdisjoint(PRODUCTS)
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
 
 

@@ -24,11 +24,11 @@ from mugraph.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from rewriter.fuse.lower import MOVEMENTS, REDUCTIONS, is_elementwise
 from rewriter.match import resolve
 
-__all__ = ["Region", "propose"]
+__all__ = ["PRODUCTS", "Region", "propose"]
 
 _LAST = (-1,)
 _ROWS = frozenset({"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"})
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+PRODUCTS = frozenset({"MatMul", "Gemm"})
 _MOST_NODES = 60
 """Of a region."""
 _MOST_RESULTS = 3
@@ -115,7 +115,7 @@ class _Growth:
             return "row" if attrs["axes"] == _LAST else "other"
         if node.op in _ROWS:
             return "row" if attrs.get("axis", -1) == -1 else "other"
-        if node.op in _PRODUCTS:
+        if node.op in PRODUCTS:
             return "product"
         record = get_operator(node.op)
         if record.decompose is None:
@@ -125,10 +125,10 @@ class _Growth:
             inner = {part.op for root in record.decompose({**record.defaults, **attrs}, operands) for part in walk([root])}
         except (ShapeError, Undecided, ValueError):
             return "other"
-        known = MOVEMENTS | set(REDUCTIONS) | _ROWS | _PRODUCTS | {"Var", "Const", "CausalMask"}
+        known = MOVEMENTS | set(REDUCTIONS) | _ROWS | PRODUCTS | {"Var", "Const", "CausalMask"}
         if any(op not in known and not is_elementwise(op) for op in inner):
             return "other"
-        if inner & _PRODUCTS:
+        if inner & PRODUCTS:
             return "attention" if "Softmax" in inner else "product"
         return "row" if inner & (set(REDUCTIONS) | _ROWS) else "pointwise"
 
