@@ -27,7 +27,7 @@ test: lint
 
 rules: $(STAMP)
 	$(BIN)/rulegen ship
-	$(BIN)/python -m tools.spellings --out build/spellings
+	$(BIN)/python -m tools.ship.spellings --out build/spellings
 	$(BIN)/rulegen mine build/spellings/*.onnx --out rules_db/shipped/spelling.rules
 
 zoo: $(STAMP)

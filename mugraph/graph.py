@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from immutables import Map
 
-from mugraph.node import Attrs, attr_symbols
 from mugraph.ops import get_operator
-from mugraph.shape import TensorType
+from mugraph.terms.shape import TensorType
+from mugraph.terms.term import Attrs, attr_symbols
 
 __all__ = ["OPAQUE", "Constant", "CycleError", "Definition", "Graph", "Node", "Tables"]
 

@@ -1,12 +1,12 @@
 """Rewriting ONNX models: matching, search, costs, acceptance and emission.
 
-The documented entry point is :func:`rewriter.optimize`::
+The documented entry point is :func:`rewriter.run.optimize`::
 
     from rewriter import optimize
     outcome = optimize("model.onnx", "model.superopt.onnx", shapes={"input_ids": (1, 128)})
     print(outcome.improved, outcome.latency)
 """
 
-from rewriter.optimize import Outcome, optimize
+from rewriter.run.optimize import Outcome, optimize
 
 __all__ = ["Outcome", "optimize"]

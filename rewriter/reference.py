@@ -12,10 +12,10 @@ import onnx
 
 from mugraph.domains import Real, Unsupported
 from mugraph.graph import Graph, Node
-from mugraph.node import bind_attrs
-from mugraph.onnx_io import Model
+from mugraph.onnx import Model
 from mugraph.ops import get_operator
-from mugraph.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, symbol
+from mugraph.terms.term import bind_attrs
 from rewriter.runtime_env import new_session
 
 __all__ = [

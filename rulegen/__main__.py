@@ -1,5 +1,5 @@
 """``python -m rulegen`` is the command ``rulegen``."""
 
-from rulegen.cli import main
+from rulegen.cli.main import main
 
 main()

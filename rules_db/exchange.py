@@ -1,6 +1,6 @@
 """The text form of rules: files of readable blocks that round-trip byte for byte.
 
-The grammar of a block stands in :mod:`rules_db.rule`. Blocks are separated by empty lines; ``#`` starts a comment line. The
+The grammar of a block stands in :mod:`rules_db.trust.rule`. Blocks are separated by empty lines; ``#`` starts a comment line. The
 identity in the header is verified against the content, so that a hand-edited rule cannot pass for the old one. A rule whose
 target is a graph-defined kernel has its μGraph in a line of its own, as JSON; the target names it by its digest.
 """
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
-from mugraph.block import InvalidBlock
-from mugraph.block_text import kernel_from_json, kernel_to_json
-from mugraph.node import AttrValue, Term, open_names, walk
+from mugraph.blocks.block import InvalidBlock
+from mugraph.blocks.operator import intern_kernel, kernel_of
+from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from mugraph.ops import get_operator
-from mugraph.ops.kernel import intern_kernel, kernel_of
-from mugraph.shape import TensorType
-from mugraph.text import Parser, TextError, format_term, format_value
-from rules_db.certificate import BoundedTests, Certificate, Instance, Interpretation
-from rules_db.condition import Condition, parse_condition
-from rules_db.rule import FloatClass, Rule, Side
+from mugraph.terms.shape import TensorType
+from mugraph.terms.term import AttrValue, Term, open_names, walk
+from mugraph.terms.text import Parser, TextError, format_term, format_value
+from rules_db.trust.certificate import BoundedTests, Certificate, Instance, Interpretation
+from rules_db.trust.condition import Condition, parse_condition
+from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = ["RuleTextError", "format_rule", "format_rules", "parse_rule", "parse_rules", "read_rules", "read_text", "split_rules"]
 
@@ -217,7 +217,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
 
 
 def parse_rules(text: str, file: str = "<text>") -> list[Rule]:
-    """Reads the text of a file. Nothing is certified here: :func:`rules_db.check.check` does that.
+    """Reads the text of a file. Nothing is certified here: :func:`rules_db.trust.check.check` does that.
 
     Raises:
         RuleTextError: with file and line of the first block that cannot be read.

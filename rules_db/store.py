@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from rules_db.axioms import load_axioms
-from rules_db.check import check
 from rules_db.exchange import RuleTextError, format_rule, parse_rule, read_rules, read_text, split_rules
-from rules_db.rule import FloatClass, Rule
+from rules_db.trust.check import check
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -403,7 +403,7 @@ def _shipped_digest(entries: Iterable[Entry]) -> str:
     content = hashlib.blake2b(f"schema {SCHEMA_VERSION}".encode(), digest_size=8)
     for entry in entries:
         content.update(entry.text.encode())
-    for file in [*_files("axioms", ".axioms"), *_files("", ".py")]:
+    for file in [*_files("axioms", ".axioms"), *_files("", ".py"), *_files("trust", ".py")]:
         content.update(file.read_bytes())
     return content.hexdigest()
 

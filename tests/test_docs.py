@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from rewriter.cli import main
+from rewriter.cli.main import main
 from rules_db.exchange import format_rule
 from rules_db.store import shipped_rules
 

@@ -19,18 +19,18 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
-from mugraph.interp import evaluate, infer_types
-from mugraph.node import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
-from mugraph.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
-from rulegen.audit import try_out
-from rulegen.certify import Prover
-from rulegen.certify.cases import enumerate_cases
-from rulegen.certify.refute import arrange, assignments, specialise
-from rules_db.axioms import Axiom
-from rules_db.certificate import Certificate, Instance
-from rules_db.check import check
-from rules_db.condition import RANGE_PREDICATES, Condition
-from rules_db.rule import FloatClass, Rule, Side
+from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
+from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
+from rulegen.properties.cases import enumerate_cases
+from rulegen.prove import Prover
+from rulegen.prove.refute import arrange, assignments, specialise
+from rulegen.share.audit import try_out
+from rules_db.trust.certificate import Certificate, Instance
+from rules_db.trust.check import check
+from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.properties import Axiom
+from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = ["Mutant", "Outcome", "Tally", "attack", "corpus", "examine", "mutants"]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["FLOATS", "INTEGERS", "Array", "Domain", "Unsupported", "exact"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS, Unsupported, exact
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["SAFE_PRIMES", "FieldArray", "FiniteField", "ZeroDivision"]
 

@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["Range", "RangeDomain", "unrepeated"]
 

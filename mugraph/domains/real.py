@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS, Unsupported
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["Real"]
 

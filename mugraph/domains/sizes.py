@@ -2,7 +2,7 @@
 
 An exporter computes the operand of a Reshape from Shape, Gather, Concat, sums and products. In this domain the same
 operators give its entries as polynomials over the model's dimension symbols. Arrays are NumPy's, of integers, booleans
-and :class:`mugraph.shape.SymDim`; of a tensor of which only the shape counts there is :class:`Shaped`.
+and :class:`mugraph.terms.shape.SymDim`; of a tensor of which only the shape counts there is :class:`Shaped`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Unsupported
-from mugraph.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, same_dim, smaller
+from mugraph.terms.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, same_dim, smaller
 
 __all__ = ["Shaped", "Sizes"]
 

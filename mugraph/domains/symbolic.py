@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS, Unsupported, exact
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["Atom", "Poly", "Symbolic"]
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
-from mugraph.node import AttrValue, Term, const
 from mugraph.ops.base import (
     AttrMap,
     ForeignNode,
@@ -31,7 +30,8 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, expect_shape, operands
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
+from mugraph.terms.term import AttrValue, Term, const
 
 INDICES = (DataType.INT32, DataType.INT64)
 NATIVE = frozenset({DataType.FLOAT, DataType.FLOAT16})

@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 
 from mugraph.domains.base import FLOATS, Array, Domain
-from mugraph.node import Attrs, AttrValue, Term
 from mugraph.ops.support import providers_of
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, broadcast, concrete
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, broadcast, concrete
+from mugraph.terms.term import Attrs, AttrValue, Term
 
 __all__ = [
     "REGISTRY",

@@ -12,7 +12,6 @@ from typing import Any
 
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.domains.range import RangeDomain
-from mugraph.node import Attrs, AttrValue, Term, make, make_attrs, var, walk
 from mugraph.ops.base import (
     REGISTRY,
     AttrMap,
@@ -27,7 +26,8 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.ops.normalization import under_rows
-from mugraph.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_shape
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_shape
+from mugraph.terms.term import Attrs, AttrValue, Term, make, make_attrs, var, walk
 
 __all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "applied", "contract", "define", "expect_shape", "operands", "plain_inputs"]
 
@@ -104,7 +104,7 @@ def define(
         return typed(make_attrs(attrs), tuple(inputs))
 
     def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        from mugraph.interp import evaluate as evaluate_terms  # it imports this package
+        from mugraph.ops.interp import evaluate as evaluate_terms  # it imports this package
 
         types = _types(domain, inputs, ranks(attrs, len(inputs)) if ranks else [0] * len(inputs), attrs)
         aligned = list(inputs)
@@ -144,7 +144,7 @@ def define(
 
 def _known(roots: Sequence[Term], inputs: Sequence[TensorType]) -> dict[Term, TensorType]:
     """Types of every term of a decomposition."""
-    from mugraph.interp import infer_types  # it imports this package
+    from mugraph.ops.interp import infer_types  # it imports this package
 
     return infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(inputs)})
 

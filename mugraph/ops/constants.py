@@ -13,7 +13,7 @@ import numpy as np
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import AttrMap, OnnxForm, Operator, integers, register
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mugraph.node import Term, const
 from mugraph.ops.base import (
     AttrMap,
     Decompose,
@@ -28,7 +27,8 @@ from mugraph.ops.base import (
 )
 from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, applied, contract, define, expect_shape, operands, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
-from mugraph.shape import DataType, ShapeError, TensorType, normalize_axis
+from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
+from mugraph.terms.term import Term, const
 
 FLOAT, HALF, DOUBLE = DataType.FLOAT, DataType.FLOAT16, DataType.DOUBLE
 WIDE = NARROW | {DOUBLE}

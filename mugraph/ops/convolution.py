@@ -31,7 +31,7 @@ from mugraph.ops.base import (
 )
 from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
-from mugraph.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
+from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
 
 Integers = tuple[int, ...]
 

@@ -29,7 +29,7 @@ from mugraph.ops.base import (
     static_operand,
     type_of,
 )
-from mugraph.shape import DataType, ShapeError, TensorType, broadcast, same_shape
+from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast, same_shape
 
 Scalar = Callable[..., Array]
 

@@ -25,7 +25,7 @@ from mugraph.ops.base import (
     static_operand,
     type_of,
 )
-from mugraph.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
 
 # Gather
 

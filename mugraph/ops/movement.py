@@ -34,7 +34,7 @@ from mugraph.ops.base import (
     static_operand,
     type_of,
 )
-from mugraph.shape import (
+from mugraph.terms.shape import (
     Dim,
     Shape,
     ShapeError,

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.node import Term
 from mugraph.ops.base import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, floating
 from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, operands, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
-from mugraph.shape import DataType, Dim, ShapeError, TensorType
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
+from mugraph.terms.term import Term
 
 __all__ = ["CHANNELS_FIRST", "CHANNELS_LAST"]
 

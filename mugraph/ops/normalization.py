@@ -28,7 +28,7 @@ from mugraph.ops.base import (
     single_output,
     type_of,
 )
-from mugraph.shape import ShapeError, TensorType, Undecided, normalize_axis, same_shape
+from mugraph.terms.shape import ShapeError, TensorType, Undecided, normalize_axis, same_shape
 
 # Layer and RMS normalisation
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
 from mugraph.ops.base import AttrMap, ForeignNode, OnnxForm, Operator, Reading, known_attributes, register, same_dtype
-from mugraph.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
+from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
 
 
 def _infer_matmul(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

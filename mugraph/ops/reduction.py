@@ -25,7 +25,7 @@ from mugraph.ops.base import (
     static_operand,
     type_of,
 )
-from mugraph.shape import Dim, ShapeError, TensorType, normalize_axis, same_dim
+from mugraph.terms.shape import Dim, ShapeError, TensorType, normalize_axis, same_dim
 
 Reduce = Callable[[Domain, Array, tuple[int, ...], bool], Array]
 

@@ -1,4 +1,4 @@
-"""What onnxruntime's execution providers run, by operator and element type, as probed (``python -m tools.probe``)."""
+"""What onnxruntime's execution providers run, by operator and element type, as probed (``python -m tools.ship.probe``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["FILE", "providers_of"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from mugraph.shape import DataType, ShapeError, TensorType, Undecided
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime_env import new_session
 

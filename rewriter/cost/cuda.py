@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from mugraph.ops.kernel import DOMAIN as KERNEL_DOMAIN
-from mugraph.shape import DataType, TensorType
+from mugraph.blocks.operator import DOMAIN as KERNEL_DOMAIN
+from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime import register
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["DEVICES", "Device", "default_device", "get_device"]
 

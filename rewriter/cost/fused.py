@@ -18,16 +18,16 @@ import onnx
 import onnxruntime as ort
 
 from mugraph.domains.range import Range
-from mugraph.interp import infer_types
-from mugraph.node import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
 from mugraph.ops import NotUnderstood, get_operator
-from mugraph.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
 from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
-from rewriter.match import Direction, compile_rules
 from rewriter.runtime_env import PROVIDERS, digest, usable_providers
-from rules_db.condition import Condition, Facts
-from rules_db.rule import Rule, Side, dim_symbols
+from rewriter.search.match import Direction, compile_rules
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.rule import Rule, Side, dim_symbols
 
 __all__ = ["BOTH", "pattern_model", "runtime_directions"]
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.block import bound_sizes
+from mugraph.blocks.block import bound_sizes
+from mugraph.blocks.operator import kernel_of
 from mugraph.graph import Graph, Node
-from mugraph.node import bind_attrs
-from mugraph.ops.kernel import kernel_of
-from mugraph.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
@@ -103,7 +103,7 @@ class CostModel:
             return 0.0, True
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
-        if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels`)
+        if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             known = self.store.get(self._kernel_key(signature))
             return (self.estimate(graph, node), False) if known is None else (known, True)
         key = signature.key()
@@ -120,7 +120,7 @@ class CostModel:
         return self.estimate(graph, node), False
 
     def _kernel_key(self, signature: Signature) -> str:
-        from rewriter.triton.measure import kernel_key  # it imports this package
+        from rewriter.kernels.triton.measure import kernel_key  # it imports this package
 
         kernel = kernel_of(dict(signature.attrs)["digest"])
         shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}

@@ -9,7 +9,7 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refineme
 * Traffic reaches a share of the bandwidth, a transposition less. What a kernel only points into is not moved: a Gather moves
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
-* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.triton.schedules`).
+* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.kernels.triton.schedules`).
 * A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores, and
   causal attention does not compute those that its mask hides.
 """
@@ -20,12 +20,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from mugraph.block import bound_sizes
-from mugraph.interp import infer_types
-from mugraph.node import Attrs, AttrValue, Term, walk
+from mugraph.blocks.block import bound_sizes
+from mugraph.blocks.operator import kernel_of
 from mugraph.ops import get_operator
-from mugraph.ops.kernel import kernel_of
-from mugraph.shape import DataType, TensorType, Undecided
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, TensorType, Undecided
+from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.signature import bytes_of
 
@@ -102,7 +102,7 @@ def _seen_tiles(queries: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _kernel_microseconds(device: str, digest: str, sizes: tuple[tuple[str, int], ...]) -> float:
-    from rewriter.triton.schedules import ranked  # it imports this package
+    from rewriter.kernels.triton.schedules import ranked  # it imports this package
 
     return ranked(kernel_of(digest), get_device(device), dict(sizes), most=1)[0][0]
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from mugraph.node import AttrValue
-from mugraph.onnx_emit import OVERLOADS_FROM_IR
+from mugraph.onnx.emit import OVERLOADS_FROM_IR
 from mugraph.ops import NotUnderstood, get_operator
-from mugraph.shape import DataType, TensorType, Undecided, concrete
+from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
+from mugraph.terms.term import AttrValue
 
 __all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "time_of_copies", "written"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.shape import DataType
+from mugraph.terms.shape import DataType
 
 __all__ = ["DOMAIN", "FORMAT_VERSION", "OP_TYPE", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
-from mugraph.interp import infer_types
-from mugraph.node import Term, walk
-from mugraph.shape import Dim, SymDim, TensorType
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import Dim, SymDim, TensorType
+from mugraph.terms.term import Term, walk
 
 __all__ = ["Expression", "add", "apply", "atom", "divide", "expression_of", "is_part", "multiply", "summed"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mugraph.block import (
+from mugraph.blocks.block import (
     Accumulate,
     Block,
     Compute,
@@ -29,13 +29,13 @@ from mugraph.block import (
     Tensor,
     statement_operands,
 )
-from mugraph.interp import infer_types
-from mugraph.node import Term, make, var, walk
-from mugraph.shape import DataType, TensorType, symbol
-from mugraph.text import parse_term
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, TensorType, symbol
+from mugraph.terms.term import Term, make, var, walk
+from mugraph.terms.text import parse_term
 from rulegen.mugraphs.abstract import Expression, add, apply, atom, axis_of, divide, expression_of, is_part, multiply, summed
-from rules_db.interpreted import LEAST_TESTS, interpret, kernel_rule
-from rules_db.rule import Rule
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
+from rules_db.trust.rule import Rule
 
 __all__ = ["GOALS", "Found", "Goal", "search"]
 

@@ -30,26 +30,25 @@ import onnx.inliner
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.block import InvalidBlock, Kernel
-from mugraph.block_text import kernel_from_json, kernel_to_json, schedule_to_json
-from mugraph.node import Term
-from mugraph.onnx_function import function_of
-from mugraph.onnx_io import load
-from mugraph.ops.kernel import Program as Attached
-from mugraph.ops.kernel import attach, kernel_of
-from mugraph.shape import DataType, TensorType
-from mugraph.text import parse_term
+from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.operator import Program as Attached
+from mugraph.blocks.operator import attach, kernel_of
+from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
+from mugraph.onnx import load
+from mugraph.onnx.function import function_of
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term
+from mugraph.terms.text import parse_term
 from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.signature import Signature, bytes_of, node_model
-from rewriter.emit import attributes_of
-from rewriter.fuse.families import NotFusable
-from rewriter.fuse.kernels import Builder
-from rewriter.fuse.lower import Form
-from rewriter.fuse.region import propose
-from rewriter.reference import compare
-from rewriter.triton.compile import Architecture, Compiler
-from rewriter.triton.measure import (
+from rewriter.kernels.emit import attributes_of
+from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.lower import Form
+from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.measure import (
     COLD_BYTES,
     Trial,
     best_of,
@@ -58,7 +57,8 @@ from rewriter.triton.measure import (
     reference_of,
     trials,
 )
-from rewriter.triton.schedules import ranked
+from rewriter.kernels.triton.schedules import ranked
+from rewriter.reference import compare
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
 
 
 def _by_position(term: Term, order: Sequence[str]) -> Term:
-    from mugraph.node import substitute, var
+    from mugraph.terms.term import substitute, var
 
     return substitute(term, {name: var(f"x{i}") for i, name in enumerate(order)})
 

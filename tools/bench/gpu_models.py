@@ -39,11 +39,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.graph import Graph
-from mugraph.onnx_io import Model, load
+from mugraph.onnx import Model, load
 from mugraph.ops import get_operator
-from rewriter.accept import FLOORS, Timing, paired
 from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
+from rewriter.run.accept import FLOORS, Timing, paired
 from rewriter.runtime_env import environment
 from tools import zoo
 from tools.bench.gpu_runners import (

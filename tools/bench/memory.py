@@ -24,7 +24,7 @@ LIMIT = 300_000_000
 _CHILD = """
 import json, re, sys, time
 from pathlib import Path
-import mugraph.onnx_io as io
+import mugraph.onnx as io
 
 def peak():  # getrusage would count what the parent held before this process began
     return 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])

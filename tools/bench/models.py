@@ -36,9 +36,9 @@ import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.onnx_io import load
-from rewriter.accept import Acceptance, Timing, confirm
+from mugraph.onnx import load
 from rewriter.reference import Error, bind_sizes, random_inputs
+from rewriter.run.accept import Acceptance, Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
 from tools import zoo
 from tools.bench.peers import PEERS, PeerFailed
@@ -140,7 +140,7 @@ def superopt(arguments: Sequence[str], cache: Path, twice: bool) -> Tool:
 def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float]:
     """Runs the command line; returns its JSON summary, wall seconds and peak resident MB."""
     summary = target.with_suffix(".json")
-    command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary), *arguments]
+    command = [sys.executable, "-m", "rewriter.cli.main", str(source), "-o", str(target), "--json", str(summary), *arguments]
     script = (
         "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"

@@ -22,16 +22,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rulegen.audit import audit
-from rulegen.certify import Prover
-from rulegen.certify.properties import properties_report
-from rulegen.cli import grow_parts
-from rulegen.enumerate import enumerate_terms
-from rulegen.workloads import GROUPS, get_workload
-from rules_db.axioms import load_axioms
+from rulegen.cli.main import grow_parts
+from rulegen.enumerate.enumeration import enumerate_terms
+from rulegen.properties.report import properties_report
+from rulegen.prove import Prover
+from rulegen.share.audit import audit
+from rulegen.workloads.groups import GROUPS, get_workload
 from rules_db.exchange import format_rules
-from rules_db.rule import Verdict
 from rules_db.store import shipped_rules
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import Verdict
 from tools.mutations import attack, corpus
 
 TASO_SECONDS, TASO_MB, TASO_RULES = 113, 7100, 619

@@ -24,18 +24,18 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.fold import Folder
-from mugraph.onnx_io import Model, load
+from mugraph.onnx import Model, load
+from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.cost.fused import runtime_directions
-from rewriter.layouts import layout_children
-from rewriter.ranges import RangeOracle
 from rewriter.reference import bind_sizes
-from rewriter.regions import ShortModel, lift, opaque_kind, shorten
-from rewriter.search import Candidate, Limits, Search, Searched
-from rewriter.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL, SUBSTITUTIONS, Strategy
-from rules_db.rule import Rule
+from rewriter.search.backtracking import Candidate, Limits, Search, Searched
+from rewriter.search.layers import ShortModel, lift, opaque_kind, shorten
+from rewriter.search.layouts import layout_children
+from rewriter.search.ranges import RangeOracle
+from rewriter.search.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL, SUBSTITUTIONS, Strategy
 from rules_db.store import open_rules
+from rules_db.trust.rule import Rule
 
 _ALPHAS = (1.0, 1.02, 1.05, 1.1)
 

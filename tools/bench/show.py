@@ -17,8 +17,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from rewriter.accept import Timing
 from rewriter.reference import Error
+from rewriter.run.accept import Timing
 from tools.bench.gpu_models import print_gpu_tables
 from tools.bench.models import Row, print_tables
 

@@ -1,0 +1,1 @@
+"""Graph-defined kernels: block and thread graphs, their text, interpretation and operator record."""

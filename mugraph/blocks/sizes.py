@@ -1,0 +1,125 @@
+"""Graph-defined kernels with other sizes or element types: everything else stays as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mugraph.blocks.block import (
+    Affine,
+    Block,
+    Compute,
+    Extent,
+    Factor,
+    Index,
+    Kernel,
+    Load,
+    Predicate,
+    Statement,
+    Store,
+    Tensor,
+    View,
+)
+from mugraph.domains.base import FLOATS
+from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
+from mugraph.terms.term import Term, const, rebuild, substitute
+
+__all__ = ["retyped", "specialised"]
+
+
+def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
+    """A kernel with dimensions for some of its symbols; grid axes that have one tile of one entry then are gone."""
+    own = _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
+    return replace(own, blocks=tuple(map(_without_ones, own.blocks))) if 1 in sizes.values() else own
+
+
+def _without_ones(block: Block) -> Block:
+    """The block without grid axes of size 1, as it would have been built: an index along one is at its offset."""
+    views = [index for s in block.statements if isinstance(s, Load | Store) for index in (f.index for f in s.view)]
+    asked = [index for s in block.statements if isinstance(s, Predicate) for c in s.conditions for index, _ in c.terms]
+    kept = {index.axis for index in asked} | {index.axis for index in views if index.shift != 0}
+    ones = [axis for axis in block.grid if block.sizes[axis] == 1 and axis not in kept]
+    gone = set(ones if len(ones) < len(block.grid) else ones[:-1])
+
+    def places(factors: View) -> View:
+        found = [Factor(Index(None, offset=f.index.offset) if f.index.axis in gone else f.index, f.size) for f in factors]
+        return tuple(f for f in found if f.index != Index(None) or f.size != 1)
+
+    return Block(
+        block.name,
+        tuple((axis, size) for axis, size in block.axes if axis not in gone),
+        tuple(axis for axis in block.grid if axis not in gone),
+        block.loop,
+        tuple(replace(s, view=places(s.view)) if isinstance(s, Load | Store) else s for s in block.statements),
+    )
+
+
+def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:
+    """A kernel with other element types for some of its own, and its numbers as an author writes them there.
+
+    What is 1e-5 rounded to half precision becomes 1e-5 rounded to single, where the kernel has one float type. A number that the
+    kernel's own type has not is none of the model's and stays.
+    """
+    floats = sorted({t.dtype for t in kernel.tensors.values()} & FLOATS)
+
+    def leaf(term: Term) -> Term:
+        value = term.attr("value") if term.op == "Const" else None
+        if not isinstance(value, float) or not math.isfinite(value) or len(floats) != 1:
+            return term
+        own, other = (dtype.numpy().type for dtype in (floats[0], types.get(floats[0], floats[0])))
+        if float(own(value)) != value:
+            return term
+        written = next(v for digits in range(1, 18) if float(own(v := float(f"{value:.{digits}g}"))) == value)
+        return const(float(other(written)))
+
+    def typed(dtype: DataType) -> DataType:
+        return types.get(dtype, dtype)
+
+    with np.errstate(over="ignore"):
+        return _mapped(
+            kernel, lambda d: d, lambda t: rebuild(t, leaf, lambda v: typed(v) if isinstance(v, DataType) else v), typed
+        )
+
+
+def _mapped(
+    kernel: Kernel, dim: Callable[[Dim], Dim], term: Callable[[Term], Term], typed: Callable[[DataType], DataType]
+) -> Kernel:
+    """A kernel with all its sizes, terms and element types mapped."""
+
+    def index(i: Index) -> Index:
+        modulo = None if i.modulo is None else dim(i.modulo)
+        return Index(i.axis, dim(i.shift), dim(i.divide), modulo, dim(i.offset))
+
+    def places(factors: View) -> View:
+        return tuple(Factor(index(f.index), dim(f.size)) for f in factors)
+
+    def condition(c: Affine) -> Affine:
+        return Affine(tuple((index(i), n) for i, n in c.terms), dim(c.constant))
+
+    def statement(s: Statement) -> Statement:
+        if isinstance(s, Load | Store):
+            return replace(s, view=places(s.view))
+        if isinstance(s, Predicate):
+            return replace(s, conditions=tuple(map(condition, s.conditions)))
+        if isinstance(s, Compute):
+            return replace(s, term=term(s.term))
+        return replace(s, size=dim(s.size)) if isinstance(s, Extent) else s
+
+    def tensor(t: Tensor) -> Tensor:
+        return Tensor(t.name, TensorType(typed(t.type.dtype), tuple(map(dim, t.type.shape))))
+
+    def block(b: Block) -> Block:
+        axes = tuple((axis, dim(size)) for axis, size in b.axes)
+        return Block(b.name, axes, b.grid, b.loop, tuple(map(statement, b.statements)))
+
+    return Kernel(
+        kernel.name,
+        tuple(map(tensor, kernel.inputs)),
+        tuple(map(tensor, kernel.outputs)),
+        tuple(map(term, kernel.body)),
+        tuple(map(block, kernel.blocks)),
+        tuple(map(tensor, kernel.scratch)),
+    )

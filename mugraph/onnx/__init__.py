@@ -1,0 +1,12 @@
+"""ONNX in and out.
+
+``load`` reads a model into a :class:`Model`, whose ``graph`` the rewriter works on; ``save`` writes a candidate of it.
+Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
+"""
+
+from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
+from mugraph.onnx.read import Model, load
+from mugraph.onnx.weights import ModelError
+from mugraph.onnx.write import open_in, save, to_bytes, to_proto
+
+__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Model", "ModelError", "load", "open_in", "save", "to_bytes", "to_proto"]

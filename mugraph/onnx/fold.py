@@ -1,0 +1,139 @@
+"""The values of constants that substitutions compute, at emission (design, Graphs)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from mugraph.domains import Real
+from mugraph.domains.base import Unsupported
+from mugraph.graph import Graph, Node
+from mugraph.ops import get_operator
+from mugraph.terms.shape import DataType, TensorType, concrete
+
+if TYPE_CHECKING:
+    from mugraph.onnx.read import Model
+
+__all__ = ["Folder"]
+
+_WIDE_LIMIT = 1 << 26
+"""Elements of the largest tensor that is computed in double precision (512 MiB); larger ones use single precision."""
+
+_log = logging.getLogger(__name__)
+
+
+_Key = int | tuple[Node, int]
+"""A constant of the tables, or an output of a node."""
+
+
+class Folder:
+    """Evaluates constant values of one candidate."""
+
+    def __init__(self, model: Model, graph: Graph) -> None:
+        self.model, self.graph, self.tables = model, graph, model.tables
+
+    def fold(self, value: int) -> np.ndarray | None:
+        """The value, rounded once at the end to its element type; ``None`` where the runtime has to compute it."""
+        steps = self.steps(value)
+        real = Real(np.float64 if self.largest(steps) <= _WIDE_LIMIT else np.float32)
+        readers = Counter(self.key(operand) for node in steps for operand in dict.fromkeys(node.inputs))
+        arrays: dict[_Key, np.ndarray] = {}
+        for node in steps:
+            for operand in node.inputs:
+                key = self.key(operand)
+                if isinstance(key, int) and key not in arrays:
+                    arrays[key] = _widen(self.tables.constants[key].load(), real)
+            try:
+                results = self.run(node, [arrays[self.key(operand)] for operand in node.inputs], real)
+            except (Unsupported, NotImplementedError) as problem:
+                _log.info("a constant is left to the runtime: %s", problem)
+                return None
+            arrays.update({(node, index): _widen(result, real) for index, result in enumerate(results)})
+            for operand in dict.fromkeys(node.inputs):
+                key = self.key(operand)
+                readers[key] -= 1
+                if not readers[key]:
+                    arrays.pop(key)
+        key, type_ = self.key(value), self.tables.types[value]
+        result = arrays[key] if key in arrays else self.tables.constants[value].load()
+        if type_ is None:
+            return None
+        assert result.shape == concrete(type_.shape), f"{result.shape} was computed for {type_}"
+        with np.errstate(all="ignore"):
+            return np.ascontiguousarray(result.astype(type_.dtype.numpy(), copy=False)).reshape(result.shape)
+
+    def key(self, value: int) -> _Key:
+        definition = self.graph.definition(value)
+        return value if definition is None or value in self.tables.constants else definition
+
+    def steps(self, value: int) -> list[Node]:
+        """The nodes to evaluate, operands first."""
+        ordered: dict[Node, None] = {}
+        stack = [(value, False)]
+        while stack:
+            current, ready = stack.pop()
+            key = self.key(current)
+            if isinstance(key, int) or key[0] in ordered:
+                continue
+            if ready:
+                ordered[key[0]] = None
+                continue
+            stack.append((current, True))
+            stack.extend((operand, False) for operand in reversed(key[0].inputs))
+        return list(ordered)
+
+    def largest(self, steps: list[Node]) -> int:
+        """Elements of the largest tensor that takes part."""
+        values = {value for node in steps for value in (*node.inputs, *node.values)}
+        types = [self.tables.types[value] for value in values]
+        return max((type_.size() for type_ in types if type_ is not None and concrete(type_.shape) is not None), default=0)
+
+    def run(self, node: Node, inputs: list[np.ndarray], real: Real) -> tuple[np.ndarray, ...]:
+        if not node.is_opaque:
+            results = get_operator(node.op).run(real, node.attrs, inputs)
+            return tuple(np.asarray(result) for result in results)
+        return self.run_opaque(node, inputs)
+
+    def run_opaque(self, node: Node, inputs: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """A constant node of the file that no record describes, by onnx's reference implementation.
+
+        Raises:
+            NotImplementedError: onnx has none for it.
+        """
+        assert node.origin is not None
+        proto = onnx.NodeProto()
+        proto.CopyFrom(self.model.origins[node.origin])
+        proto.domain = ""
+        declared: dict[str, TensorType] = {}
+        feeds: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(name for name in proto.input if name):
+            type_ = self.tables.types[self.model.values[name]]
+            if type_ is None:
+                raise NotImplementedError(f"the type of '{name}' is unknown")
+            declared[name] = type_
+            feeds[name] = inputs[node.inputs.index(self.model.values[name])].astype(type_.dtype.numpy())
+        graph = onnx.helper.make_graph(
+            [proto],
+            "constant",
+            [
+                onnx.helper.make_tensor_value_info(name, int(t.dtype), list(concrete(t.shape) or ()))
+                for name, t in declared.items()
+            ],
+            [onnx.helper.make_empty_tensor_value_info(name) for name in proto.output if name],
+        )
+        alone = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.model.opset)])
+        try:
+            return tuple(np.asarray(result) for result in ReferenceEvaluator(alone).run(None, feeds))
+        except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+            raise NotImplementedError(f"onnx's reference implementation of {proto.op_type}: {problem}") from problem
+
+
+def _widen(array: np.ndarray, real: Real) -> np.ndarray:
+    """Floats at the width of the arithmetic; integers, booleans and strings as they are."""
+    is_float = array.dtype.kind == "f" or array.dtype == DataType.BFLOAT16.numpy()
+    return array.astype(real.dtype, copy=False) if is_float else array

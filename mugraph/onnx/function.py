@@ -1,0 +1,175 @@
+"""Terms as a model-local ONNX function: the plain body of a graph-defined kernel, which runs where its runtime is not.
+
+Operators that the opset lacks, and those of a runtime, are written by what they are defined by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
+
+from mugraph.onnx.sizes import SizeWriter
+from mugraph.ops import FormInput, NotExpressible, OnnxForm, get_operator
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, SymDim, TensorType
+from mugraph.terms.term import Attrs, Term, const, make, make_attrs, var, walk
+from mugraph.terms.text import parse_term
+
+__all__ = ["function_of", "onnx_attribute"]
+
+_Value = tuple[str, TensorType]
+
+_GELU = {
+    "none": "Mul(Mul(x0, 0.5), Add(Erf(Mul(x0, 0.7071067811865476)), 1.0))",
+    "tanh": "Mul(Mul(x0, 0.5), Add(Tanh(Mul(Mul(x0, Add(Mul(Mul(x0, x0), 0.044715), 1.0)), 0.7978845608028654)), 1.0))",
+}
+
+
+def function_of(
+    domain: str,
+    name: str,
+    overload: str,
+    attributes: Sequence[str],
+    inputs: Sequence[TensorType],
+    roots: Sequence[Term],
+    opset: int,
+) -> FunctionProto:
+    """A function of terms over the variables x0, x1, ... of the inputs.
+
+    Args:
+        domain, name, overload: what a node calls it by.
+        attributes: that such a node may have; the body does not read them.
+        opset: of the default domain.
+
+    Raises:
+        NotExpressible: an operator has no form at that opset.
+    """
+    body = _Body(inputs, opset)
+    results = body.write(roots, {f"x{i}": (f"x{i}", type_) for i, type_ in enumerate(inputs)})
+    outputs = [f"y{i}" for i in range(len(roots))]
+    body.nodes += [onnx.helper.make_node("Identity", [r], [y]) for (r, _), y in zip(results, outputs, strict=True)]
+    return onnx.helper.make_function(
+        domain,
+        name,
+        [f"x{i}" for i in range(len(inputs))],
+        outputs,
+        body.nodes,
+        [onnx.helper.make_opsetid("", opset)],
+        attributes=list(attributes),
+        overload=overload,
+    )
+
+
+class _Body:
+    """Nodes of a function in the making."""
+
+    def __init__(self, inputs: Sequence[TensorType], opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[NodeProto] = []
+        self.count = 0
+        self.literals: dict[Any, str] = {}
+        self.sizes = SizeWriter([(f"x{i}", t) for i, t in enumerate(inputs)], opset, self.size_node, self.literal)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"v{self.count - 1}"
+
+    def size_node(self, op_type: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> tuple[NodeProto, str]:
+        name = self.fresh()
+        return onnx.helper.make_node(op_type, list(inputs), [name], **attributes), name
+
+    def literal(self, array: np.ndarray) -> str:
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if key not in self.literals:
+            name = self.literals[key] = self.fresh()
+            tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+            self.nodes.append(onnx.helper.make_node("Constant", [], [name], value=tensor))
+        return self.literals[key]
+
+    def write(self, roots: Sequence[Term], values: Mapping[str, _Value]) -> list[_Value]:
+        """Writes terms over named values; what they are then called."""
+        types = infer_types(roots, {name: type_ for name, (_, type_) in values.items()})
+        known: dict[Term, _Value] = {}
+        applied: dict[tuple[str, Attrs, tuple[Term, ...]], list[_Value]] = {}
+        for term in walk(roots):
+            if term.is_var:
+                known[term] = values[term.name]
+            elif term.op != "Const":
+                key = (term.op, term.attrs, term.inputs)
+                if key not in applied:
+                    applied[key] = self.apply(term, [self.operand(i, term, types, known) for i in term.inputs])
+                known[term] = applied[key][term.out]
+            elif term in roots:
+                known[term] = self.constant(term, types[term].dtype)
+        return [known[root] for root in roots]
+
+    def operand(self, operand: Term, term: Term, types: Mapping[Term, TensorType], known: Mapping[Term, _Value]) -> _Value:
+        """The value of an operand; a number has the element type of the operand beside it."""
+        if operand.op != "Const" or isinstance(operand.attr("value"), bool):
+            return known[operand] if operand.op != "Const" else self.constant(operand, DataType.BOOL)
+        beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
+        return self.constant(operand, beside[0] if beside else DataType.FLOAT)
+
+    def constant(self, term: Term, dtype: DataType) -> _Value:
+        return self.literal(np.asarray(term.attr("value"), dtype.numpy())), TensorType(dtype, ())
+
+    def apply(self, term: Term, operands: Sequence[_Value]) -> list[_Value]:
+        operator = get_operator(term.op)
+        types = [type_ for _, type_ in operands]
+        attrs = {**operator.defaults, **dict(term.attrs)}
+        try:
+            form = operator.to_onnx(term.attrs, types, self.opset)
+            if form.domain:
+                raise NotExpressible(f"{term.op} is an operator of {form.domain}")
+        except NotExpressible:
+            parts = _plainer(term.op, attrs) if operator.decompose is None else operator.decompose(attrs, types)
+            if parts is None:
+                raise
+            return self.write(parts, {f"x{i}": operand for i, operand in enumerate(operands)})
+        inputs = [self.input(item, operands) for item in form.inputs]
+        outputs = [(self.fresh(), type_) for type_ in operator.types(term.attrs, types)]
+        self.nodes += self.sizes.take()
+        node = NodeProto(op_type=form.op_type, input=inputs, output=form.output_names([name for name, _ in outputs]))
+        node.attribute.extend(onnx_attribute(form, name, value, self.opset) for name, value in form.attributes.items())
+        self.nodes.append(node)
+        return outputs
+
+    def input(self, item: FormInput, operands: Sequence[_Value]) -> str:
+        if item is None:
+            return ""
+        if isinstance(item, int):
+            return operands[item][0]
+        if isinstance(item, np.ndarray):
+            return self.literal(item)
+        return self.sizes.scalar(item, operands) if isinstance(item, SymDim) else self.sizes.vector(item, operands)
+
+
+def _plainer(op: str, attrs: Mapping[str, Any]) -> tuple[Term, ...] | None:
+    """Operators without a decomposition in their record by plainer ones, where the opset is older than they are."""
+    if op == "Gelu":
+        return (parse_term(_GELU[attrs["approximate"]]),)
+    if op not in ("LayerNormalization", "RMSNormalization"):
+        return None
+    axes = make_attrs({"axes": tuple(range(attrs["axis"], 0)), "keepdims": True})
+    x, parameters = var("x0"), [var(f"x{i}") for i in range(1, 2 if op == "RMSNormalization" else 3)]
+    if op == "LayerNormalization":
+        x = make("Sub", [x, make("ReduceMean", [x], axes)])
+    variance = make("ReduceMean", [make("Mul", [x, x])], axes)
+    x = make("Div", [x, make("Sqrt", [make("Add", [variance, const(attrs["epsilon"])])])])
+    for operator, parameter in zip(("Mul", "Add"), parameters, strict=False):
+        x = make(operator, [x, parameter])
+    return (x,)
+
+
+def onnx_attribute(form: OnnxForm, name: str, value: Any, opset: int) -> AttributeProto:
+    """An attribute of a node to write."""
+    if isinstance(value, np.ndarray):
+        return onnx.helper.make_attribute(name, numpy_helper.from_array(value))
+    if isinstance(value, tuple) and not value:
+        schema = onnx.defs.get_schema(form.op_type, opset, form.domain)
+        return onnx.helper.make_attribute(name, value, attr_type=schema.attributes[name].type.value)  # type: ignore[attr-defined]
+    return onnx.helper.make_attribute(name, value)

@@ -1,0 +1,166 @@
+"""An ONNX file as a message without the bytes of its large inline tensors."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, NodeProto, TensorProto
+
+from mugraph.onnx.weights import ModelError, Weights, is_stored, nested_graphs, nested_nodes, nested_tensors, store_at
+from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
+from mugraph.ops import RUNTIME_OPERATORS
+
+__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "opset_of", "parse", "without_weights"]
+
+OLDEST_OPSET, NEWEST_OPSET = 9, 26
+"""Accepted versions of the default domain; the newest one is what onnxruntime 1.31 accepts."""
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+_UNCHECKED = "onnx.superopt.unchecked"
+_STORED_FROM = 1 << 12  # bytes; smaller tensors (shapes, axes, scalars) are read at once
+_PROTOBUF_LIMIT = (1 << 31) - 1
+_MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
+
+
+def parse(source: str | Path | ModelProto) -> tuple[Weights, ModelProto]:
+    if isinstance(source, ModelProto):
+        try:
+            weights = Weights(None, source.SerializeToString())
+        except (EncodeError, ValueError):
+            raise ModelError("the model is too large to be held in memory as a whole; give the path of its file") from None
+        return weights, _decode(weights, weights.memory)
+    path = Path(source)
+    weights = Weights(path)
+    try:
+        status = path.stat()
+        weights.files[path.parent / path.name] = (status.st_size, status.st_mtime_ns)
+        if status.st_size > _PROTOBUF_LIMIT:
+            raise ModelError(f"{path} is larger than 2 GiB, which onnxruntime cannot read; save it with external data")
+        if not status.st_size:
+            raise ModelError(f"{path} is empty; export or copy the model again")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return weights, _decode(weights, view)
+    except OSError as problem:
+        raise ModelError(f"{path}: {problem.strerror}; check the path of the model") from None
+
+
+def _decode(weights: Weights, view: Buffer) -> ModelProto:
+    """Parses all but the bytes of large initializers."""
+    parts: list[bytes] = []
+    graph: list[bytes] = []
+    try:
+        for item in fields(view, 0, len(view)):
+            if item.number != _MODEL_GRAPH:
+                parts.append(view[item.start : item.end])
+                continue
+            for inner in fields(view, item.payload, item.end):
+                large = inner.number == _GRAPH_INITIALIZER and inner.end - inner.payload >= _STORED_FROM
+                graph.append(_stored(weights, view, inner) if large else view[inner.start : inner.end])
+        if not graph:
+            raise Damaged("there is no graph in it")
+        proto: ModelProto = ModelProto.FromString(b"".join([*parts, delimited(_MODEL_GRAPH, graph)]))
+        if any(isinstance(text, bytes) for text in _names(proto)):  # protobuf's way to say it is not UTF-8
+            raise Damaged("a name in it is no text")
+        return proto
+    except (Damaged, DecodeError) as problem:
+        raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None
+
+
+def _names(proto: ModelProto) -> Iterator[object]:
+    """Every name that the model gives or refers to."""
+    yield from (entry.domain for entry in proto.opset_import)
+    for function in proto.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+    for graph in nested_graphs(proto):
+        yield from (tensor.name for tensor in graph.initializer)
+        yield from (sparse.values.name for sparse in graph.sparse_initializer)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.name
+            yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for node in nested_nodes(proto):
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (name for attribute in node.attribute for name in (attribute.name, attribute.ref_attr_name))
+
+
+def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
+    """The initializer with its raw bytes left where they are."""
+    head: list[bytes] = []
+    raw: Field | None = None
+    for item in fields(view, initializer.payload, initializer.end):
+        if item.number == _TENSOR_RAW_DATA:
+            raw = item
+        else:
+            head.append(view[item.start : item.end])
+    tensor = TensorProto.FromString(b"".join(head))
+    if raw is None or is_stored(tensor):
+        return view[initializer.start : initializer.end]
+    length, expected = raw.end - raw.payload, weights.size_of(tensor)
+    if length != expected:
+        raise ModelError(f"{weights.label}: tensor '{tensor.name}' has {length} bytes, its type says {expected}; export it again")
+    store_at(tensor, weights.inline, raw.payload, length)
+    return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
+
+
+def opset_of(proto: ModelProto, label: str) -> int:
+    """The default domain's version; of a model without that domain the newest, which is imported when first needed."""
+    versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
+    if not versions:
+        return NEWEST_OPSET
+    if not OLDEST_OPSET <= versions[0] <= NEWEST_OPSET:
+        raise ModelError(
+            f"{label}: opset {versions[0]} is not supported, {OLDEST_OPSET} to {NEWEST_OPSET} are; "
+            "convert the model with onnx.version_converter"
+        )
+    return int(versions[0])
+
+
+def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
+    """The model without weights for onnx's checker and shape inference: stored tensors become graph inputs.
+
+    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does. So are the names
+    of operators that onnxruntime keeps in that domain though ONNX has none such.
+
+    Returns:
+        the model, and whether its types are the original's (a stored tensor within a subgraph cannot become an input).
+    """
+    skeleton = ModelProto()
+    skeleton.CopyFrom(proto)
+    graph = skeleton.graph
+    stored = [(t.name, t) for t in graph.initializer if is_stored(t)]
+    kept = [tensor for tensor in proto.graph.initializer if not is_stored(tensor)]
+    nodes: list[NodeProto] = []
+    for node in proto.graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+        if node.op_type == "Constant" and value is not None and is_stored(value):
+            stored.append((node.output[0], value))
+        else:
+            nodes.append(node)
+    inputs = {value.name for value in graph.input}
+    for name, tensor in stored:
+        if name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(nodes)
+    for entry in (*skeleton.opset_import, *nested_nodes(skeleton)):
+        if entry.domain in DEFAULT_DOMAINS:
+            entry.domain = ""
+    own = [node for node in nested_nodes(skeleton) if ("", node.op_type) in RUNTIME_OPERATORS and not node.domain]
+    for node in own:  # the default domain has no such operators, and the checker refuses what it does not know there
+        node.domain = _UNCHECKED
+    if own:
+        skeleton.opset_import.add(domain=_UNCHECKED, version=1)
+    faithful = True
+    for tensor in nested_tensors(skeleton):
+        if is_stored(tensor):
+            faithful = False
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+            tensor.dims[:] = [0]
+            tensor.raw_data = b""
+    return skeleton, faithful

@@ -1,0 +1,143 @@
+"""Sizes as ONNX nodes: what a node to be written needs in numbers, and only the runtime knows.
+
+A size that is the dimension of an input is taken from that input's Shape; sums and products of such follow. Everything
+is computed once, before the first node that reads it, and a vector that the file computes already is used as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from mugraph.ops import NotExpressible
+from mugraph.terms.shape import Dim, Least, SymDim, TensorType, concrete, symbol
+
+__all__ = ["SizeWriter", "check_sizes"]
+
+_MIN_OF_INTEGERS = 12
+"""The first opset in which Min takes int64."""
+
+Carrier = tuple[str, TensorType]
+"""The name of a value and its type, whose dimensions may be asked for at run time."""
+
+
+def check_sizes(dims: Sequence[Dim], values: Sequence[TensorType], computed: Iterable[tuple[Dim, ...]], opset: int) -> None:
+    """Says whether a :class:`SizeWriter` could write dimensions.
+
+    Args:
+        dims: the dimensions.
+        values: types of the model's inputs and of further values whose dimensions may be asked for.
+        computed: vectors that the file may compute already.
+
+    Raises:
+        NotExpressible: as :meth:`SizeWriter.vector`.
+    """
+    writer = SizeWriter([(str(i), t) for i, t in enumerate(values)], opset, lambda *_: (NodeProto(), ""), lambda _: "")
+    for vector in computed:
+        writer.offer(vector, "")
+    writer.vector(dims)
+
+
+class SizeWriter:
+    """Writes int64 tensors of dimensions.
+
+    Args:
+        inputs: the model's inputs.
+        opset: of the default domain.
+        node: makes a node of an operator on named inputs and attributes, and returns the name of its output.
+        literal: the name of a constant.
+    """
+
+    def __init__(
+        self,
+        inputs: Iterable[Carrier],
+        opset: int,
+        node: Callable[[str, Sequence[str], Mapping[str, Any]], tuple[NodeProto, str]],
+        literal: Callable[[np.ndarray], str],
+    ) -> None:
+        self.inputs, self.opset, self.node, self.literal = tuple(inputs), opset, node, literal
+        self.vectors: dict[tuple[Dim, ...], str] = {}
+        self.scalars: dict[Dim, str] = {}
+        self.shapes: dict[str, str] = {}
+        self.made: list[NodeProto] = []
+
+    def take(self) -> list[NodeProto]:
+        """The nodes made since the last call, in order."""
+        made, self.made = self.made, []
+        return made
+
+    def offer(self, dims: Sequence[Dim], name: str) -> None:
+        """Says that a written node computes these dimensions, as an int64 vector."""
+        self.vectors.setdefault(tuple(dims), name)
+
+    def vector(self, dims: Sequence[Dim], near: Sequence[Carrier] = ()) -> str:
+        """The name of the int64 vector; ``near`` are further values whose dimensions may be asked for.
+
+        Raises:
+            NotExpressible: a symbol is a dimension of none of the values, or the opset has no operator for it.
+        """
+        key = tuple(dims)
+        known = self.vectors.get(key)
+        if known is None:
+            known = self.vectors[key] = self._vector(key, near)
+        return known
+
+    def scalar(self, dim: Dim, near: Sequence[Carrier] = ()) -> str:
+        """The name of the int64 scalar. Raises as :meth:`vector`."""
+        known = self.scalars.get(dim)
+        if known is None:
+            known = self.scalars[dim] = self.emit("Squeeze", [self.vector((dim,), near)])
+        return known
+
+    def emit(self, op_type: str, inputs: Sequence[str], **attributes: int) -> str:
+        proto, name = self.node(op_type, inputs, attributes)
+        self.made.append(proto)
+        return name
+
+    def _vector(self, dims: tuple[Dim, ...], near: Sequence[Carrier]) -> str:
+        known = concrete(dims)
+        if known is not None:
+            return self.literal(np.asarray(known, np.int64))
+        if len(dims) == 1:
+            assert isinstance(dims[0], SymDim)
+            return self._entry(dims[0], near)
+        runs: list[tuple[Dim, ...]] = []
+        for dim in dims:  # numbers that stand side by side are one constant
+            if isinstance(dim, int) and runs and isinstance(runs[-1][-1], int):
+                runs[-1] = (*runs[-1], dim)
+            else:
+                runs.append((dim,))
+        return self.emit("Concat", [self.vector(run, near) for run in runs], axis=0)
+
+    def _entry(self, dim: SymDim, near: Sequence[Carrier]) -> str:
+        for name, type_ in (*self.inputs, *near):
+            if dim in type_.shape:
+                if name not in self.shapes:
+                    self.shapes[name] = self.emit("Shape", [name])
+                axis = self.literal(np.asarray([type_.shape.index(dim)], np.int64))
+                return self.emit("Gather", [self.shapes[name], axis], axis=0)
+        sums: list[str] = []
+        for monomial, coefficient in dim.terms:
+            factors = [self._factor(name, dim, near) for name, power in monomial for _ in range(power)]
+            if coefficient != 1 or not factors:
+                factors.append(self.vector((coefficient,)))
+            sums.append(self._folded("Mul", factors))
+        return self._folded("Add", sums)
+
+    def _folded(self, op_type: str, names: Sequence[str]) -> str:
+        result = names[0]
+        for name in names[1:]:
+            result = self.emit(op_type, [result, name])
+        return result
+
+    def _factor(self, name: str, dim: SymDim, near: Sequence[Carrier]) -> str:
+        if isinstance(name, Least):
+            if self.opset < _MIN_OF_INTEGERS:
+                raise NotExpressible(f"the size {name} at opset {self.opset}")
+            return self.emit("Min", [self.vector((bound,), near) for bound in (name.first, name.second)])
+        if symbol(name) == dim:
+            raise NotExpressible(f"the size {name}, which is a dimension of no input")
+        return self.vector((symbol(name),), near)

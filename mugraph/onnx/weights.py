@@ -1,0 +1,263 @@
+"""Where a model's weights are: inline in the model file, in external data files, or in memory; loaded one at a time.
+
+In memory a model is an ordinary ``ModelProto`` in which every large tensor is *stored*: it has ``data_location``
+EXTERNAL and names a file, an offset and a length. For a tensor that stood inline the file is the model file itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from mugraph.terms.shape import DataType, TensorType
+
+__all__ = [
+    "CHUNK",
+    "ModelError",
+    "Weights",
+    "external_entries",
+    "graphs_of",
+    "is_stored",
+    "nested_graphs",
+    "nested_nodes",
+    "nested_tensors",
+    "store_at",
+    "tensor_type",
+]
+
+CHUNK = 1 << 22
+"""Bytes held at a time while weights are copied or hashed."""
+
+
+class ModelError(ValueError):
+    """Bad input, or an output that cannot be written: one line that names the file and the way out."""
+
+
+def tensor_type(tensor: TensorProto) -> TensorType:
+    return TensorType(DataType(tensor.data_type), tuple(tensor.dims))
+
+
+def is_stored(tensor: TensorProto) -> bool:
+    """Whether the tensor's bytes lie elsewhere."""
+    return tensor.HasField("data_location") and tensor.data_location == TensorProto.EXTERNAL
+
+
+def external_entries(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def store_at(tensor: TensorProto, location: str, offset: int, length: int) -> None:
+    """Makes the tensor refer to ``length`` bytes at ``offset`` of a file; other entries (a checksum) stay."""
+    entries = external_entries(tensor) | {"location": location, "offset": str(offset), "length": str(length)}
+    del tensor.external_data[:]
+    for name, value in entries.items():
+        tensor.external_data.add(key=name, value=value)
+    tensor.data_location = TensorProto.EXTERNAL
+
+
+def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    """The subgraphs that are attributes of a node."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def nested_graphs(model: ModelProto) -> Iterator[GraphProto]:
+    """The main graph, then training graphs and, at any depth, the subgraphs of their nodes and of the functions'."""
+    graphs: list[GraphProto] = []
+    for training in model.training_info:
+        graphs.extend((training.initialization, training.algorithm))
+    for function in model.functions:
+        for node in function.node:
+            graphs.extend(graphs_of(node))
+    graphs.append(model.graph)
+    while graphs:
+        graph = graphs.pop()
+        yield graph
+        for node in graph.node:
+            graphs.extend(graphs_of(node))
+
+
+def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node, also of subgraphs, functions and training graphs."""
+    for function in model.functions:
+        yield from function.node
+    for graph in nested_graphs(model):
+        yield from graph.node
+
+
+def nested_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor except the main graph's initializers: of subgraphs, attributes, functions and training graphs."""
+    for number, graph in enumerate(nested_graphs(model)):
+        if number:  # the first is the main graph
+            yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for node in nested_nodes(model):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("sparse_tensor"):
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+            for sparse in attribute.sparse_tensors:
+                yield from (sparse.values, sparse.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A run of bytes in a file (``path``) or, where that is ``None``, in the model's own bytes in memory."""
+
+    path: Path | None
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class Weights:
+    """Access to the stored tensors of one model.
+
+    Attributes:
+        path: the model file; ``None`` for a model in memory.
+        memory: the serialised model, where there is no file.
+        files: the external data files with size and modification time (ns), as they were when the model was read.
+    """
+
+    path: Path | None
+    memory: bytes = b""
+    files: dict[Path, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """How messages name the model."""
+        return str(self.path) if self.path else "the model"
+
+    @property
+    def inline(self) -> str:
+        """The location of tensors that stood in the model file."""
+        return self.path.name if self.path else "<memory>"
+
+    def size_of(self, tensor: TensorProto) -> int:
+        """Bytes of a tensor's raw form; elements narrower than a byte are packed.
+
+        Raises:
+            ModelError: the element type is unknown or has no fixed width.
+        """
+        known = tensor.data_type in {int(t) for t in DataType} - {DataType.UNDEFINED, DataType.STRING}
+        if not known or any(dim < 0 for dim in tensor.dims):
+            raise ModelError(f"{self.label}: tensor '{tensor.name}' has no type that raw bytes can have; export the model again")
+        bits: int = math.prod(tensor.dims) * DataType(tensor.data_type).bitwidth
+        return -(-bits // 8)
+
+    def is_inline(self, tensor: TensorProto) -> bool:
+        return is_stored(tensor) and external_entries(tensor).get("location") == self.inline
+
+    def place(self, tensor: TensorProto) -> _Place:
+        """Where a stored tensor's bytes are, checked.
+
+        Raises:
+            ModelError: the entry is malformed, leaves the model's directory, or the file is missing, too short or changed.
+        """
+        entries, who = external_entries(tensor), f"{self.label}: external data of tensor '{tensor.name}'"
+        length = self.size_of(tensor)
+        location = entries.get("location", "")
+        try:
+            offset = int(entries.get("offset", 0))
+            declared = int(entries.get("length", length))
+        except ValueError:
+            raise ModelError(f"{who} has an offset or a length that is no number; export the model again") from None
+        if location == self.inline and self.path is None:
+            return _Place(None, offset, length)
+        parts = (PurePosixPath(location), PureWindowsPath(location))
+        if not location or any(p.is_absolute() or ".." in p.parts for p in parts):
+            raise ModelError(f"{who} lies at '{location}', outside the model's directory; move it beside the model")
+        if self.path is None:
+            raise ModelError(f"{who} lies in '{location}', but the model was given without a path; give the path of its file")
+        if offset < 0 or declared != length:
+            raise ModelError(f"{who} has {declared} bytes at {offset}, its type says {length}; export the model again")
+        path = self.path.parent / location
+        size, _ = self._identity(path, who)
+        if offset + length > size:
+            raise ModelError(f"{who} needs {offset + length} bytes of {path}, which has {size}; copy the file completely")
+        return _Place(path, offset, length)
+
+    def _identity(self, path: Path, who: str) -> tuple[int, int]:
+        try:
+            status = path.stat()
+        except OSError as problem:
+            raise ModelError(f"{who} is missing: {path}: {problem.strerror}; put the file beside the model") from None
+        if not path.is_file():
+            raise ModelError(f"{who} is no file: {path}; put the file beside the model")
+        identity = (status.st_size, status.st_mtime_ns)
+        if self.files.setdefault(path, identity) != identity:
+            raise ModelError(f"{self.label}: {path} has changed since the model was read; read the model again")
+        return identity
+
+    def chunks(self, tensor: TensorProto) -> Iterator[bytes]:
+        """The stored bytes of a tensor, piece by piece."""
+        place = self.place(tensor)
+        if place.path is None:
+            view = memoryview(self.memory)[place.offset : place.offset + place.length]
+            yield from (bytes(view[i : i + CHUNK]) for i in range(0, place.length, CHUNK))
+            return
+        left = place.length
+        with place.path.open("rb", buffering=0) as file:
+            file.seek(place.offset)
+            while left:
+                piece = file.read(min(left, CHUNK))
+                if not piece:
+                    raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
+                left -= len(piece)
+                yield piece
+
+    def array(self, tensor: TensorProto) -> np.ndarray:
+        """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes)."""
+        if not is_stored(tensor):
+            return np.asarray(ir.serde.deserialize_tensor(tensor).numpy())
+        place, dtype = self.place(tensor), DataType(tensor.data_type)
+        if place.path is not None and dtype.bitwidth >= 8:
+            raw = np.fromfile(place.path, np.uint8, count=place.length, offset=place.offset)
+            return raw.view(dtype.numpy()).reshape(tuple(tensor.dims))
+        loaded = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        loaded.raw_data = b"".join(self.chunks(tensor))
+        return np.asarray(ir.serde.deserialize_tensor(loaded).numpy())
+
+    def sparse(self, tensor: onnx.SparseTensorProto) -> np.ndarray:
+        """A sparse tensor, filled up with zeros."""
+        values, indices = self.array(tensor.values), self.array(tensor.indices)
+        dense = np.zeros(tuple(tensor.dims), values.dtype)
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+        return dense
+
+    def check(self, tensors: Iterable[TensorProto]) -> None:
+        """Raises :class:`ModelError` unless the bytes of every stored tensor are there."""
+        for tensor in tensors:
+            if is_stored(tensor):
+                self.place(tensor)
+
+    def digest(self) -> str:
+        """Digest of the model: its own bytes, and its data files by name, size and modification time."""
+        content = hashlib.sha256()
+        if self.path is None:
+            content.update(self.memory)
+        else:
+            with self.path.open("rb") as file:
+                while piece := file.read(CHUNK):
+                    content.update(piece)
+        for path, identity in sorted(self.files.items()):
+            if path != self.path:
+                content.update(repr((path.name, identity)).encode())
+        return content.hexdigest()

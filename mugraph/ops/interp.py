@@ -1,0 +1,78 @@
+"""Typing and evaluation of terms in any domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mugraph.domains.base import Array, Domain
+from mugraph.ops.base import get_operator
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
+from mugraph.terms.term import Attrs, Term, walk
+
+__all__ = ["evaluate", "infer_output", "infer_types"]
+
+
+def infer_output(op: str, attrs: Attrs, out: int, operands: Sequence[TensorType], literal: Sequence[bool]) -> TensorType:
+    """The type of output ``out`` of one application; ``literal`` marks the operands that are constants of a program.
+
+    A numeric constant takes the element type of the operand beside it, ``float`` where it has none.
+
+    Raises:
+        ShapeError, Undecided, KeyError: as :func:`infer_types`.
+    """
+    beside = [t.dtype for t, is_const in zip(operands, literal, strict=True) if not is_const and t.dtype != DataType.BOOL]
+    if beside:
+        wide = beside[0]
+        operands = [
+            TensorType(wide, ()) if is_const and t.dtype != DataType.BOOL else t
+            for t, is_const in zip(operands, literal, strict=True)
+        ]
+    outputs = get_operator(op).types(attrs, operands)
+    if out >= len(outputs):
+        raise ShapeError(f"{op} has no output {out}")
+    return outputs[out]
+
+
+def infer_types(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> dict[Term, TensorType]:
+    """Types of every term under ``roots``.
+
+    A numeric constant takes the element type of the operand beside it, ``float`` where it has none.
+
+    Raises:
+        ShapeError: a term is ill-typed; the message holds its text.
+        Undecided: typing depends on the values of dimension symbols.
+        KeyError: an unknown operator or a variable without a type.
+    """
+    types: dict[Term, TensorType] = {}
+    for term in walk(roots):
+        if term.is_var:
+            types[term] = inputs[term.name]
+            continue
+        if term.op == "Const":
+            is_bool = isinstance(term.attr("value"), bool)
+            types[term] = TensorType(DataType.BOOL if is_bool else DataType.FLOAT, ())
+            continue
+        operands = [types[operand] for operand in term.inputs]
+        try:
+            types[term] = infer_output(term.op, term.attrs, term.out, operands, [o.op == "Const" for o in term.inputs])
+        except (ShapeError, Undecided) as problem:
+            problem.args = (f"{problem} in {term!r}",)
+            raise
+    return types
+
+
+def evaluate(roots: Iterable[Term], domain: Domain, inputs: Mapping[str, Array]) -> dict[Term, Array]:
+    """Values of every term under ``roots`` in ``domain``; ``inputs`` gives those of the variables."""
+    values: dict[Term, Array] = {}
+    outputs: dict[tuple[object, ...], tuple[Array, ...]] = {}
+    for term in walk(roots):
+        if term.is_var:
+            values[term] = inputs[term.name]
+        elif term.op == "Const":
+            values[term] = domain.const(term.attr("value"))
+        else:
+            key = (term.op, term.attrs, term.inputs)
+            if key not in outputs:
+                outputs[key] = get_operator(term.op).run(domain, term.attrs, [values[i] for i in term.inputs])
+            values[term] = outputs[key][term.out]
+    return values

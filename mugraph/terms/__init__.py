@@ -1,0 +1,1 @@
+"""What a program is written with: dimensions and types, interned terms, their text."""

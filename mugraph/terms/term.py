@@ -1,0 +1,222 @@
+"""Interned terms: the programs of rules and of the rule generator.
+
+A :class:`Term` is an operator, its attributes, its operands and the index of the output it stands for. Equal terms are
+one object, so they are compared with ``is`` and memoised by identity; the digest is by content and stable across
+processes. Leaves are variables (operator ``Var``) and scalar constants (operator ``Const``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from mugraph.terms.shape import DataType, SymDim, evaluate_dim
+
+__all__ = [
+    "AttrValue",
+    "AttrVar",
+    "Attrs",
+    "Term",
+    "attr_symbols",
+    "bind_attrs",
+    "bind_value",
+    "binding_of",
+    "const",
+    "make",
+    "make_attrs",
+    "open_names",
+    "substitute",
+    "var",
+    "variables",
+    "walk",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AttrVar:
+    """An attribute left open in an operator property, written ``$name``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"${self.name}"
+
+    __repr__ = __str__
+
+
+AttrValue = Any  # int, float, bool, str, SymDim, AttrVar, DataType or a tuple of these: hashable and immutable
+Attrs = tuple[tuple[str, AttrValue], ...]
+
+
+def _key(value: AttrValue) -> str:
+    """A text that tells apart what Python's equality does not: 1, 1.0, True and 0.0, -0.0."""
+    if isinstance(value, tuple):
+        return "(" + ",".join(map(_key, value)) + ")"
+    if isinstance(value, DataType):
+        return f"dtype:{value.name}"
+    return f"{type(value).__name__}:{value!r}"
+
+
+class Term:
+    """One output of an operator applied to terms. Make it with :func:`make`, :func:`var` or :func:`const`."""
+
+    __slots__ = ("__weakref__", "attrs", "digest", "inputs", "op", "out", "size")
+
+    op: str
+    attrs: Attrs
+    inputs: tuple[Term, ...]
+    out: int
+    digest: bytes
+    size: int
+    """Number of operator applications, shared subterms counted each time (TASO's operator count of a tree)."""
+
+    _table: ClassVar[WeakValueDictionary[Any, Term]] = WeakValueDictionary()
+
+    def __new__(cls, op: str, attrs: Attrs, inputs: tuple[Term, ...], out: int) -> Term:
+        attr_key = tuple((name, _key(value)) for name, value in attrs)
+        key = (op, attr_key, inputs, out)
+        found = cls._table.get(key)
+        if found is not None:
+            return found
+        term = super().__new__(cls)
+        term.op, term.attrs, term.inputs, term.out = op, attrs, inputs, out
+        content = hashlib.blake2b(repr((op, attr_key, out)).encode(), digest_size=16)
+        for operand in inputs:
+            content.update(operand.digest)
+        term.digest = content.digest()
+        term.size = 1 + sum(operand.size for operand in inputs) if inputs else 0
+        cls._table[key] = term
+        return term
+
+    @property
+    def name(self) -> str:
+        """The name of a variable."""
+        assert self.op == "Var", self
+        return str(self.attrs[0][1])
+
+    @property
+    def is_var(self) -> bool:
+        return self.op == "Var"
+
+    def attr(self, name: str, default: AttrValue = None) -> AttrValue:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    def __repr__(self) -> str:
+        from mugraph.terms.text import format_term
+
+        return format_term(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Term, (self.op, self.attrs, self.inputs, self.out))
+
+
+def make_attrs(attrs: Mapping[str, AttrValue]) -> Attrs:
+    return tuple(sorted(attrs.items()))
+
+
+def make(op: str, inputs: Sequence[Term], attrs: Mapping[str, AttrValue] | Attrs = (), out: int = 0) -> Term:
+    """The interned application of ``op``; attributes in any order."""
+    return Term(op, make_attrs(dict(attrs)), tuple(inputs), out)
+
+
+def var(name: str) -> Term:
+    return Term("Var", (("name", name),), (), 0)
+
+
+def const(value: float | bool) -> Term:
+    """A scalar constant, of the element type that its use needs."""
+    return Term("Const", (("value", value if isinstance(value, bool) else float(value)),), (), 0)
+
+
+def walk(roots: Iterable[Term]) -> Iterator[Term]:
+    """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded."""
+    seen: set[Term] = set()
+    stack = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        term, ready = stack.pop()
+        if ready:
+            yield term
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            stack.extend((operand, False) for operand in reversed(term.inputs) if operand not in seen)
+
+
+def variables(roots: Iterable[Term]) -> list[Term]:
+    """The distinct variables, in order of first occurrence from left to right."""
+    return [term for term in walk(roots) if term.is_var]
+
+
+def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue], AttrValue]) -> Term:
+    """Rebuilds a term with every leaf and every attribute value mapped."""
+    done: dict[Term, Term] = {}
+    for term in walk([root]):
+        if not term.inputs and term.op in ("Var", "Const"):
+            done[term] = leaf(term)
+        else:
+            inputs = tuple(done[operand] for operand in term.inputs)
+            done[term] = Term(term.op, tuple((name, attr(value)) for name, value in term.attrs), inputs, term.out)
+    return done[root]
+
+
+def binding_of(attrs: Mapping[str, AttrValue] | None, dims: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What :func:`bind_value` takes, of attribute variables by name and of dimension symbols."""
+    return {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
+
+
+def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
+    """An attribute value with dimension symbols and attribute variables replaced, where ``binding`` knows them.
+
+    Attribute variables stand in it with their dollar sign: ``{"n": 4, "$axis": -1}``.
+    """
+    if isinstance(value, tuple):
+        return tuple(bind_value(item, binding) for item in value)
+    if isinstance(value, AttrVar):
+        return binding.get(str(value), value)
+    return evaluate_dim(value, binding) if isinstance(value, SymDim) else value
+
+
+def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
+    """Attributes with their values bound as :func:`bind_value` does."""
+    return tuple((name, bind_value(value, binding)) for name, value in attrs)
+
+
+def attr_symbols(value: AttrValue) -> frozenset[str]:
+    """Dimension symbols in an attribute value."""
+    if isinstance(value, tuple):
+        return frozenset(name for item in value for name in attr_symbols(item))
+    return value.symbols() if isinstance(value, SymDim) else frozenset()
+
+
+def open_names(value: AttrValue) -> Iterator[str]:
+    """Names of the attribute variables in an attribute value."""
+    if isinstance(value, AttrVar):
+        yield value.name
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from open_names(item)
+
+
+def substitute(
+    root: Term, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Any] | None = None
+) -> Term:
+    """Replaces variables by terms, attribute variables by values and dimension symbols by dimensions; others stay."""
+    binding = binding_of(attrs, dims)
+    return rebuild(
+        root,
+        lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else _close(leaf, attrs or {}),
+        lambda value: bind_value(value, binding),
+    )
+
+
+def _close(constant: Term, attrs: Mapping[str, AttrValue]) -> Term:
+    """The constant that stands for an open one, where its value is known."""
+    value = constant.attr("value")
+    bound = attrs.get(value.name, value) if isinstance(value, AttrVar) else value
+    return Term("Const", (("value", bound),), (), 0) if isinstance(bound, AttrVar) else const(bound)

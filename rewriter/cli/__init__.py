@@ -1,0 +1,1 @@
+"""The commands ``onnx-superopt`` and ``superopt-costs``."""

@@ -1,0 +1,142 @@
+"""``superopt-costs``: the measured costs as files: fill, list, export, import and merge."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+import onnxruntime as ort
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mugraph.onnx import ModelError, load
+from rewriter.cli.main import parse_shapes
+from rewriter.cost import (
+    CostModel,
+    CostTable,
+    ProfileError,
+    ProfileStore,
+    default_device,
+    merge_tables,
+    read_table,
+    write_table,
+)
+from rewriter.cost.fused import runtime_directions
+from rewriter.cost.store import default_profile_path
+from rewriter.reference import InputError, bind_sizes
+from rewriter.runtime_env import ProviderError, environment, pick_provider
+from rewriter.search.backtracking import Limits, Search
+from rewriter.search.layers import opaque_kind, shorten
+from rewriter.search.ranges import RangeOracle
+from rules_db.store import StoreError, open_rules
+
+__all__ = ["main"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="onnx-superopt")
+def cli() -> None:
+    """Measured operator costs: fill a cache, share it as a table, use it with 'onnx-superopt --costs'."""
+
+
+def _out() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _provider_of(name: str) -> str:
+    """The provider that an environment ends with."""
+    return name.rsplit("| ", 1)[-1]
+
+
+@cli.command("list")
+def list_command() -> None:
+    """Lists the environments whose costs are known here."""
+    store = ProfileStore(default_profile_path(), "")
+    table = Table("environment", "costs")
+    for name, count in store.environments().items():
+        table.add_row(escape(name), f"{count:,}")
+    store.close()
+    _out().print(table)
+
+
+@cli.command("fill")
+@click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--provider", type=click.Choice(["cpu", "cuda", "auto"]), default="auto", show_default=True)
+@click.option("--input", "inputs", multiple=True, metavar="NAME=2x128", help="Size of an input for measuring; repeatable.")
+@click.option("--rules", metavar="URL", help="Rules whose results are measured too; default: the shipped rules.")
+@click.option("--budget", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
+def fill_command(models: tuple[Path, ...], provider: str, inputs: tuple[str, ...], rules: str | None, budget: float) -> None:
+    """Measures the operators of MODELS, and those that rewriting them leads to."""
+    provider = pick_provider(provider)
+    known = open_rules(rules)
+    for path in models:
+        model = load(path)
+        sizes, _ = bind_sizes(model, parse_shapes(inputs))
+        store = ProfileStore(default_profile_path(), environment(provider))
+        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget, default_device(provider))
+        runtime = runtime_directions(known, store, provider)
+        search = Search(known, costs, RangeOracle({}), Limits(seconds=budget), runtime_directions=runtime)
+        search.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
+        short = shorten(model.graph, search.depth, opaque_kind(model))
+        search.run(model.graph if short is None else short.graph)
+        store.close()
+        left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
+        _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")
+
+
+@cli.command("export")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--environment", "name", help="Which one, as 'list' shows it; default: this machine's CPU.")
+def export_command(file: Path, name: str | None) -> None:
+    """Writes the costs of one environment as a table."""
+    name = name or environment("cpu")
+    store = ProfileStore(default_profile_path(), name)
+    costs = dict(store.costs)
+    store.close()
+    if not costs:
+        raise ProfileError(f"no costs are known of '{name}'; 'superopt-costs list' shows the environments")
+    version = next((p.removeprefix("onnxruntime ") for p in name.split(" | ") if p.startswith("onnxruntime ")), ort.__version__)
+    write_table(CostTable(name, version, _provider_of(name), costs), file)
+    _out().print(f"{len(costs):,} costs of {escape(name)} in {escape(str(file))}")
+
+
+@cli.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def import_command(files: tuple[Path, ...]) -> None:
+    """Enters tables into the cache, each under its own environment."""
+    for table in [read_table(file) for file in files]:
+        store = ProfileStore(default_profile_path(), table.environment)
+        for signature, microseconds in table.costs.items():
+            known = store.get(signature)
+            store.put(signature, microseconds if known is None else min(known, microseconds))
+        store.close()
+        _out().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
+
+
+@cli.command("merge")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The table to write.")
+def merge_command(files: tuple[Path, ...], output: Path) -> None:
+    """Merges tables of one environment; the smaller of two times stays."""
+    merged = merge_tables([read_table(file) for file in files])
+    write_table(merged, output)
+    _out().print(f"{len(merged.costs):,} costs of {escape(merged.environment)} in {escape(str(output))}")
+
+
+def main() -> None:
+    """The console script: one line and exit code 2 for whatever the user can put right."""
+    try:
+        sys.exit(cli.main(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as problem:
+        print(problem.format_message())
+        sys.exit(0)
+    except click.ClickException as problem:
+        print(f"superopt-costs: {problem.format_message()}", file=sys.stderr)
+    except click.Abort:
+        sys.exit(130)
+    except (ModelError, InputError, ProviderError, ProfileError, StoreError) as problem:
+        print(f"superopt-costs: {problem}", file=sys.stderr)
+    sys.exit(2)

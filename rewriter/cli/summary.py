@@ -1,0 +1,78 @@
+"""The closing table of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rewriter.reference import Error
+from rewriter.run.optimize import Outcome
+from rewriter.search.explain import Explanation
+
+__all__ = ["print_explanations", "print_summary"]
+
+
+def _error(error: Error | None) -> str:
+    return "-" if error is None else f"{error.relative_l2:.1e} (max/rms {error.max_over_rms:.1e})"
+
+
+def print_summary(outcome: Outcome, console: Console) -> None:
+    """Latency, nodes and error before and after, the rules that fired, and what the user should know."""
+    table = Table(title=escape(f"{outcome.model} -> {outcome.output}"), title_justify="left")
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    timing = outcome.latency if outcome.improved else None
+    if timing is not None:
+        table.add_row(
+            "latency, median (spread)",
+            f"{timing.original:.3f} ms ({timing.original_spread:.3f})",
+            f"{timing.candidate:.3f} ms ({timing.candidate_spread:.3f})",
+        )
+        table.add_row("latency ratio [95 %]", "1", f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
+    table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))
+    if outcome.error_before is not None:
+        after = outcome.error_after if outcome.improved else outcome.error_before
+        table.add_row("relative error vs float64", _error(outcome.error_before), _error(after))
+    console.print(table)
+    if outcome.fired:
+        fired = Table("rule", "substitution", "sites", "saves by cost model", title="rules that fired", title_justify="left")
+        for rule in outcome.fired:
+            fired.add_row(rule.rule, escape(rule.text), str(rule.sites), f"{rule.gain_microseconds:.1f} us")
+        console.print(fired)
+    if outcome.kernels:
+        console.print(
+            f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
+            "their plain ONNX bodies without it"
+        )
+    for line in outcome.dropped:
+        console.print(f"[yellow]dropped[/] {escape(line)}")
+    for line in outcome.notes:
+        console.print(f"[dim]note: {escape(line)}[/]")
+    if outcome.estimated_costs:
+        console.print(f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured[/]")
+    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
+    cached = "; verdict of an earlier run on the same model, rules and machine" if outcome.cached_verdict else ""
+    console.print(
+        f"[dim]{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured; {spent}{cached}[/]"
+    )
+    if outcome.improved and timing is None:
+        share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
+        console.print(
+            f"[green]rewritten[/]: {share:.3f} of the original's time by the cost model for {escape(outcome.environment)}; "
+            "numerically checked, not timed end to end"
+        )
+    elif outcome.improved and timing is not None:
+        console.print(f"[green]improved[/]: {1 / timing.ratio:.2f} times as fast as before")
+    else:
+        console.print(f"[bold]not improved[/]: {escape(outcome.message)}")
+
+
+def print_explanations(explanations: Sequence[Explanation], console: Console) -> None:
+    """Why rules did not fire."""
+    table = Table("rule", "substitution", "at", "outcome", title="why (not)", title_justify="left")
+    for line in explanations:
+        table.add_row(line.rule, escape(line.text), escape(line.where), escape(line.outcome))
+    console.print(table)

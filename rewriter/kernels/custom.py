@@ -1,0 +1,195 @@
+"""Custom kernels within a run: proposed to the search, timed on the GPU that is here, compiled, and remembered as rules.
+
+The search prices a kernel by the model of its schedules until it has been timed. What the best candidate uses is timed then,
+schedule by schedule, and the search asked again with what is known: the model may err, the result does not rest on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.graph import Graph
+from mugraph.terms.shape import Undecided
+from rewriter.cost.devices import Device
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels.emit import Scheduled, attach_kernels, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.proposals import kernel_children, reasons, winning_rules
+from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
+from rewriter.search.backtracking import Candidate, Search
+from rewriter.search.explain import Explanation
+from rules_db.store import RuleStore, StoreError, cache_folder
+from rules_db.trust.check import check
+from rules_db.trust.interpreted import kernel_of_rule
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import Rule
+
+__all__ = ["CustomKernels", "default_architectures", "learned_path"]
+
+_TRIALS = 24
+"""Schedules of a kernel that are timed."""
+
+
+def learned_path() -> Path:
+    """The database of multi-level rules that earlier runs found, in the user's cache directory."""
+    return cache_folder() / "kernels.sqlite"
+
+
+def default_architectures(device: Device) -> tuple[Architecture, ...]:
+    """The device's own, and PTX for those to come."""
+    return (Architecture(device.architecture), Architecture(80, is_ptx=True))
+
+
+class CustomKernels:
+    """The custom kernels of one run.
+
+    Args:
+        device: that the model is optimised for.
+        store: where schedules and times of kernels are kept.
+        sizes: of the model's dimension symbols, as it is measured.
+        rules: the multi-level ones among them apply where they match; elsewhere kernels are built.
+        architectures: to compile for. Where a kernel does not compile for all of them, it is not used if ``strict``, else it
+            does without the others' images.
+        measures: the GPU is here and may be asked for times.
+        learned: database of multi-level rules of earlier runs, which those of this one are added to; ``None`` for none.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        store: ProfileStore,
+        sizes: Mapping[str, int],
+        rules: Sequence[Rule],
+        architectures: Sequence[Architecture],
+        strict: bool,
+        learned: Path | None = None,
+        *,
+        measures: bool = True,
+    ) -> None:
+        self.device, self.store, self.sizes = device, store, sizes
+        self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
+        self.compiler = Compiler()
+        known = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
+        self._unproved: dict[str, Rule] = {}
+        self._wrong: set[str] = set()
+        if learned is not None and learned.exists():
+            with RuleStore.open(str(learned), create=False) as database:
+                self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in known}
+        self.stored = [*known.values(), *self._unproved.values()]
+        self.timed = 0
+        self.notes: list[str] = []
+        self._can_time = measures
+        self._refused: dict[str, str] = {}
+        self._given: set[str] = set()
+        self._attached: dict[str, Scheduled] = {}
+
+    def close(self) -> None:
+        """Ends the compiler's processes."""
+        self.compiler.close()
+
+    def keep_as_given(self, graph: Graph) -> None:
+        """Leaves the kernels that a model came with as they are."""
+        self._given = {kernel.digest.hex() for kernel in kernels_of(graph)}
+
+    def children(self, search: Search, candidate: Candidate) -> Iterator[Candidate]:
+        """A generator of :class:`rewriter.search.backtracking.Search`: regions as kernels, without those that do not work."""
+        for child in kernel_children(search, candidate, self.stored, self.is_proved):
+            if not any(self.refusal(move.direction.rule) for move in child.moves):
+                yield child
+
+    def is_proved(self, rule: Rule) -> bool:
+        """Whether a stored rule holds: what other runs learned is interpreted once more before this one uses it."""
+        learned = self._unproved.pop(rule.id, None)
+        if learned is not None and (failures := check(learned, load_axioms())):
+            self._wrong.add(rule.id)
+            self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+        return rule.id not in self._wrong
+
+    def refusal(self, rule: Rule) -> str:
+        """Why the kernel of a rule cannot be used; empty where nothing is known against it, or the rule has none."""
+        kernel = kernel_of_rule(rule)
+        return "" if kernel is None else self._refused.get(kernel.digest.hex(), "")
+
+    def explanations(self, search: Search) -> Iterator[Explanation]:
+        """Why regions did not become kernels."""
+        for reason, count in reasons(search).most_common():
+            yield Explanation("", "a region as a kernel", f"{count} regions", reason)
+        for reason in self._refused.values():
+            yield Explanation("", "a region as a kernel", "", reason)
+
+    def tune(self, graph: Graph, deadline: float) -> bool:
+        """Times the kernels of a candidate that have no time yet; whether anything is known now that was not.
+
+        The schedules of a kernel are compiled while those of the one before it are timed.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
+        """
+        fresh = [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
+        changed = False
+        with ThreadPoolExecutor(1) as ahead:
+            for kernel, future in [(k, ahead.submit(self._compiled, k, deadline)) for k in fresh]:
+                try:
+                    compiled = future.result()
+                    if compiled is None:
+                        break
+                    settle(kernel, compiled, self.store, self.sizes)
+                    self.timed += len(compiled)
+                    changed = True
+                except NoDevice as problem:
+                    self._can_time = False
+                    self.notes.append(f"kernels have the schedules that look best: {problem}")
+                    break
+                except (InvalidBlock, Undecided, NotMeasured) as problem:
+                    self._refused[kernel.digest.hex()] = str(problem)
+                    changed = True
+        return changed
+
+    def _compiled(self, kernel: Kernel, deadline: float) -> list[Trial] | None:
+        """Trials of a kernel; ``None`` where no time is left."""
+        if time.monotonic() > deadline or not self._can_time:
+            return None
+        return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, _TRIALS)
+
+    def attach(self, graph: Graph) -> list[str]:
+        """Compiles the kernels of a candidate, so that whoever writes it writes what runs; the reasons where some cannot be."""
+        fresh = [k for k in self._own(graph) if k.digest.hex() not in self._attached]
+        chosen, problems = scheduled(fresh, self.device, self.sizes, self.store)
+        wrong = attach_kernels(chosen, self.compiler, self.architectures)
+        if wrong and not self.strict:
+            first, alone = wrong, [s for s in chosen if s.kernel.digest.hex() in wrong]
+            wrong = attach_kernels(alone, self.compiler, self.architectures[:1])
+            only = [reason for digest, reason in first.items() if digest not in wrong]
+            self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
+        problems |= wrong
+        self._refused |= problems
+        self._attached |= {digest: s for s in chosen if (digest := s.kernel.digest.hex()) not in problems}
+        return list(problems.values())
+
+    def _own(self, graph: Graph) -> list[Kernel]:
+        """A candidate's kernels that the model did not come with and nothing is known against."""
+        digests = {kernel.digest.hex(): kernel for kernel in kernels_of(graph)}
+        return [kernel for digest, kernel in digests.items() if digest not in self._given and digest not in self._refused]
+
+    def learn(self, candidate: Candidate) -> None:
+        """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
+        found = winning_rules(candidate)
+        if self.learned is None or not found:
+            return
+        wrong = {rule.id: failures[0] for rule in found if (failures := check(rule, load_axioms()))}
+        self.notes += [f"kernel rule {rule} was not remembered for other models: {reason}" for rule, reason in wrong.items()]
+        try:
+            self.learned.parent.mkdir(parents=True, exist_ok=True)
+            with RuleStore.open(str(self.learned)) as database:
+                database.add_all(rule for rule in found if rule.id not in wrong)
+        except StoreError as problem:
+            self.notes.append(f"kernels were not remembered for other models: {problem}")
+
+    def keep(self, graph: Graph, folder: Path) -> None:
+        """Writes the kernels of the written model for people to read. Raises StoreError."""
+        used = {kernel.digest.hex() for kernel in kernels_of(graph)}
+        keep_kernels([scheduled for digest, scheduled in self._attached.items() if digest in used], folder)

@@ -1,0 +1,154 @@
+"""Graph-defined kernels on their way into a model file: compiled, and attached to the nodes that name them.
+
+:func:`attach_kernels` compiles chosen kernels for the asked architectures; from then on every writer of models puts plan and
+images on their nodes (:mod:`mugraph.blocks.operator`). A kernel that does not compile gets nothing: its reason is returned, and
+its nodes still run through their body.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.operator import Program, attach, kernel_of
+from mugraph.blocks.picture import svg
+from mugraph.blocks.text import format_kernel, kernel_to_json, schedule_to_json
+from mugraph.graph import Graph
+from mugraph.terms.shape import Undecided
+from rewriter.cost.devices import Device
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels.triton.codegen import Source, generate
+from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
+from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.kernels.triton.schedules import default_schedules
+from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
+from rules_db.store import StoreError, write_text
+
+__all__ = ["Scheduled", "attach_kernels", "attributes_of", "keep_kernels", "kernels_of", "label", "plan_of", "scheduled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A kernel and the schedules that were chosen for it, one a block graph."""
+
+    kernel: Kernel
+    schedules: tuple[Schedule, ...]
+
+    def source(self) -> Source:
+        """Raises InvalidBlock or NotGenerated."""
+        return generate(self.kernel, self.schedules)
+
+
+def kernels_of(graph: Graph) -> list[Kernel]:
+    """The graph-defined kernels of a candidate, each once, in the order of its nodes."""
+    digests = (dict(node.attrs)["digest"] for node in graph.nodes() if node.op == "Kernel")
+    return [kernel_of(digest) for digest in dict.fromkeys(digests)]
+
+
+def scheduled(
+    kernels: Sequence[Kernel], device: Device, sizes: Mapping[str, int], store: ProfileStore | None = None
+) -> tuple[list[Scheduled], dict[str, str]]:
+    """Schedules for kernels: the best that the store knows, else those that the model of the device likes best.
+
+    Args:
+        sizes: of dimension symbols, as the model is measured.
+
+    Returns:
+        kernels with schedules, and why others have none, by digest.
+    """
+    from rewriter.kernels.triton.measure import recall  # it imports this module
+
+    found: list[Scheduled] = []
+    problems: dict[str, str] = {}
+    for kernel in kernels:
+        try:
+            known = recall(store, kernel, sizes) if store is not None else None
+            found.append(Scheduled(kernel, default_schedules(kernel, device, sizes) if known is None else known.schedules))
+        except (InvalidBlock, Undecided) as problem:
+            problems[kernel.digest.hex()] = f"kernel {label(kernel)}: {problem}"
+    return found, problems
+
+
+def label(kernel: Kernel) -> str:
+    """What messages call a kernel."""
+    return f"{kernel.name} ({kernel.digest.hex()[:16]})"
+
+
+def attach_kernels(
+    chosen: Sequence[Scheduled], compiler: Compiler, architectures: Sequence[Architecture] = DEFAULT_ARCHITECTURES
+) -> dict[str, str]:
+    """Compiles kernels and attaches the results, so that whoever writes a model with them writes what runs.
+
+    Returns:
+        why kernels were left without, by digest.
+    """
+    problems: dict[str, str] = {}
+    sources: list[tuple[Scheduled, Source]] = []
+    for scheduled in chosen:
+        try:
+            sources.append((scheduled, scheduled.source()))
+        except (InvalidBlock, NotGenerated) as problem:
+            problems[scheduled.kernel.digest.hex()] = f"kernel {label(scheduled.kernel)}: {problem}"
+    results = compiler.compile([(label(s.kernel), source) for s, source in sources], architectures)
+    for (scheduled, source), result in zip(sources, results, strict=True):
+        if isinstance(result, NotCompiled):
+            problems[scheduled.kernel.digest.hex()] = str(result)
+        else:
+            plan = plan_of(scheduled.kernel, source, result)
+            attach(scheduled.kernel, Program(scheduled.schedules, attributes_of(plan, [binary.image for binary in result])))
+    return problems
+
+
+def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
+    """How a runtime launches a source; the images of all architectures have one plan."""
+    nothing = (Argument.nothing(), Argument.nothing())
+    launches = []
+    for number, launch in enumerate(source.launches):
+        functions = [binary.functions[number] for binary in binaries]
+        (threads,) = {f.threads for f in functions}
+        launches.append(Launch(functions[0].name, threads, launch.grid, (*launch.arguments, *nothing)))
+    return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
+
+
+def attributes_of(plan: Plan, images: Sequence[Image]) -> Mapping[str, Any]:
+    """The attributes of a node, as rewriter/runtime/superopt_runtime.c reads them."""
+    return {
+        "version": FORMAT_VERSION,
+        "kernels": "\n".join(plan.kernels),
+        "plan": tuple(plan.packed()),
+        "images": pack_images(images),
+    }
+
+
+def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:
+    """Writes every kernel for people to read: Triton source, μGraph as text, JSON and picture.
+
+    Returns:
+        the files, four a kernel.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
+    written = []
+    for scheduled in chosen:
+        kernel = scheduled.kernel
+        about = {"kernel": kernel_to_json(kernel), "schedules": [schedule_to_json(s) for s in scheduled.schedules]}
+        texts = {
+            "py": scheduled.source().text,
+            "txt": format_kernel(kernel),
+            "json": json.dumps(about, indent=1) + "\n",
+            "svg": svg(kernel),
+        }
+        for suffix, text in texts.items():
+            path = folder / f"{kernel.name}-{kernel.digest.hex()[:8]}.{suffix}"
+            write_text(path, text)
+            written.append(path)
+    return written

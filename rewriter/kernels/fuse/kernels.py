@@ -1,0 +1,108 @@
+"""Kernels of regions, as rules: built for sizes that are symbols where that is possible, tested, and specialised.
+
+The sizes of a region, those of its types and those in its attributes, are replaced by symbols
+(:mod:`rewriter.kernels.fuse.sizes`). The kernel that is built of that is tested at small sizes, and may be a rule for other
+models, too; the kernel that a model gets is the same with its sizes put back, so that the compiler knows them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.sizes import specialised
+from mugraph.terms.term import Term, walk
+from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.lower import PLAIN, Form, lower
+from rewriter.kernels.fuse.region import Region
+from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
+from rules_db.trust.rule import Rule
+
+__all__ = ["Builder", "Built"]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel built of a region.
+
+    Attributes:
+        rule: region and kernel with the model's sizes.
+        general: the kernel with symbols for sizes, as it was tested; the same where there are none to find.
+    """
+
+    rule: Rule
+    general: Kernel
+
+
+class Builder:
+    """Builds and tests kernels; what was built once, of a look, is not built again."""
+
+    def __init__(self) -> None:
+        self._built: dict[tuple[object, ...], Built | str] = {}
+        self._tested: dict[bytes, str | None] = {}
+        self._regions: dict[str, tuple[Region, Form]] = {}
+
+    def build(self, region: Region, form: Form = PLAIN) -> Built:
+        """Raises :class:`NotFusable` with the reason."""
+        key = (region.key, form)
+        if key not in self._built:
+            try:
+                built = self._built[key] = self._build(region, form)
+                self._regions.setdefault(built.rule.id, (region, form))
+            except NotFusable as reason:
+                self._built[key] = str(reason)
+        found = self._built[key]
+        if isinstance(found, str):
+            raise NotFusable(found)
+        return found
+
+    def _build(self, region: Region, form: Form) -> Built:
+        for variant in VARIANTS:
+            found = generalised(region.terms, region.types, variant)
+            if found is None:
+                continue
+            try:
+                kernel = lower(_name(found.terms), found.types, _outputs(found.terms), form)
+                own = specialised(kernel, found.sizes)
+            except NotFusable:
+                continue
+            if own.body == region.terms and all(region.types[t.name] == t.type for t in own.inputs):
+                self.test(kernel)
+                return Built(kernel_rule(own, {}), kernel)
+        kernel = lower(_name(region.terms), region.types, _outputs(region.terms), form)
+        self.test(kernel)
+        return Built(kernel_rule(kernel, {}), kernel)
+
+    def stored(self, rule: Rule) -> Rule | None:
+        """The rule for other models behind one that was built here for a model's sizes."""
+        found = self._regions.get(rule.id)
+        return None if found is None else self.general(*found)
+
+    def general(self, region: Region, form: Form = PLAIN) -> Rule:
+        """The rule for other models: with symbols for sizes, where a place that it matches tells them."""
+        built = self.build(region, form)
+        general = kernel_rule(built.general, {})
+        return built.rule if untold(general.source, general.types) else general
+
+    def test(self, kernel: Kernel) -> None:
+        """Raises :class:`NotFusable` where a kernel does not compute its body."""
+        if kernel.digest not in self._tested:
+            self._tested[kernel.digest] = interpret(kernel, LEAST_TESTS, 0)
+        problem = self._tested[kernel.digest]
+        if problem:
+            raise NotFusable(f"kernel {kernel.name} is wrong or cannot be tested: {problem}")
+
+
+def _outputs(terms: tuple[Term, ...]) -> list[tuple[str, Term]]:
+    return [(f"y{i}", term) for i, term in enumerate(terms)]
+
+
+def _name(terms: tuple[Term, ...]) -> str:
+    """The kernel's name: the operators that do the work, in order."""
+    kept = ("MatMul", "Gemm", "Softmax", "Normalization", "Attention", "Reduce", "Gelu", "Sigmoid", "Relu", "Tanh", "Erf")
+    ops = [term.op for term in walk(terms) if any(word in term.op for word in kept)]
+    short = [op for op, _ in itertools.groupby(ops)][:5]
+    words = [op.replace("Normalization", "norm").lower() for op in short]
+    return "_".join(words) or "elementwise"

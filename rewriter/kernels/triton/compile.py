@@ -1,0 +1,405 @@
+"""Ahead-of-time compilation of generated source: for named architectures, without a GPU, in processes of their own.
+
+A source becomes one image an architecture, with all its functions in it. What the compiler gives is kept on disk, under a
+digest of source, signatures, options, architecture and Triton's version; so is its refusal. A process that dies or hangs is
+the reason why its kernel was not compiled, and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from multiprocessing import connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rewriter.kernels.triton.codegen import OVERLAPPED, Source
+from rewriter.runtime.plan import Image
+from rules_db.store import cache_folder
+
+__all__ = [
+    "DEFAULT_ARCHITECTURES",
+    "LEAST_ARCHITECTURE",
+    "Architecture",
+    "Binary",
+    "Compiler",
+    "Function",
+    "NotCompiled",
+    "compiler_is_here",
+    "parse_architectures",
+]
+
+_FORMAT = 3
+"""Part of the key of what is kept on disk; raise it when the options or the packing change."""
+LEAST_ARCHITECTURE = 80
+"""Triton's kernels need its matrix units."""
+_LIMIT_SECONDS = 60
+_PTX_VERSION = 80
+"""Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
+_LAST_LINES = 2
+"""Of a compiler's message, beside its first line."""
+_FIRST_OVERLAPPING = 90
+"""The first architecture with ``griddepcontrol``."""
+_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
+_LEAST_SHARED = 99 << 10
+"""Dynamic shared memory a block may have, by architecture (CUDA programming guide, technical specifications)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What to compile for: a cubin of an architecture such as 90, or PTX that drivers compile for later ones."""
+
+    number: int
+    is_ptx: bool = False
+
+    def __str__(self) -> str:
+        return f"compute_{self.number}" if self.is_ptx else f"sm_{self.number}"
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a kernel may start while the one before it still runs."""
+        return self.number >= _FIRST_OVERLAPPING and not self.is_ptx
+
+
+DEFAULT_ARCHITECTURES = (Architecture(80), Architecture(90), Architecture(80, is_ptx=True))
+
+
+def parse_architectures(text: str) -> tuple[Architecture, ...]:
+    """Reads ``sm_80,sm_90,compute_80``.
+
+    Raises:
+        ValueError: another name, or an architecture before sm_80, whose matrix units Triton's kernels need.
+    """
+    found = []
+    for name in text.split(","):
+        match = re.fullmatch(r"(sm|compute)_(\d+)", name.strip())
+        if match is None or int(match[2]) < LEAST_ARCHITECTURE:
+            raise ValueError(f"'{name.strip()}' is no architecture; give for example sm_80,sm_90, and compute_80 for PTX")
+        found.append(Architecture(int(match[2]), match[1] == "compute"))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A compiled function: its name and threads a block."""
+
+    name: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A source compiled for one architecture; functions in the order of its launches."""
+
+    image: Image
+    functions: tuple[Function, ...]
+
+
+class NotCompiled(Exception):
+    """A source that does not compile: the message names the kernel, the architecture and what the compiler says first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a process compiles; picklable and small."""
+
+    label: str
+    text: str
+    launches: tuple[tuple[str, tuple[tuple[str, str], ...], int, int], ...]
+    architecture: Architecture
+
+    @staticmethod
+    def of(label: str, source: Source, architecture: Architecture) -> _Job:
+        launches = tuple((x.function, x.signature, x.warps, x.stages) for x in source.launches)
+        return _Job(label, source.text, launches, architecture)
+
+    @property
+    def key(self) -> str:
+        code = "\n".join(line for line in self.text.splitlines() if not line.startswith("#"))
+        parts = (str(_FORMAT), triton_version(), code, repr(self.launches), str(self.architecture))
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+@cache
+def triton_version() -> str:
+    """Triton's version, without importing it.
+
+    Raises:
+        NotCompiled: Triton is not installed.
+    """
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        raise NotCompiled("Triton is not installed, so no kernel can be compiled; install onnx-superopt[kernels]") from None
+
+
+def compiler_is_here() -> bool:
+    """Whether Triton is installed."""
+    try:
+        triton_version()
+    except NotCompiled:
+        return False
+    return True
+
+
+class Compiler:
+    """Compiles sources; a context manager that ends its processes.
+
+    Args:
+        folder: where results are kept; ``None`` for the user's cache directory.
+        workers: processes; ``None`` for one a core.
+    """
+
+    def __init__(self, folder: Path | None = None, workers: int | None = None) -> None:
+        self.folder = cache_folder() / "kernels" if folder is None else folder
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.hits = self.compiled = 0
+        self._pool: ProcessPoolExecutor | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Compiler:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes; they are started again where more is compiled."""
+        self._stop()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def compile(
+        self, sources: Sequence[tuple[str, Source]], architectures: Sequence[Architecture] = DEFAULT_ARCHITECTURES
+    ) -> list[tuple[Binary, ...] | NotCompiled]:
+        """Compiles every source for every architecture.
+
+        Args:
+            sources: what messages call the kernel, and its source.
+
+        Returns:
+            for each source its binaries, one an architecture, or why there are none.
+        """
+        jobs = [_Job.of(label, source, architecture) for label, source in sources for architecture in architectures]
+        results: dict[str, Binary | NotCompiled] = {}
+        fresh: dict[str, _Job] = {}
+        for job in jobs:
+            if job.key in results or job.key in fresh:
+                continue
+            known = self._recall(job)
+            if known is None:
+                fresh[job.key] = job
+            else:
+                self.hits += 1
+                results[job.key] = known
+        for job, result in self._run(list(fresh.values())):
+            self.compiled += 1
+            results[job.key] = result
+        found: list[tuple[Binary, ...] | NotCompiled] = []
+        for start in range(0, len(jobs), len(architectures)):
+            mine = [results[job.key] for job in jobs[start : start + len(architectures)]]
+            binaries = tuple(r for r in mine if isinstance(r, Binary))
+            found.append(binaries if len(binaries) == len(mine) else next(r for r in mine if isinstance(r, NotCompiled)))
+        return found
+
+    def _run(self, jobs: list[_Job]) -> Iterator[tuple[_Job, Binary | NotCompiled]]:
+        """Compiles in parallel; where a process dies, what is left goes one by one, so that the guilty one shows."""
+        left: list[_Job] = []
+        pending: list[tuple[_Job, Future[_Reply]]] = []
+        for job in jobs:
+            try:
+                pending.append((job, self._started(self.workers).submit(_compile, job)))
+            except BrokenProcessPool:
+                left.append(job)
+        for job, future in pending:
+            try:
+                yield job, self._finished(job, future.result())
+            except BrokenProcessPool:
+                left.append(job)
+        if left:
+            self._stop()
+        for job in left:
+            try:
+                yield job, self._finished(job, self._started(1).submit(_compile, job).result())
+            except BrokenProcessPool:
+                self._stop()
+                yield job, NotCompiled(f"kernel {job.label} for {job.architecture}: the compiler's process died")
+        if left:
+            self._stop()
+
+    def _started(self, workers: int) -> ProcessPoolExecutor:
+        if self._pool is None:
+            if self._scratch is None:
+                self._scratch = tempfile.TemporaryDirectory(prefix="onnx-superopt-")
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(self._scratch.name,))
+        return self._pool
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    # On disk: the length of a JSON head in four bytes, the head, the image
+
+    def _path(self, job: _Job) -> Path:
+        return self.folder / job.key[:2] / job.key
+
+    def _recall(self, job: _Job) -> Binary | NotCompiled | None:
+        try:
+            content = self._path(job).read_bytes()
+            (length,) = struct.unpack_from("<I", content)
+            head = json.loads(content[4 : 4 + length])
+            return _result(job, head, content[4 + length :])
+        except (OSError, ValueError, KeyError, TypeError, struct.error):  # missing or damaged: compiled again
+            return None
+
+    def _finished(self, job: _Job, reply: _Reply) -> Binary | NotCompiled:
+        head, image, lasting = reply
+        if lasting:
+            text = json.dumps(head).encode()
+            path = self._path(job)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_bytes(struct.pack("<I", len(text)) + text + image)
+            temporary.replace(path)
+        return _result(job, head, image)
+
+
+_Reply = tuple[dict[str, Any], bytes, bool]
+"""Head and image of a result, and whether it would be the same another time."""
+
+
+def _result(job: _Job, head: dict[str, Any], image: bytes) -> Binary | NotCompiled:
+    if "problem" in head:
+        return NotCompiled(f"kernel {job.label} for {job.architecture}: {head['problem']}")
+    functions = tuple(Function(str(name), int(threads)) for name, threads, _ in head["functions"])
+    shared = tuple(int(bytes_) for _, _, bytes_ in head["functions"])
+    architecture = job.architecture
+    return Binary(Image(architecture.number, architecture.is_ptx, image, shared, architecture.overlaps), functions)
+
+
+# In the processes
+
+
+def _prepare(scratch: str) -> None:
+    """Once a process: a cache of its own for Triton, and silence."""
+    os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / str(os.getpid()))
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+    os.environ.pop("TRITON_INTERPRET", None)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(AttributeError, ValueError):
+        signal.signal(signal.SIGALRM, _expired)
+
+
+def _end_with_parent() -> None:
+    """A process does not outlive the one that started it, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _expired(number: int, frame: object) -> None:
+    raise TimeoutError(f"it takes more than {_LIMIT_SECONDS} seconds")
+
+
+def _compile(job: _Job) -> _Reply:
+    signal.alarm(_LIMIT_SECONDS)
+    try:
+        head, image = _compiled(job)
+        return head, image, True
+    except TimeoutError as problem:
+        return {"problem": str(problem)}, b"", False
+    except Exception as problem:  # the compiler raises whatever its passes do
+        lines = [line.strip() for line in str(problem).splitlines() if line.strip(" ^")]
+        told = [*lines[:1], *lines[1:][-_LAST_LINES:]]  # Triton says where first, and what last
+        return {"problem": "; ".join(told)[:400] or type(problem).__name__}, b"", True
+    finally:
+        signal.alarm(0)
+
+
+def _compiled(job: _Job) -> tuple[dict[str, Any], bytes]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    number = job.architecture.number
+    texts, cubins, functions = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.py"  # Triton takes functions from files only
+        path.write_text(job.text)
+        spec = importlib.util.spec_from_file_location("kernel", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for name, signature, warps, stages in job.launches:
+            aligned = {(i,): [["tt.divisibility", 16]] for i, (_, kind) in enumerate(signature) if kind.startswith("*")}
+            options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+            if job.architecture.is_ptx:
+                options["ptx_version"] = _PTX_VERSION
+            types = {**dict(signature), OVERLAPPED: "constexpr"}
+            source = ASTSource(getattr(module, name), types, {OVERLAPPED: job.architecture.overlaps}, aligned)
+            compiled = triton.compile(source, target=GPUTarget("cuda", number, 32), options=options)
+            about = compiled.metadata
+            if about.global_scratch_size or about.profile_scratch_size:
+                raise ValueError(f"{name} wants {about.global_scratch_size} bytes of global scratch memory")
+            if about.shared > _SHARED.get(number, _LEAST_SHARED):
+                raise ValueError(f"{name} wants {about.shared} bytes of shared memory, more than {job.architecture} has")
+            functions.append((about.name, 32 * about.num_warps, about.shared))
+            texts.append(compiled.asm["ptx"])
+            cubins.append(compiled.asm["cubin"])
+    head = {"functions": functions}
+    if job.architecture.is_ptx:
+        return head, merge_ptx(texts).encode()
+    return head, cubins[0] if len(cubins) == 1 else _assemble(merge_ptx(texts), number)
+
+
+def merge_ptx(texts: Sequence[str]) -> str:
+    """One PTX module of several with the same head; what they declare alike stands once."""
+    if len(texts) == 1:
+        return texts[0]
+    head: list[str] = []
+    bodies: list[str] = []
+    for number, text in enumerate(texts):
+        text = re.sub(r"_\$_str", f"_$_str{number}", text)  # module-level names that two modules use for different things
+        start = text.index(".visible .entry")
+        head += [line for line in text[:start].splitlines() if line.startswith(".") and line not in head]
+        bodies.append(text[start:])
+    return "\n".join([*head, *bodies])
+
+
+def _assemble(ptx: str, number: int) -> bytes:
+    """A cubin by Triton's own assembler, with the options that Triton gives it."""
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx)
+        command = [get_ptxas(number).path, f"--gpu-name={sm_arch_from_capability(number)}", str(source), "-o", str(result)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ValueError(f"ptxas: {done.stderr}")
+        return result.read_bytes()

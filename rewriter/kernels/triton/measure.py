@@ -1,0 +1,513 @@
+"""Kernels measured on the GPU, through the CUDA driver alone (docs/measuring.md).
+
+A trial is loaded, run once into poisoned outputs and compared with the body in double precision; only what is right is timed.
+Many launches are captured as one CUDA graph, each on buffers of its own, so that together they exceed the cache several times;
+events time its replays. All trials of a kernel run in a process of their own, which reports one after the other: a kernel
+that breaks the device's context takes that process with it, and the rest goes on in a new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import math
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.interp import evaluate_body
+from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.domains import Real
+from mugraph.terms.shape import DataType, Undecided, evaluate_dim
+from rewriter.cost.devices import Device
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels.emit import label, plan_of
+from rewriter.kernels.triton.codegen import generate
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, triton_version
+from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.kernels.triton.schedules import ranked
+from rewriter.reference import compare
+from rewriter.runtime.plan import FORMAT_VERSION, Expression, Image, Plan
+from rewriter.runtime_env import digest
+
+__all__ = [
+    "Measured",
+    "NoDevice",
+    "NotMeasured",
+    "Trial",
+    "best_of",
+    "compiled_trials",
+    "kernel_inputs",
+    "kernel_key",
+    "measure",
+    "recall",
+    "record",
+    "settle",
+    "trials",
+    "tune",
+]
+
+DRIVER = "cuda.bindings.driver"
+COLD_BYTES = 220 << 20
+"""What the buffers of the launches of one replay hold together, several times the cache of any device."""
+TOLERANCES = {DataType.FLOAT: 1e-4, DataType.FLOAT16: 5e-3, DataType.BFLOAT16: 3e-2}
+"""Largest relative error (L2) of an output beside the body in double precision."""
+
+_LEAST_COPIES, _MOST_COPIES = 4, 128
+_LEAST_LAUNCHES = 40
+"""Of a captured graph, so that starting it counts for little."""
+_LARGEST_BYTES = 8 << 30
+_REPLAY_MICROSECONDS = 1500.0
+"""About how long the replays between two events take together."""
+_FINALISTS, _FINAL_ROUNDS = 4, 20
+_ROUNDS = 4
+_SILENCE_SECONDS = 120
+
+
+class NotMeasured(RuntimeError):
+    """A kernel has no time; the message says why."""
+
+
+class NoDevice(NotMeasured):
+    """Nothing can be measured here; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A kernel compiled under schedules, to be measured."""
+
+    schedules: tuple[Schedule, ...]
+    plan: Plan
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a trial took.
+
+    Attributes:
+        microseconds: of all its launches, replayed from a graph; ``None`` where ``problem`` says why there is none.
+        error: largest relative error (L2) of an output.
+    """
+
+    schedules: tuple[Schedule, ...]
+    microseconds: float | None
+    error: float = math.nan
+    problem: str = ""
+
+
+# Inputs and the reference
+
+
+def kernel_inputs(kernel: Kernel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, small integers.
+
+    Products of such floats over thousands of terms stay within half precision.
+    """
+    generator, drawn = np.random.default_rng([seed, 0xC0DE]), {}
+    for tensor in kernel.inputs:
+        shape = [int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape]
+        if tensor.type.dtype == DataType.BOOL:
+            drawn[tensor.name] = np.asarray(generator.random(shape) < 0.9)
+        elif tensor.type.dtype in TOLERANCES:
+            drawn[tensor.name] = (0.5 * generator.standard_normal(shape, np.float32)).astype(tensor.type.dtype.numpy())
+        else:
+            drawn[tensor.name] = generator.integers(0, 2, shape).astype(tensor.type.dtype.numpy())
+    return drawn
+
+
+def reference_of(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The body in double precision."""
+    wide = {n: x if x.dtype.kind in "biu" else x.astype(np.float64) for n, x in inputs.items()}
+    return [np.asarray(value) for value in evaluate_body(kernel, Real(), wide)]
+
+
+# The profile store
+
+
+def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
+    """Under which the store keeps what is known of a kernel, launched by one format of plans.
+
+    Shapes and element types are in the kernel's digest.
+
+    Raises:
+        Undecided: a symbol has no size.
+    """
+    missing = [name for name in kernel.symbols if name not in sizes]
+    if missing:
+        raise Undecided(f"the time of a kernel of size {missing[0]}")
+    own = {name: sizes[name] for name in kernel.symbols}
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(own, sort_keys=True), triton_version(), str(FORMAT_VERSION))
+
+
+def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:
+    """Keeps the best schedules of a kernel with their time."""
+    assert best.microseconds is not None
+    key = kernel_key(kernel, sizes)
+    store.put(key, best.microseconds)
+    store.remember(f"{store.environment} {key}", json.dumps([schedule_to_json(s) for s in best.schedules]))
+
+
+def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
+    """The best known schedules of a kernel, or ``None``."""
+    key = kernel_key(kernel, sizes)
+    microseconds, text = store.get(key), store.verdict(f"{store.environment} {key}")
+    if microseconds is None or text is None:
+        return None
+    return Measured(tuple(map(schedule_from_json, json.loads(text))), microseconds)
+
+
+# Tuning
+
+
+def trials(
+    kernel: Kernel, chosen: Sequence[tuple[Schedule, ...]], compiler: Compiler, architecture: Architecture
+) -> tuple[list[Trial], list[str]]:
+    """Compiles a kernel under several schedules; also why some did not compile."""
+    problems, sources = [], []
+    for schedules in chosen:
+        try:
+            sources.append((schedules, generate(kernel, schedules)))
+        except (InvalidBlock, NotGenerated) as problem:
+            problems.append(f"kernel {label(kernel)}: {problem}")
+    found = []
+    results = compiler.compile([(label(kernel), source) for _, source in sources], [architecture])
+    for (schedules, source), result in zip(sources, results, strict=True):
+        if isinstance(result, NotCompiled):
+            problems.append(str(result))
+        else:
+            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image))
+    return found, problems
+
+
+def compiled_trials(
+    kernel: Kernel, device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int = 40
+) -> list[Trial]:
+    """A kernel under the schedules that are worth a trial, as far as they compile.
+
+    Raises:
+        InvalidBlock: no schedule fits the device.
+        NotMeasured: none compiled; the message has the first reason.
+    """
+    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, device, sizes, most)], compiler, architecture)
+    if not compiled:
+        raise NotMeasured(problems[0])
+    return compiled
+
+
+def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
+    """The fastest of several trials, measured now and remembered.
+
+    Raises:
+        NoDevice: there is no GPU or no cuda-bindings.
+        NotMeasured: none was right; the message has the first reason.
+    """
+    best = best_of(measure(kernel, compiled, sizes))
+    record(store, kernel, sizes, best)
+    return best
+
+
+def tune(
+    kernel: Kernel,
+    device: Device,
+    store: ProfileStore,
+    compiler: Compiler,
+    architecture: Architecture,
+    sizes: Mapping[str, int] | None = None,
+    most: int = 40,
+) -> Measured:
+    """The best schedules of a kernel: known, or measured now and remembered. Raises as the two steps of it."""
+    known = recall(store, kernel, sizes or {})
+    if known is not None:
+        return known
+    return settle(kernel, compiled_trials(kernel, device, compiler, architecture, sizes or {}, most), store, sizes or {})
+
+
+def best_of(results: Sequence[Measured]) -> Measured:
+    """The fastest. Raises NotMeasured where there is none, with the first reason."""
+    timed = [r for r in results if r.microseconds is not None]
+    if not timed:
+        raise NotMeasured(next((r.problem for r in results if r.problem), "nothing was tried"))
+    return min(timed, key=lambda r: r.microseconds or math.inf)
+
+
+def measure(
+    kernel: Kernel,
+    compiled: Sequence[Trial],
+    sizes: Mapping[str, int] | None = None,
+    references: Sequence[np.ndarray] | None = None,
+    driver: str = DRIVER,
+) -> list[Measured]:
+    """Checks and times trials on the GPU.
+
+    Args:
+        sizes: of the kernel's dimension symbols.
+        references: outputs for the inputs of seed 0, where they are known already.
+        driver: the module of the CUDA driver's functions.
+
+    Returns:
+        one result a trial, in order. The fastest few are timed longer than the others.
+
+    Raises:
+        NoDevice: there is no GPU or no cuda-bindings.
+    """
+    results: dict[int, Measured] = {}
+    context = multiprocessing.get_context("spawn")
+    while len(results) < len(compiled):
+        left = [i for i in range(len(compiled)) if i not in results]
+        receiver, sender = context.Pipe(duplex=False)
+        job = _Job(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
+        process = context.Process(target=_serve, args=(sender, job), daemon=True)
+        process.start()
+        sender.close()
+        current: int | None = None
+        try:
+            while receiver.poll(_SILENCE_SECONDS):
+                kind, number, value = receiver.recv()
+                if kind == "end":
+                    break
+                if kind == "fail":
+                    raise NoDevice(str(value))
+                current = number
+                if kind == "done":
+                    results[number] = replace(value, schedules=compiled[number].schedules)
+        except EOFError:
+            pass
+        finally:
+            process.kill()
+            process.join()
+            receiver.close()
+        missing = [i for i in left if i not in results]
+        if missing:  # the process died or hung at one of them
+            guilty = current if current in missing else missing[0]
+            problem = f"kernel {label(kernel)}: the GPU process died or hung at {compiled[guilty].schedules}"
+            results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
+    return [results[i] for i in range(len(compiled))]
+
+
+# In the process
+
+
+@dataclass(frozen=True)
+class _Job:
+    kernel: dict[str, Any]
+    trials: list[tuple[int, Trial]]
+    sizes: dict[str, int]
+    references: Sequence[np.ndarray] | None
+    driver: str
+
+
+def _serve(sender: Connection, job: _Job) -> None:
+    try:
+        kernel = kernel_from_json(job.kernel)
+        with _Bench(importlib.import_module(job.driver), kernel, job.sizes, job.references) as bench:
+            found: dict[int, Measured] = {}
+            for number, trial in job.trials:
+                sender.send(("start", number, None))
+                found[number] = bench.examine(trial)
+                sender.send(("done", number, found[number]))
+            order = sorted(
+                (i for i, m in found.items() if m.microseconds is not None), key=lambda i: found[i].microseconds or math.inf
+            )
+            by_number = dict(job.trials)
+            for number in order[:_FINALISTS]:
+                again = bench.timed(by_number[number], _FINAL_ROUNDS)
+                sender.send(("done", number, replace(found[number], microseconds=again)))
+        sender.send(("end", 0, None))
+    except (_DriverError, ImportError, OSError) as problem:
+        sender.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))
+
+
+class _DriverError(RuntimeError):
+    """A call of the driver failed."""
+
+
+def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> list[list[int]]:
+    return [[int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape] for tensor in kernel.inputs]
+
+
+class _Bench:
+    """One kernel's buffers on the device, and trials on them."""
+
+    def __init__(
+        self, driver: ModuleType, kernel: Kernel, sizes: Mapping[str, int], references: Sequence[np.ndarray] | None
+    ) -> None:
+        self.driver, self.kernel = driver, kernel
+        self.call("cuInit", 0)
+        self.device = self.call("cuDeviceGet", 0)
+        self.context = self.call("cuDevicePrimaryCtxRetain", self.device)
+        self.call("cuCtxSetCurrent", self.context)
+        self.stream = self.call("cuStreamCreate", 1)  # non-blocking
+        self.events = [self.call("cuEventCreate", 0) for _ in range(2)]
+        self.allocated: list[Any] = []
+        self.shapes = _shapes(kernel, sizes)
+        inputs = kernel_inputs(kernel, sizes)
+        self.references = reference_of(kernel, inputs) if references is None else list(references)
+        types = [(t.type.dtype.numpy(), [int(str(evaluate_dim(d, sizes))) for d in t.type.shape]) for t in kernel.outputs]
+        self.outputs = [np.empty(shape, dtype) for dtype, shape in types]
+        moved = sum(x.nbytes for x in inputs.values()) + sum(x.nbytes for x in self.outputs)
+        wanted = min(max(-(-COLD_BYTES // max(moved, 1)), _LEAST_COPIES), _MOST_COPIES)
+        self.copies = max(min(wanted, _LARGEST_BYTES // max(moved, 1)), 1)
+        self.buffers = [self.upload(x) for x in inputs.values()]
+        self.results = [[self.allocate(x.nbytes) for _ in range(self.copies)] for x in self.outputs]
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        for pointer in self.allocated:
+            self.call("cuMemFree", pointer)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A driver function's result.
+
+        Raises:
+            _DriverError: it failed, or there is no driver.
+        """
+        try:
+            code, *values = getattr(self.driver, name)(*arguments)
+        except (RuntimeError, TypeError, AttributeError) as problem:
+            raise _DriverError(f"{name}: {problem}") from None
+        if int(code) != 0:
+            raise _DriverError(f"{name}: {getattr(code, 'name', code)}")
+        return values[0] if values else None
+
+    def allocate(self, size: int) -> int:
+        pointer = self.call("cuMemAlloc", max(size, 16))
+        self.allocated.append(pointer)
+        return int(pointer)
+
+    def upload(self, array: np.ndarray) -> list[int]:
+        """Copies of an array, each in memory of its own."""
+        host = np.ascontiguousarray(array)
+        pointers = [self.allocate(host.nbytes) for _ in range(self.copies)]
+        self.call("cuMemcpyHtoD", pointers[0], host.ctypes.data, host.nbytes)
+        for pointer in pointers[1:]:
+            self.call("cuMemcpyDtoD", pointer, pointers[0], host.nbytes)
+        return pointers
+
+    def examine(self, trial: Trial) -> Measured:
+        """Checks a trial, then times it. A launch that fails without breaking the context is its problem."""
+        try:
+            launches = self.prepared(trial)
+            error, problem = self.checked(trial, launches)
+        except _DriverError as failure:
+            if self.is_broken():
+                raise SystemExit(1) from None
+            return Measured((), None, problem=f"kernel {label(self.kernel)}: {failure}")
+        if problem:
+            return Measured((), None, error, problem)
+        return Measured((), self.timed(trial, _ROUNDS), error)
+
+    def is_broken(self) -> bool:
+        try:
+            self.call("cuCtxSynchronize")
+        except _DriverError:
+            return True
+        return False
+
+    def prepared(self, trial: Trial) -> list[tuple[Any, Any]]:
+        """The function of every launch, and how it is launched."""
+        driver = self.driver
+        module = self.call("cuModuleLoadData", trial.image.content)
+        found = []
+        for launch in trial.plan.launches:
+            function = self.call("cuModuleGetFunction", module, launch.kernel.encode())
+            shared = trial.image.shared[trial.plan.kernels.index(launch.kernel)]
+            if shared > 48 << 10:
+                attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self.call("cuFuncSetAttribute", function, attribute, shared)
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = (Expression.of(x).value(self.shapes) for x in launch.grid)
+            config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+            config.sharedMemBytes, config.hStream = shared, self.stream
+            if trial.image.waits:
+                overlapped = driver.CUlaunchAttribute()
+                overlapped.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+                overlapped.value.programmaticStreamSerializationAllowed = 1
+                config.attrs, config.numAttrs = [overlapped], 1
+            found.append((function, config))
+        return found
+
+    def scratch(self, plan: Plan) -> list[int]:
+        return [int(self.call("cuMemAlloc", max(Expression.of(size).value(self.shapes), 16))) for size in plan.scratch]
+
+    def launch(self, trial: Trial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
+        """All launches of a trial on one copy of the buffers."""
+        for launch, (function, config) in zip(trial.plan.launches, launches, strict=True):
+            values: list[Any] = []
+            kinds: list[Any] = []
+            for argument in launch.arguments:
+                kind, *rest = argument.packed
+                if kind in (0, 1, 2):
+                    pointers = [self.buffers, self.results][kind][rest[0]][copy] if kind < 2 else scratch[rest[0]]
+                    values.append(pointers)
+                    kinds.append(ctypes.c_void_p)
+                elif kind in (3, 4):
+                    values.append(Expression(tuple(rest[1:])).value(self.shapes))
+                    kinds.append(ctypes.c_int32 if kind == 3 else ctypes.c_int64)
+                elif kind == 5:
+                    values.append(rest[0])
+                    kinds.append(ctypes.c_int32)
+                else:
+                    values.append(0)
+                    kinds.append(ctypes.c_void_p)
+            self.call("cuLaunchKernelEx", config, function, (tuple(values), tuple(kinds)), 0)
+
+    def checked(self, trial: Trial, launches: Sequence[Any]) -> tuple[float, str]:
+        """Runs a trial once into poisoned outputs: its error, and what is wrong with it."""
+        scratch = self.scratch(trial.plan)
+        try:
+            for copies, host in zip(self.results, self.outputs, strict=True):
+                self.call("cuMemsetD8", copies[0], 0xFF, host.nbytes)
+            self.launch(trial, launches, scratch, 0)
+            self.call("cuStreamSynchronize", self.stream)
+            error = 0.0
+            for tensor, copies, host, wanted in zip(
+                self.kernel.outputs, self.results, self.outputs, self.references, strict=True
+            ):
+                self.call("cuMemcpyDtoH", host.ctypes.data, copies[0], host.nbytes)
+                found = compare(host, wanted).relative_l2
+                error = max(error, found)
+                if not found <= TOLERANCES.get(tensor.type.dtype, 0.0):
+                    return error, f"kernel {label(self.kernel)}: {tensor.name} is wrong, relative error {found:.1e}"
+            return error, ""
+        finally:
+            for pointer in scratch:
+                self.call("cuMemFree", pointer)
+
+    def timed(self, trial: Trial, rounds: int) -> float:
+        """Microseconds of a trial: the lower quartile over rounds of replays of a graph of one launch a copy."""
+        launches, scratch = self.prepared(trial), self.scratch(trial.plan)
+        try:
+            self.call("cuStreamBeginCapture", self.stream, self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            turns = max(1, -(-_LEAST_LAUNCHES // self.copies))
+            for number in range(turns * self.copies):
+                self.launch(trial, launches, scratch, number % self.copies)
+            graph = self.call("cuStreamEndCapture", self.stream)
+            executable = self.call("cuGraphInstantiate", graph, 0)
+            once = min(self.elapsed(executable, 1) for _ in range(3))
+            count = max(1, math.ceil(_REPLAY_MICROSECONDS / max(once, 1.0)))
+            times = [self.elapsed(executable, count) / count / turns / self.copies for _ in range(rounds)]
+            self.call("cuGraphExecDestroy", executable)
+            self.call("cuGraphDestroy", graph)
+            return float(np.quantile(times, 0.25))
+        finally:
+            for pointer in scratch:
+                self.call("cuMemFree", pointer)
+
+    def elapsed(self, executable: Any, count: int) -> float:
+        """Microseconds of so many replays."""
+        self.call("cuEventRecord", self.events[0], self.stream)
+        for _ in range(count):
+            self.call("cuGraphLaunch", executable, self.stream)
+        self.call("cuEventRecord", self.events[1], self.stream)
+        self.call("cuEventSynchronize", self.events[1])
+        return float(self.call("cuEventElapsedTime", *self.events)) * 1000

@@ -1,0 +1,1 @@
+"""One run: import, search, acceptance, writing."""

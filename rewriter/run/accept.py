@@ -1,0 +1,235 @@
+"""Acceptance: numerically right and faster end to end, or not at all (design, Rewriting)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mugraph.graph import Graph, Node
+from mugraph.onnx import Model
+from mugraph.ops.support import providers_of
+from mugraph.terms.shape import DataType
+from rewriter.reference import Error, Evaluated, compare, reference_outputs, worst
+from rewriter.runtime_env import new_session
+
+__all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing", "paired"]
+
+FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
+"""Error below which two results are equally good: a few units in the last place, by element type."""
+
+_MARGIN = 2.0
+"""Widths of its interval by which a saving has to exceed that, for a short measurement to be enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A paired measurement: latencies in milliseconds and the ratio candidate / original.
+
+    ``low`` and ``high`` bound the median ratio with 95 % confidence (bootstrap over pairs).
+    """
+
+    original: float
+    candidate: float
+    original_spread: float
+    candidate_spread: float
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def faster(self) -> bool:
+        return self.high < 1.0
+
+
+def _interval(ratios: np.ndarray) -> tuple[float, float]:
+    generator = np.random.default_rng(0)
+    draws = generator.integers(0, len(ratios), (500, len(ratios)))
+    medians = np.median(ratios[draws], axis=1)
+    return float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Timing:
+    """The timing of a candidate beside the original, from latencies of the two (``first`` the original's) measured in turn."""
+    a, b = np.asarray(first), np.asarray(second)
+    low, high = _interval(b / a)
+    return Timing(float(np.median(a)), float(np.median(b)), _spread(a), _spread(b), float(np.median(b / a)), low, high)
+
+
+def _spread(times: np.ndarray) -> float:
+    """Distance between the quartiles."""
+    low, high = np.quantile(times, [0.25, 0.75])
+    return float(high - low)
+
+
+def confirm(
+    original: Path,
+    candidate: Path,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    provider: str,
+    seconds: float,
+    *,
+    briefly: bool = False,
+) -> Timing:
+    """Times two models alternating in one process under default settings, as a user would run them.
+
+    Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
+    that is made second tends to be a percent faster, so each model is made first for half of the time.
+
+    Args:
+        briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for share in (0.2, 0.8) if briefly else (1.0,):
+        for order in ((0, 1), (1, 0)):
+            sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+            _alternate(sessions[0], sessions[1], feeds, seconds * share / 2, times, pause=0.03)
+            del sessions
+        timing = paired(*times)
+        if timing.high + _MARGIN * (timing.high - timing.low) < 1.0:
+            break
+    return timing
+
+
+def _alternate(
+    original: Any,
+    candidate: Any,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    seconds: float,
+    times: tuple[list[float], list[float]],
+    pause: float = 0.0,
+) -> None:
+    """Runs two sessions in turn for ``seconds``, at least six times, and adds to ``times`` in milliseconds."""
+    sessions = (original, candidate)
+    for session in sessions:
+        _run(session, dict(feeds[0]))
+    end, least = time.perf_counter() + seconds, len(times[0]) + 6
+    while len(times[0]) < least or time.perf_counter() < end:
+        count = len(times[0])
+        feed = dict(feeds[count % len(feeds)])
+        for which in (0, 1) if count % 2 == 0 else (1, 0):
+            time.sleep(pause)
+            times[which].append(_run(sessions[which], feed))
+
+
+def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
+    start = time.perf_counter_ns()
+    session.run(None, feed)
+    return (time.perf_counter_ns() - start) / 1e6
+
+
+class Acceptance:
+    """Compares candidates with the original: numerically against the float64 reference, and in time.
+
+    Sessions here do not spin, since two spinning sessions disturb each other (docs/measuring.md); the original's stays open.
+
+    Args:
+        feeds: inputs to compare and time on.
+        references: the float64 outputs for them, where they are being made already.
+
+    Raises:
+        NondeterministicModel: the original gives different outputs on the same inputs.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        original: Path,
+        feeds: Sequence[Mapping[str, np.ndarray]],
+        provider: str,
+        references: Future[list[list[np.ndarray]]] | None = None,
+    ) -> None:
+        self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
+        self.original = self.open(original)
+        self.outputs = [self.original.run(None, feed) for feed in self.feeds]
+        types = [model.graph.type(value) for value in model.graph.outputs]
+        self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
+        again = self.original.run(None, self.feeds[0])
+        self.references = reference_outputs(model, self.feeds) if references is None else references.result()
+        self.own = self._errors(self.outputs)
+        for second, first, own, floor in zip(again, self.outputs[0], self.own[0], self.floors, strict=True):
+            # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
+            if not compare(second, first).within(own if own.is_small else Error(0.0, 0.0), floor):
+                raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
+        self._evaluated: list[list[np.ndarray]] | None = None
+
+    def open(self, path: Path, graph: Graph | None = None) -> Any:
+        """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
+        if graph is not None and any(_lacks_kernel(graph, node, self.provider) for node in graph.references):
+            return Evaluated(self.model, graph)
+        return new_session(path, self.provider, spinning=False)
+
+    def _errors(self, outputs: Sequence[Sequence[Any]]) -> list[list[Error]]:
+        pairs = zip(outputs, self.references, strict=True)
+        return [[compare(a, w) for a, w in zip(found, wanted, strict=True)] for found, wanted in pairs]
+
+    def own_error(self) -> Error:
+        """The original's error against the reference, the worst over inputs and outputs."""
+        return worst([error for errors in self.own for error in errors])
+
+    def judge(self, session: Any) -> tuple[Error, bool]:
+        """A candidate's error against the reference, the worst over inputs and outputs, and whether it is acceptable.
+
+        Each output is judged by itself: within twice the original's own error, with a floor by element type. Where the
+        original itself is far from the reference (an overflow, an index or a cast to integers that rounding decides),
+        the candidate must give what the original gives. A candidate that is evaluated instead of run is compared with the
+        original evaluated in the same way, since kernels round elsewhere.
+        """
+        errors: list[Error] = []
+        right = True
+        originals, own_errors = self.outputs, self.own
+        if isinstance(session, Evaluated):
+            if self._evaluated is None:
+                original = Evaluated(self.model, self.model.graph)
+                self._evaluated = [original.run(None, feed) for feed in self.feeds]
+            originals, own_errors = self._evaluated, self._errors(self._evaluated)
+        for feed, outputs, references, owns in zip(self.feeds, originals, self.references, own_errors, strict=True):
+            for actual, original, wanted, own, floor in zip(
+                session.run(None, feed), outputs, references, owns, self.floors, strict=True
+            ):
+                errors.append(compare(actual, wanted))
+                if own.is_small:
+                    right &= errors[-1].within(own, floor)
+                else:
+                    right &= compare(actual, original).within(Error(0.0, 0.0), floor)
+        return worst(errors), right
+
+    def pair(self, session: Any, seconds: float) -> Timing:
+        """A first impression of a candidate's speed: alternating with the original, spinning off."""
+        times: tuple[list[float], list[float]] = ([], [])
+        _alternate(self.original, session, self.feeds, seconds, times)
+        return paired(*times)
+
+    def close(self) -> None:
+        """Frees the original's session, so that :func:`confirm` has the machine to itself."""
+        del self.original
+
+
+def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:
+    """Whether a provider was found unable to run a node; what depends on constants alone is folded before it would."""
+    type_ = graph.type(node.values[0])
+    if node.is_opaque or type_ is None or all(graph.tables.constant[value] for value in node.values):
+        return False
+    kernels = providers_of(node.op, own=False).get(provider)
+    return kernels is not None and type_.dtype in FLOORS and type_.dtype not in kernels
+
+
+class NondeterministicModel(ValueError):
+    """The model draws random numbers or keeps state: nothing can be compared."""
+
+
+def first_failing(count: int, passes: Callable[[int], bool]) -> int:
+    """Bisection: the smallest n in 1..count whose first n steps fail, given that all ``count`` fail and none passes."""
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if passes(middle):
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,0 +1,1 @@
+"""The search: matching, guards, moves, layouts, repeated layers."""

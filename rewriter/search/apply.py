@@ -1,0 +1,117 @@
+"""Applying a matched rule: the replacement built in the model's tables, and the candidate it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mugraph.graph import CycleError, Definition, Graph
+from mugraph.ops import get_operator
+from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
+from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, walk
+from mugraph.terms.text import format_value
+from rewriter.search.match import FLOATS, Match, NoMatch, check_guards, close_attrs, literal_type
+from rewriter.search.ranges import RangeOracle
+
+__all__ = ["apply_match", "plan_match", "substitute_match"]
+
+
+class NoKernel(Exception):
+    """The execution provider has no kernel for an operator of the replacement."""
+
+
+def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMatch:
+    """The candidate in which the match's values are computed by the replacement, or why there is none."""
+    changes = plan_match(match, graph, oracle)
+    return changes if isinstance(changes, NoMatch) else substitute_match(match, graph, changes)
+
+
+def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> dict[int, Definition] | NoMatch:
+    """What a match would redefine, or why it does not apply: the same in every candidate in which the match holds."""
+    dims = check_guards(match, graph, oracle)
+    if isinstance(dims, NoMatch):
+        return dims
+    try:
+        changes = _instantiate(match, graph, dims)
+    except NoKernel as problem:
+        return NoMatch(str(problem), match.values[0])
+    except (ShapeError, Undecided) as problem:
+        return NoMatch(f"the replacement is ill-typed: {problem}", match.values[0])
+    for value, (node, out) in changes.items():
+        before, after = graph.type(value), graph.type(node.values[out])
+        assert before is not None and after is not None
+        if before.dtype != after.dtype or same_shape(before.shape, after.shape) is not True:
+            return NoMatch(f"the replacement has type {after}, not {before}", value)
+    if all(graph.definition(value) == definition for value, definition in changes.items()):
+        return NoMatch("nothing would change", match.values[0])
+    return changes
+
+
+def substitute_match(match: Match, graph: Graph, changes: Mapping[int, Definition]) -> Graph | NoMatch:
+    """The candidate that a plan gives, unless a value would depend on itself."""
+    # With one output, what the pattern bound lies upstream of it; with several, an operand may depend on another output.
+    independent = set(match.binding.values()) - set(match.values) if len(match.values) == 1 else ()
+    try:
+        return graph.substitute(changes, independent)
+    except CycleError as problem:
+        return NoMatch(str(problem), match.values[0])
+
+
+def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> dict[int, Definition]:
+    tables = graph.tables
+    alone = literal_type(match.direction, dims)
+    values: dict[Term, int] = {}
+    for term in walk(match.direction.replacement):
+        bound = match.binding.get(term)
+        if term.op == "Const":
+            continue
+        if bound is not None:
+            values[term] = bound
+        else:
+            dtype = _context(graph, [values[i] for i in term.inputs if i.op != "Const"], alone)
+            operands = [values[i] if i.op != "Const" else _number(match, graph, i, dims, dtype) for i in term.inputs]
+            attrs = close_attrs(term.attrs, dims)
+            sized = get_operator(term.op).sized
+            for name, value in attrs:
+                if name not in sized and any(attr_symbols(value)):
+                    raise Undecided(f"{name} {format_value(value)} of {term.op} is not known in numbers")
+            floats = [t.dtype for v in operands if (t := tables.types[v]) is not None and t.dtype in FLOATS]
+            if floats and match.direction.lacks_kernel(term, floats[0]):
+                asked = f"{floats[0].name.lower()} on {match.direction.provider}"
+                raise NoKernel(f"onnxruntime has no {term.op} kernel for {asked}")
+            node = tables.apply(term.op, attrs, operands)
+            values[term] = node.values[term.out]
+    changes: dict[int, Definition] = {}
+    for root, value in zip(match.direction.replacement, match.values, strict=True):
+        if root.op == "Const":
+            type_ = graph.type(value)
+            assert type_ is not None
+            changes[value] = (tables.apply("Identity", (), [_number(match, graph, root, dims, type_.dtype)]), 0)
+        elif root in match.binding:
+            changes[value] = (tables.apply("Identity", (), [values[root]]), 0)
+        else:
+            maker = tables.makers[values[root]]
+            changes[value] = maker
+    return changes
+
+
+def _context(graph: Graph, beside: list[int], alone: DataType) -> DataType:
+    """The element type that a number beside these operands takes, as :func:`mugraph.ops.interp.infer_output` has it."""
+    for value in beside:
+        type_ = graph.type(value)
+        if type_ is not None and type_.dtype != DataType.BOOL:
+            return type_.dtype
+    return alone
+
+
+def _number(match: Match, graph: Graph, constant: Term, dims: Mapping[str, AttrValue], dtype: DataType) -> int:
+    """A number of the replacement in an element type: the model's own where the match met it in that type."""
+    wanted = bind_value(constant.attr("value"), dims)
+    if isinstance(wanted, SymDim):
+        raise Undecided(f"the number {wanted}")
+    type_ = TensorType(DataType.BOOL if isinstance(wanted, bool) else dtype, ())
+    bound = match.binding.get(constant)
+    if bound is not None and graph.type(bound) == type_:
+        return bound
+    return graph.tables.literal(np.asarray(wanted, type_.dtype.numpy()), type_)

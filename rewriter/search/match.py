@@ -1,0 +1,731 @@
+"""Matching one side of a rule against a model graph.
+
+A rule gives up to two :class:`Direction` s. A match binds the pattern's variables to values; it depends only on the
+definitions of the values it passed through, which it records, so that a candidate inherits its parent's matches wherever
+the substitution did not reach. Commutative operators match in both orders; Identity nodes are looked through.
+
+A rule that names one float type stands for any; one that names several (Casts between them) means each of them, but
+float16 may stand for bfloat16 throughout. Numbers of a rule are matched by value (docs/rules.md, Matching numbers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from mugraph.domains.range import Range, RangeDomain
+from mugraph.graph import Definition, Graph, Node, Tables
+from mugraph.ops import get_operator
+from mugraph.ops.interp import infer_output
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
+from rewriter.search.ranges import RangeOracle
+from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
+
+__all__ = [
+    "Binding",
+    "Direction",
+    "Match",
+    "Matcher",
+    "NoMatch",
+    "RootIndex",
+    "RootMatch",
+    "compile_rules",
+    "find_root_matches",
+    "join",
+    "resolve",
+]
+
+FLOATS = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE})
+
+_MANTISSA = {DataType.FLOAT16: (10, -14), DataType.BFLOAT16: (7, -126), DataType.FLOAT: (23, -126), DataType.DOUBLE: (52, -1022)}
+"""Float type to the bits of its fraction and its least exponent."""
+
+Binding = Mapping[Term, int]
+"""Pattern term to the value it matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoMatch:
+    """Why a rule does not apply at a node."""
+
+    reason: str
+    value: int
+
+
+class Defined(Protocol):
+    """What matching reads of a graph: what computes its values."""
+
+    @property
+    def tables(self) -> Tables: ...
+
+    def definition(self, value: int) -> Definition | None: ...
+
+
+def resolve(graph: Defined, value: int) -> int:
+    """The value itself, seen through Identity nodes."""
+    while True:
+        found = graph.definition(value)
+        if found is None or found[0].op != "Identity":
+            return value
+        value = found[0].inputs[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A rule read from ``pattern`` to ``replacement``.
+
+    Attributes:
+        provider: the execution provider that must have kernels for the replacement; ``None`` asks for none.
+    """
+
+    rule: Rule
+    forward: bool
+    provider: str | None = None
+
+    @property
+    def pattern(self) -> Side:
+        return self.rule.source if self.forward else self.rule.target
+
+    @property
+    def replacement(self) -> Side:
+        return self.rule.target if self.forward else self.rule.source
+
+    @property
+    def id(self) -> str:
+        return self.rule.id + (">" if self.forward else "<")
+
+    @cached_property
+    def depth(self) -> int:
+        """Greatest number of operators on a path of the pattern."""
+        depth: dict[Term, int] = {}
+        for term in walk(self.pattern):
+            depth[term] = 1 + max((depth[i] for i in term.inputs), default=-1)
+        return max(depth[root] for root in self.pattern)
+
+    @cached_property
+    def interior(self) -> frozenset[Term]:
+        return frozenset(term for term in walk(self.pattern) if not term.is_var)
+
+    def lacks_kernel(self, term: Term, dtype: DataType) -> bool:
+        """Whether the provider is known to have no kernel for a term of the replacement, whose kind the pattern has not."""
+        known = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
+        return known is not None and dtype not in known and term.op not in self._pattern_operators
+
+    @cached_property
+    def _pattern_operators(self) -> frozenset[str]:
+        return frozenset(term.op for term in walk(self.pattern))
+
+    @cached_property
+    def free_dims(self) -> frozenset[str]:
+        """Dimension symbols that the replacement's attributes need."""
+        return frozenset(dim_symbols(self.replacement))
+
+    @cached_property
+    def floats(self) -> frozenset[DataType]:
+        """The float types that the rule names: of its variables, in attributes and in conditions."""
+        cited = [term for condition in self.rule.conditions for term in condition.terms()]
+        named = {type_.dtype for type_ in self.rule.types.values()}
+        for term in walk([*self.rule.source, *self.rule.target, *cited]):
+            named.update(value for _, value in term.attrs if isinstance(value, DataType))
+        for condition in self.rule.conditions:
+            named.update(value for value in condition.arguments if isinstance(value, DataType))
+        return FLOATS & named
+
+    @cached_property
+    def solved(self) -> tuple[tuple[str, Condition, int], ...]:
+        """Attribute variables that the pattern leaves open, each with the condition and the argument that says what it is."""
+        known, found = _open_attrs(self.pattern), []
+        progress = True
+        while progress:
+            progress = False
+            for condition in self.rule.conditions:
+                for position in SOLVERS.get(condition.predicate, {}):
+                    wanted = condition.arguments[position]
+                    others = [a for i, a in enumerate(condition.arguments) if i != position]
+                    if not isinstance(wanted, AttrVar) or wanted.name in known:
+                        continue
+                    if known.issuperset(name for a in others if not isinstance(a, Term) for name in open_names(a)):
+                        found.append((wanted.name, condition, position))
+                        known.add(wanted.name)
+                        progress = True
+        return tuple(found)
+
+    @cached_property
+    def symmetric(self) -> tuple[bool, ...]:
+        """Per output but the first: whether exchanging it with the one before gives the same pattern and conditions."""
+        found = []
+        for position in range(1, len(self.pattern)):
+            order = list(range(len(self.pattern)))
+            order[position - 1 : position + 1] = position, position - 1
+            sides = [self.pattern, tuple(self.pattern[i] for i in order)]
+            own, exchanged = (replace(self.rule, source=side, target=side).id for side in sides)
+            found.append(own == exchanged)
+        return tuple(found)
+
+    def __str__(self) -> str:
+        left, right = (self.rule.source, self.rule.target)[:: 1 if self.forward else -1]
+        return f"{'; '.join(map(repr, left))} -> {'; '.join(map(repr, right))}"
+
+
+def _open_attrs(roots: Side) -> set[str]:
+    """Names of the attribute variables in terms."""
+    return {name for term in walk(roots) for _, value in term.attrs for name in open_names(value)}
+
+
+def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Direction]:
+    """The usable directions: every output an operator, and all variables of the replacement bound by the pattern.
+
+    Attribute variables may also be what a condition makes them: ``product($c, $a, $b)`` says what ``$c`` is.
+    With a provider they produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have none:
+    their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`).
+    """
+    directions = []
+    for rule in rules:
+        if any(term.op == "Kernel" for term in walk([*rule.source, *rule.target])):
+            continue
+        for forward in (True, False):
+            direction = Direction(rule, forward, provider)
+            roots_are_operators = all(root.inputs for root in direction.pattern)
+            bound = set(variables(direction.pattern))
+            closed = _open_attrs(direction.pattern) | {name for name, _, _ in direction.solved}
+            opened = closed.issuperset(_open_attrs(direction.replacement))
+            if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
+                directions.append(direction)
+    return directions
+
+
+@dataclass(frozen=True, slots=True)
+class RootMatch:
+    """One pattern output matched at a value.
+
+    Attributes:
+        binding: every term of that output's pattern to its value.
+        dims: what dimension symbols and attribute variables (``$name``) stand for, as far as attributes tell.
+        passed: the definitions that the match rests on, of the values as they stood in the graph.
+    """
+
+    direction: Direction
+    root: int
+    value: int
+    binding: tuple[tuple[Term, int], ...]
+    dims: tuple[tuple[str, AttrValue], ...]
+    passed: tuple[tuple[int, Definition | None], ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """All outputs of a direction matched: ready for :func:`rewriter.search.apply.instantiate`."""
+
+    direction: Direction
+    values: tuple[int, ...]
+    binding: Binding
+    dims: Mapping[str, AttrValue]
+    passed: tuple[tuple[int, Definition | None], ...]
+
+    @property
+    def variables(self) -> tuple[tuple[str, int], ...]:
+        """The rule's variables and their values."""
+        return tuple((term.name, value) for term, value in self.binding.items() if term.is_var)
+
+    def still_holds(self, graph: Graph) -> bool:
+        """Whether a derived candidate left everything alone that the match rests on."""
+        return all(graph.definition(v) == d for v, d in self.passed) and all(graph.is_live(v) for v in self.values)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """The values that the match passed through."""
+        return tuple(dict(self.passed))
+
+    @cached_property
+    def nodes(self) -> frozenset[Node]:
+        """The nodes that the match passed through."""
+        return frozenset(found[0] for _, found in self.passed if found is not None)
+
+    @cached_property
+    def interior(self) -> tuple[tuple[int, Node, int | None], ...]:
+        """What is computed on the way to the outputs: value, its node, and how many values of the match the node defines.
+
+        The number is ``None`` where the node defines an output, too.
+        """
+        passed = dict(self.passed)
+        within = {self.binding[term] for term in self.direction.interior if term.inputs}
+        made = Counter(found[0] for found in passed.values() if found is not None)
+        ends = {found[0] for value in self.values if (found := passed[value]) is not None}
+        inner = []
+        for value, found in passed.items():
+            at, step = value, found
+            while step is not None and step[0].op == "Identity":
+                at = step[0].inputs[0]
+                step = passed.get(at)
+            if found is not None and value not in self.values and at in within:
+                inner.append((value, found[0], None if found[0] in ends else made[found[0]]))
+        return tuple(inner)
+
+
+@dataclass(slots=True)
+class _State:
+    direction: Direction
+    binding: dict[Term, int] = field(default_factory=dict)
+    dims: dict[str, AttrValue] = field(default_factory=dict)
+    passed: dict[int, Definition | None] = field(default_factory=dict)
+
+    def copy(self) -> _State:
+        return _State(self.direction, dict(self.binding), dict(self.dims), dict(self.passed))
+
+
+def _float_key(dtype: DataType) -> str:
+    """Where a binding says what a float type of the rule stands for."""
+    return f"%{dtype.name}"
+
+
+def _match_dtype(floats: frozenset[DataType], wanted: DataType, actual: DataType, dims: dict[str, AttrValue]) -> bool:
+    """Whether an element type of a rule that names ``floats`` stands for one of the model; binds it where it is a float."""
+    if wanted not in FLOATS or actual not in FLOATS:
+        return wanted == actual
+    if len(floats) > 1 and wanted != actual:
+        narrow = (DataType.FLOAT16, DataType.BFLOAT16)
+        if (wanted, actual) != narrow or DataType.BFLOAT16 in floats:
+            return False
+    return bool(dims.setdefault(_float_key(wanted), actual) == actual)
+
+
+def close_attrs(attrs: Attrs, binding: Mapping[str, AttrValue]) -> Attrs:
+    """Attributes of a rule's term as the model has them: sizes, attribute variables and float types bound."""
+    bound = bind_attrs(attrs, binding)
+    return tuple((n, binding.get(_float_key(v), v) if isinstance(v, DataType) else v) for n, v in bound)
+
+
+def literal_type(direction: Direction, binding: Mapping[str, AttrValue]) -> DataType:
+    """The element type of a number that stands beside numbers alone: what the rule's float type stands for."""
+    floats = direction.floats
+    own = next(iter(floats)) if len(floats) == 1 else DataType.FLOAT
+    bound = binding.get(_float_key(own), DataType.FLOAT)
+    assert isinstance(bound, DataType)
+    return bound
+
+
+def _match_attr(pattern: AttrValue, actual: AttrValue, state: _State) -> bool:
+    dims = state.dims
+    if isinstance(pattern, tuple):
+        return (
+            isinstance(actual, tuple)
+            and len(pattern) == len(actual)
+            and all(_match_attr(p, a, state) for p, a in zip(pattern, actual, strict=True))
+        )
+    if isinstance(pattern, AttrVar):
+        known = dims.setdefault(str(pattern), actual)
+        return type(known) is type(actual) and bool(known == actual)
+    if isinstance(pattern, DataType):
+        return isinstance(actual, DataType) and _match_dtype(state.direction.floats, pattern, actual, dims)
+    if isinstance(pattern, SymDim):
+        name = _plain_symbol(pattern)
+        if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
+            dims[name] = actual
+        # A sum or product of sizes may wait for symbols that the variables bind: check_guards compares all attributes.
+        return name is None or dims.get(name) == actual
+    return type(pattern) is type(actual) and bool(pattern == actual)
+
+
+@lru_cache(maxsize=4096)
+def _plain_symbol(dim: SymDim) -> str | None:
+    """The name where a dimension is one symbol alone."""
+    names = dim.symbols()
+    return next(iter(names)) if len(names) == 1 and dim == symbol(*names) else None
+
+
+def _equations(pattern: AttrValue, actual: AttrValue) -> Iterator[tuple[SymDim, Dim]]:
+    """The symbolic dimensions of a rule in an attribute, and the model's own."""
+    if isinstance(pattern, tuple) and isinstance(actual, tuple):
+        for part, size in zip(pattern, actual, strict=False):
+            yield from _equations(part, size)
+    elif isinstance(pattern, SymDim) and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
+        yield pattern, actual
+
+
+def _solve(pattern: SymDim, actual: Dim, dims: dict[str, AttrValue]) -> None:
+    """Binds the one symbol of a rule's dimension that is open yet, where the model's says what it is: ``m+2*n`` is 7."""
+    unknown = pattern.symbols() - dims.keys()
+    if len(unknown) != 1:
+        return
+    open_dim = symbol("?")  # no text can name it: the model's symbols may bear the names of the rule's
+    (name,) = unknown
+    terms = dict(_terms(evaluate_dim(pattern, {**dims, name: open_dim})))
+    multiple = terms.pop(open_dim.terms[0][0], 0)
+    if not multiple or any("?" in dict(monomial) for monomial in terms):
+        return
+    rest = actual - SymDim.make(terms)
+    if isinstance(rest, SymDim):
+        with contextlib.suppress(Undecided):
+            dims[name] = rest.exact_div(multiple)
+    elif rest >= 0 and rest % multiple == 0:
+        dims[name] = rest // multiple
+
+
+def _terms(dim: Dim) -> tuple[tuple[Any, int], ...]:
+    return dim.terms if isinstance(dim, SymDim) else (((), dim),)
+
+
+def _match_constant(graph: Defined, value: int, wanted: AttrValue, state: _State) -> bool:
+    """Whether a value is a one-element constant equal to ``wanted``; any float is, for an attribute variable, and binds it."""
+    type_ = graph.tables.types[value]
+    if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
+        return False
+    array = graph.tables.small_constant(value, 1)
+    if array is None:
+        return False
+    if isinstance(wanted, AttrVar):
+        return type_.dtype in FLOATS and _match_attr(wanted, float(np.asarray(array).reshape(())), state)
+    if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
+        return False
+    number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
+    if bool(number == rounded):
+        return True
+    approximates = state.direction.rule.float_class == FloatClass.APPROXIMATES and type_.dtype in FLOATS
+    return approximates and abs(float(number) - float(rounded)) <= tolerance(wanted, type_.dtype)
+
+
+def tolerance(number: float, dtype: DataType) -> float:
+    """How far a number of an approximating rule may lie from the model's: two units in the last place.
+
+    They are those of float32 or of the tensor's type, whichever is coarser. Zero and infinity have none.
+    """
+    if number == 0 or not math.isfinite(number):
+        return 0.0
+    bits, least = min(_MANTISSA[dtype], _MANTISSA[DataType.FLOAT])
+    return 2 * math.ldexp(1.0, max(math.frexp(number)[1] - 1, least) - bits)
+
+
+def _matches(graph: Defined, pattern: Term, value: int, state: _State) -> Iterator[_State]:
+    """All ways to match ``pattern`` at ``value``, extending ``state``."""
+    at = value
+    while True:
+        found = graph.definition(at)
+        if found is None or found[0].op != "Identity":
+            break
+        state.passed[at] = found
+        at = found[0].inputs[0]
+    if pattern.op == "Const":  # by value: a number of the rule may stand in several tensors of the model
+        if _match_constant(graph, at, pattern.attr("value"), state):
+            state.binding.setdefault(pattern, at)
+            yield state
+        return
+    known = state.binding.get(pattern)
+    if known is not None:
+        if known == at:
+            yield state
+        return
+    if pattern.is_var:
+        if graph.tables.types[at] is not None:
+            state.binding[pattern] = at
+            yield state
+        return
+    if found is None:
+        return
+    node, out = found
+    if node.op != pattern.op or out != pattern.out or len(node.inputs) != len(pattern.inputs):
+        return
+    if len(node.attrs) != len(pattern.attrs):
+        return
+    for (name, wanted), (actual_name, actual) in zip(pattern.attrs, node.attrs, strict=True):
+        if name != actual_name or not _match_attr(wanted, actual, state):
+            return
+    state.passed[at] = found
+    state.binding[pattern] = at
+    orders = [node.inputs]
+    if len(node.inputs) == 2 and get_operator(node.op).commutative and node.inputs[0] != node.inputs[1]:
+        orders.append(node.inputs[::-1])
+    for position, operands in enumerate(orders):
+        branch = state.copy() if position + 1 < len(orders) else state
+        yield from _match_operands(graph, pattern.inputs, operands, branch)
+
+
+def _match_operands(graph: Defined, patterns: tuple[Term, ...], values: tuple[int, ...], state: _State) -> Iterator[_State]:
+    if not patterns:
+        yield state
+        return
+    for matched in _matches(graph, patterns[0], values[0], state):
+        yield from _match_operands(graph, patterns[1:], values[1:], matched.copy())
+
+
+class RootIndex:
+    """Pattern outputs by root operator, then by the operators wanted directly below it."""
+
+    def __init__(self, directions: Iterable[Direction]) -> None:
+        self.by_operator: dict[str, dict[tuple[str, ...], list[tuple[Direction, int]]]] = {}
+        for direction in directions:
+            for root, pattern in enumerate(direction.pattern):
+                wanted = tuple(sorted(operand.op for operand in pattern.inputs if operand.inputs))
+                self.by_operator.setdefault(pattern.op, {}).setdefault(wanted, []).append((direction, root))
+
+    def candidates(self, graph: Defined, node: Node) -> Iterator[tuple[Direction, int]]:
+        """The pattern outputs whose two upper levels of operators occur at ``node``."""
+        kinds = self.by_operator.get(node.op)
+        if kinds is None:
+            return
+        definitions = (graph.definition(resolve(graph, value)) for value in node.inputs)
+        present = {found[0].op for found in definitions if found is not None}
+        for wanted, entries in kinds.items():
+            if present.issuperset(wanted):
+                yield from entries
+
+
+def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[RootMatch]:
+    """Every pattern output that matches at a live value."""
+    found = graph.definition(value)
+    if found is None or graph.tables.constant[value]:
+        return []
+    matches = []
+    for direction, root in index.candidates(graph, found[0]):
+        seen = set()
+        for state in _matches(graph, direction.pattern[root], value, _State(direction)):
+            binding = tuple(state.binding.items())
+            key = tuple((t, v) for t, v in binding if t.is_var)
+            if key not in seen:
+                seen.add(key)
+                passed = tuple(state.passed.items())
+                matches.append(RootMatch(direction, root, value, binding, tuple(state.dims.items()), passed))
+    return matches
+
+
+def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:
+    """Joins matches of the single outputs that agree on their shared terms, through an index on the shared variables.
+
+    They agree on dimension symbols and attribute variables, too. Where two outputs may be exchanged, one order is enough.
+    """
+    if len(parts) == 1:
+        for part in parts[0]:
+            yield Match(direction, (part.value,), dict(part.binding), dict(part.dims), part.passed)
+        return
+    shared = [t for t in variables([direction.pattern[0]]) if all(t in variables([root]) for root in direction.pattern[1:])]
+    buckets: dict[tuple[int, ...], list[Match]] = {}
+    for part in parts[0]:
+        binding = dict(part.binding)
+        key = tuple(binding[t] for t in shared)
+        buckets.setdefault(key, []).append(Match(direction, (part.value,), binding, dict(part.dims), part.passed))
+    for position in range(1, len(parts)):
+        longer: dict[tuple[int, ...], list[Match]] = {}
+        for part in parts[position]:
+            binding = dict(part.binding)
+            key = tuple(binding[t] for t in shared)
+            for left in buckets.get(key, ()):
+                if part.value in left.values or (direction.symmetric[position - 1] and part.value < left.values[-1]):
+                    continue
+                agree = all(left.binding.get(t, v) == v for t, v in part.binding if t.op != "Const")
+                if agree and all(left.dims.get(name, size) == size for name, size in part.dims):
+                    merged = {**left.binding, **binding}
+                    dims = {**left.dims, **dict(part.dims)}
+                    passed = left.passed + part.passed
+                    longer.setdefault(key, []).append(Match(direction, (*left.values, part.value), merged, dims, passed))
+        buckets = longer
+    for matches in buckets.values():
+        yield from matches
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """A graph that notes which definitions are looked at, in order."""
+
+    tables: Tables
+    graph: Graph
+    seen: dict[int, Definition | None] = field(default_factory=dict)
+
+    def definition(self, value: int) -> Definition | None:
+        if value not in self.seen:
+            self.seen[value] = self.graph.definition(value)
+        return self.seen[value]
+
+
+@dataclass(slots=True)
+class _Question:
+    """How a value is computed, and for each answer the next question, or the matches."""
+
+    value: int
+    answers: dict[Definition | None, _Question | tuple[RootMatch, ...]] = field(default_factory=dict)
+
+
+class Matcher:
+    """Matches of some directions in the candidates of one model, each found once.
+
+    What matches at a value depends on the definitions that are looked at on the way. They are kept as a decision tree a value:
+    candidates that agree on them share the matches, as the same objects.
+    """
+
+    def __init__(self, directions: Iterable[Direction]) -> None:
+        self._index = RootIndex(directions)
+        self._asked: dict[int, _Question] = {}
+        self._alone: dict[int, Match] = {}
+        self._joined: dict[tuple[object, ...], tuple[list[list[RootMatch]], list[Match]]] = {}
+
+    def at(self, graph: Graph, value: int) -> tuple[RootMatch, ...]:
+        """As :func:`find_root_matches`."""
+        known: _Question | tuple[RootMatch, ...] | None = self._asked.get(value)
+        while isinstance(known, _Question):
+            known = known.answers.get(graph.definition(known.value))
+        if known is not None:
+            return known
+        recorder = _Recorder(graph.tables, graph)
+        found = tuple(find_root_matches(recorder, self._index, value))
+        question = self._asked.setdefault(value, _Question(value))
+        for (_, answer), (following, _) in pairwise(recorder.seen.items()):
+            step = question.answers.setdefault(answer, _Question(following))
+            assert isinstance(step, _Question) and step.value == following
+            question = step
+        question.answers[recorder.seen[question.value]] = found
+        return found
+
+    def join(self, direction: Direction, parts: list[list[RootMatch]]) -> list[Match]:
+        """As :func:`join`, of matches that :meth:`at` gave."""
+        if len(parts) == 1:
+            for hit in parts[0]:
+                if id(hit) not in self._alone:
+                    self._alone[id(hit)] = next(join(direction, [[hit]]))
+            return [self._alone[id(hit)] for hit in parts[0]]
+        key = (direction.id, *(tuple(map(id, part)) for part in parts))
+        if key not in self._joined:
+            self._joined[key] = (parts, list(join(direction, parts)))
+        return self._joined[key][1]
+
+
+def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
+    """Binds the rule's dimension symbols: from the attributes, then from the dimensions of its variables.
+
+    The sample types' dimensions are compared with the matched values' from the last one on.
+    """
+    dims = dict(match.dims)
+    attributes: list[tuple[SymDim, Dim]] = []
+    sizes: list[tuple[SymDim, Dim]] = []
+    for term, value in match.binding.items():
+        if term.is_var:
+            actual = graph.type(value)
+            assert actual is not None
+            sample = match.direction.rule.types[term.name].shape
+            sizes += _equations(sample[::-1], actual.shape[::-1])
+        elif term.op != "Const" and (definition := graph.definition(value)) is not None:
+            for (_, wanted), (_, given) in zip(term.attrs, definition[0].attrs, strict=True):
+                attributes += _equations(wanted, given)
+    sums = []
+    for dim, size in attributes + sizes:
+        name = _plain_symbol(dim)
+        if name is None:
+            sums.append((dim, size))
+        else:
+            dims.setdefault(name, size)
+    known = -1
+    while sums and known != len(dims):
+        known = len(dims)
+        for dim, size in sums:
+            _solve(dim, size, dims)
+    return dims
+
+
+class ModelFacts(Facts):
+    """Types and ranges of a rule's terms at a match: looked up where the model has the term, inferred elsewhere."""
+
+    def __init__(self, match: Match, graph: Graph, oracle: RangeOracle, binding: Mapping[str, AttrValue]) -> None:
+        self.match, self.graph, self.oracle = match, graph, oracle
+        self._types: dict[Term, TensorType] = {}
+        self._literal = literal_type(match.direction, binding)
+        super().__init__(self._type, self._range, binding, self._value)
+
+    def _type(self, root: Term) -> TensorType:
+        for term in walk([root]):
+            if term in self._types:
+                continue
+            value = self.match.binding.get(term) if term.op != "Const" else None
+            known = self.graph.type(value) if value is not None else None
+            if known is not None:
+                self._types[term] = known
+            elif term.op == "Const":
+                dtype = DataType.BOOL if isinstance(term.attr("value"), bool) else self._literal
+                self._types[term] = TensorType(dtype, ())
+            elif term.is_var:
+                raise ShapeError(f"variable {term.name} is not bound")
+            else:
+                attrs, literal = close_attrs(term.attrs, self.binding), [i.op == "Const" for i in term.inputs]
+                self._types[term] = infer_output(term.op, attrs, term.out, [self._types[i] for i in term.inputs], literal)
+        return self._types[root]
+
+    def _range(self, root: Term) -> Range:
+        ranges: dict[Term, Range] = {}
+        for term in walk([root]):
+            value = self.match.binding.get(term)
+            if value is not None:
+                ranges[term] = self.oracle.range(self.graph, value)
+            elif term.op == "Const":
+                ranges[term] = RangeDomain().const(bind_value(term.attr("value"), self.binding))
+            else:
+                operator = get_operator(term.op)
+                attrs = close_attrs(term.attrs, self.binding)
+                ranges[term] = operator.run(RangeDomain(), attrs, [ranges[i] for i in term.inputs])[term.out]
+        return ranges[root]
+
+    def _value(self, term: Term) -> np.ndarray | None:
+        value = self.match.binding.get(term)
+        return None if value is None else self.oracle.value(self.graph, value)
+
+
+def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | dict[str, AttrValue]:
+    """Tests element types and every condition of the rule; the dimension symbols' values where all hold."""
+    dims = bind_dims(match, graph)
+    missing = match.direction.free_dims - dims.keys()
+    if missing:
+        return NoMatch(f"the size {', '.join(sorted(missing))} is not bound", match.values[0])
+    floats = match.direction.floats
+    for term, value in match.binding.items():
+        if term.is_var:
+            actual = graph.type(value)
+            assert actual is not None
+            wanted = match.direction.rule.types[term.name].dtype
+            if _match_dtype(floats, wanted, actual.dtype, dims):
+                continue
+            has = f"{term!r} has element type {actual.dtype.name.lower()}"
+            if wanted not in FLOATS or len(floats) > 1:
+                bound = dims.get(_float_key(wanted), wanted)
+                return NoMatch(f"{has}, not {bound.name.lower()}", value)
+            differ = actual.dtype in FLOATS
+            return NoMatch("element types differ" if differ else f"{has}, the rule is about floats", value)
+    for term in match.direction.interior:
+        definition = graph.definition(match.binding[term]) if term.attrs and term.op != "Const" else None
+        if definition is not None and close_attrs(term.attrs, dims) != definition[0].attrs:
+            return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
+    for name, condition, position in match.direction.solved:
+        try:
+            dims[f"${name}"] = SOLVERS[condition.predicate][position](*(bind_value(a, dims) for a in condition.arguments))
+        except (ValueError, TypeError, Undecided) as problem:
+            return NoMatch(f"condition {condition} gives no ${name}: {problem}", match.values[0])
+    facts = ModelFacts(match, graph, oracle, dims)
+    for condition in match.direction.rule.conditions:
+        verdict = _close_condition(condition, dims).holds(facts)
+        if verdict is not True:
+            return NoMatch(_explain(condition, verdict), match.values[0])
+    if oracle.attended:
+        facts = ModelFacts(match, graph, oracle.unassuming, dims)
+        shown = (c for c in match.direction.rule.conditions if c.predicate in RANGE_PREDICATES)
+        if not all(_close_condition(c, dims).holds(facts) for c in shown):
+            oracle.relied.add((match.direction.id, match.values))
+    return dims
+
+
+def _close_condition(condition: Condition, binding: Mapping[str, AttrValue]) -> Condition:
+    """The condition with its float types as the model has them; whatever else is open the facts bind."""
+    if not any(isinstance(a, DataType) for a in condition.arguments):
+        return condition
+    closed = [binding.get(_float_key(a), a) if isinstance(a, DataType) else a for a in condition.arguments]
+    return Condition(condition.predicate, tuple(closed))
+
+
+def _explain(condition: Condition, verdict: bool | None) -> str:
+    return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
+
+
+__all__ += ["FLOATS", "ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]

@@ -1,0 +1,305 @@
+"""What is known of a model's values: the Range domain over the graph, on demand.
+
+Two assumptions about model inputs are stated and switchable: they are finite, and a mask computed from them lets every
+position attend to something. Without the second no softmax under a float16 padding mask can be shown free of NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from mugraph.domains import Real
+from mugraph.domains.base import Unsupported
+from mugraph.domains.range import Range, RangeDomain, unrepeated
+from mugraph.graph import Constant, Graph, Node
+from mugraph.ops import get_operator
+from mugraph.terms.shape import DataType, TensorType, concrete
+
+__all__ = ["MOVING", "RangeOracle"]
+
+MOVING = frozenset({"Compress", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Split", "Tile"})
+"""ONNX operators that only move entries of their first input; their range survives when they stay opaque."""
+
+_CHUNK = 1 << 22
+_LARGEST = {
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: 3.3895313892515355e38,
+    DataType.FLOAT: 3.4028234663852886e38,
+    DataType.DOUBLE: 1.7976931348623157e308,
+}
+
+
+_CARRIERS = frozenset(
+    {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Max", "Min", "Pad", "Reshape", "Slice"}
+    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"}
+)
+"""Operators that do not make a number beyond half the largest one any larger; a sum only if one operand holds such."""
+
+
+_ABSORBERS = frozenset({"Erf", "IsInf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
+"""Operators whose results are small whatever their operands."""
+
+_NORMALISATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+"""Operators whose entries are at most the root of the row's length before the scale and the bias."""
+
+
+def _limit(type_: TensorType | None) -> float:
+    """Half the largest number of an element type, infinite for others than floats."""
+    return _LARGEST[type_.dtype] / 2 if type_ is not None and type_.dtype in _LARGEST else math.inf
+
+
+def _rounded(range_: Range, type_: TensorType | None) -> Range:
+    """What is left of a range in an element type, where a known bound says that entries may exceed its largest number.
+
+    In float16, half of that is enough: a score of -16 added to a mask of -65504 rounds to -inf.
+    """
+    limit = _limit(type_) * (1 if type_ is not None and type_.dtype == DataType.FLOAT16 else 2)
+    low = -math.inf < range_.lo < -limit
+    high = limit < range_.hi < math.inf
+    if not (low or high):
+        return range_
+    return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """Floats in double precision, whatever else as it is."""
+    is_float = array.dtype.kind == "f" or array.dtype == DataType.BFLOAT16.numpy()
+    return array.astype(np.float64) if is_float else array
+
+
+def _narrowed(array: np.ndarray) -> np.ndarray:
+    """The array of length one along every axis along which all its entries are equal."""
+    for axis, size in enumerate(array.shape):
+        first = array.take([0], axis) if size > 1 else array
+        if size > 1 and np.array_equal(first, array.take([-1], axis)) and bool((array == first).all()):
+            array = first
+    return array
+
+
+class RangeOracle:
+    """Ranges of values as the model first defined them; what a value means does not change with a substitution.
+
+    A float16 number beyond half the largest one counts as infinite: a score added to a mask of -65504 rounds to -inf. In
+    wider types such a number is *huge*: a score vanishes beside it, but two masks add up to -inf.
+
+    Args:
+        op_types: ONNX op type of opaque nodes, by origin.
+        assume_finite: model inputs of floating type hold no infinity and no NaN (stated in the report).
+        assume_attended: a mask ``Where(c, ordinary, -inf)`` (or a number that counts as such) whose condition is computed
+            from model inputs leaves each row of the last axis an ordinary entry, unless constants in the condition say
+            otherwise (stated in the report where it was needed, see :attr:`relied`).
+        fold: evaluates a value that depends on constants alone (causal masks are computed so); ``None`` if it cannot.
+        defaults: values of overridable initializers.
+
+    Attributes:
+        relied: matches, by direction and output values, whose guards held only by ``assume_attended``.
+        attended: masks that the assumption was made of.
+    """
+
+    def __init__(
+        self,
+        op_types: dict[int, str],
+        assume_finite: bool = True,
+        fold: Callable[[int], np.ndarray | None] = lambda value: None,
+        defaults: Mapping[int, Constant] | None = None,
+        assume_attended: bool = True,
+    ) -> None:
+        self.assume_attended = assume_attended
+        self.attended: set[int] = set()
+        self.relied: set[tuple[str, tuple[int, ...]]] = set()
+        self.defaults = defaults or {}
+        self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
+        self.domain = RangeDomain()
+        self.known: dict[int, Range] = {}
+        self.huge: set[int] = set()
+
+    @cached_property
+    def unassuming(self) -> RangeOracle:
+        """The same without ``assume_attended``: what it cannot show rests on that assumption."""
+        return RangeOracle(self.op_types, self.assume_finite, self.fold, self.defaults, assume_attended=False)
+
+    def range(self, graph: Graph, value: int) -> Range:
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            if current in self.known:
+                stack.pop()
+                continue
+            maker = graph.tables.makers.get(current)
+            if maker is None:
+                self._enter(graph, current, self._leaf(graph, current))
+                continue
+            folded = self._folded(graph, current)
+            if folded is not None:
+                self._enter(graph, current, self._constant(folded))
+                continue
+            missing = [v for v in maker[0].inputs if v not in self.known]
+            if missing:
+                stack.extend(missing)
+            else:
+                huge = sum(v in self.huge for v in maker[0].inputs)
+                adds = maker[0].op in ("Add", "Sub") and huge > 1
+                absorbs = maker[0].op in _ABSORBERS
+                overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or maker[0].op in _CARRIERS))
+                for result, range_ in zip(maker[0].values, self._node(graph, maker[0]), strict=True):
+                    self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
+                    limit = _limit(graph.type(result))
+                    if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
+                        self.huge.add(result)
+        return self.known[value]
+
+    def value(self, graph: Graph, value: int) -> np.ndarray | None:
+        """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at."""
+        constant = graph.tables.constants.get(value)
+        if constant is not None:
+            return constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _CHUNK else None
+        return self._folded(graph, value)
+
+    def _enter(self, graph: Graph, value: int, range_: Range) -> None:
+        self.known[value] = range_
+        limit = _limit(graph.type(value))
+        if math.isfinite(range_.lo) and math.isfinite(range_.hi) and (range_.lo < -limit or range_.hi > limit):
+            self.huge.add(value)
+
+    def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
+        """What depends on constants alone, elementwise operators and Expand on one of all entries that are repeated.
+
+        A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
+        """
+        known: dict[int, np.ndarray | None] = {}
+        stack = [value]
+        while stack:
+            current = stack[-1]
+            operands = self._broadcast(graph, current)
+            missing = [] if current in known else [v for v in operands if v not in known]
+            stack += missing
+            if not missing:
+                stack.pop()
+                if current not in known:
+                    known[current] = self._entries(graph, current, [known[v] for v in operands])
+        found, type_ = known[value], graph.type(value)
+        if found is None or type_ is None:
+            return None
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(found.astype(type_.dtype.numpy(), copy=False), concrete(type_.shape) or ())
+
+    def _broadcast(self, graph: Graph, value: int) -> tuple[int, ...]:
+        """The operands of an elementwise operator on constants, or of an Expand of one; nothing for any other value."""
+        maker = graph.tables.makers.get(value)
+        if maker is None or maker[0].is_opaque or not graph.tables.constant[value]:
+            return ()
+        return maker[0].inputs if maker[0].op == "Expand" or get_operator(maker[0].op).elementwise else ()
+
+    def _entries(self, graph: Graph, value: int, operands: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        """A constant value of length one along axes along which it is known to repeat, floats in double precision."""
+        type_, constant = graph.type(value), graph.tables.constants.get(value)
+        if not graph.tables.constant[value] or type_ is None or concrete(type_.shape) is None:
+            return None
+        if not operands or any(operand is None for operand in operands):
+            array = None
+            if type_.size() <= _CHUNK:
+                array = self.fold(value) if constant is None else constant.load()
+            return None if array is None else _narrowed(_wide(array))
+        node, out = graph.tables.makers[value]
+        arrays = [operand for operand in operands if operand is not None]
+        if node.op == "Expand":
+            return arrays[0]
+        if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
+            return None
+        try:
+            return _wide(np.asarray(get_operator(node.op).run(Real(), node.attrs, arrays)[out]))
+        except Unsupported:
+            return None
+
+    def _leaf(self, graph: Graph, value: int) -> Range:
+        constant = graph.tables.constants.get(value)
+        if constant is not None:
+            return self._constant(constant.load())
+        if value in self.defaults:  # whoever overrides it may give the same kind of values
+            return self._constant(self.defaults[value].load()).join(Range.finite_input())
+        type_ = graph.type(value)
+        integral = type_ is not None and type_.dtype not in (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE)
+        if type_ is not None and type_.dtype == DataType.BOOL:
+            return Range.finite_input(0, 1)
+        return Range.finite_input() if integral or self.assume_finite else Range.top()
+
+    @staticmethod
+    def _constant(array: np.ndarray) -> Range:
+        """The exact range; large weights in chunks, without the facts about rows."""
+        array = unrepeated(array)
+        if array.dtype == np.float16:
+            wide = array.astype(np.float32)
+            limit = _LARGEST[DataType.FLOAT16] / 2
+            array = np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide))
+        if array.size <= _CHUNK:
+            return Range.of(array)
+        flat = array.reshape(-1)
+        result = Range.of(flat[:_CHUNK])
+        for start in range(_CHUNK, flat.size, _CHUNK):
+            result = result.join(Range.of(flat[start : start + _CHUNK]))
+        return RangeDomain().move(lambda x: x, result)
+
+    def _node(self, graph: Graph, node: Node) -> list[Range]:
+        inputs = [self.known[v] for v in node.inputs]
+        if node.is_opaque:
+            moves = node.origin is not None and self.op_types.get(node.origin) in MOVING
+            return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
+        if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
+            return [self.domain.power(inputs[0], 2)]
+        if node.op in _NORMALISATIONS and (bounded := self._normalised(graph, node, inputs)) is not None:
+            return [bounded]
+        try:
+            results = list(get_operator(node.op).run(self.domain, node.attrs, inputs))
+        except Unsupported:
+            return [Range.top()] * len(node.values)
+        if node.op == "Where" and self.assume_attended and not results[0].row_finite and self._attends(graph, node):
+            self.attended.add(node.values[0])
+            return [replace(results[0], row_finite=True)]
+        return results
+
+    def _normalised(self, graph: Graph, node: Node, inputs: list[Range]) -> Range | None:
+        """What normalisation gives of finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
+        type_ = graph.type(node.inputs[0])
+        row = None if type_ is None else concrete(type_.shape[cast(int, dict(node.attrs)["axis"]) :])
+        if row is None or not inputs[0].finite:
+            return None
+        root = math.sqrt(math.prod(row))
+        scaled = self.domain.mul(Range.finite_input(-root, root), inputs[1])
+        return self.domain.add(scaled, inputs[2]) if len(inputs) > 2 else scaled
+
+    def _attends(self, graph: Graph, node: Node) -> bool:
+        """Whether ``Where(condition, a, b)`` is a mask of which the assumption may be made.
+
+        One branch hides (its entries are constants that count as -inf), the other is ordinary, and no row is hidden by the
+        constants of the condition alone.
+        """
+        condition, *branches = node.inputs
+        for attended, hidden in ((0, 1), (1, 0)):
+            numbers = self.value(graph, branches[hidden])
+            ordinary = self.known[branches[attended]]
+            if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
+                continue
+            if bool(np.all(unrepeated(numbers).astype(np.float64) < -_limit(graph.type(branches[hidden])))):
+                return self._leaves_rows(graph, condition, attended == 0)
+        return False
+
+    def _leaves_rows(self, graph: Graph, condition: int, positive: bool) -> bool:
+        """Whether the constants that the condition is a conjunction with (a disjunction if not ``positive``) hide no row."""
+        left = np.ones((1,), np.bool_)
+        stack = [(condition, positive)]
+        while stack:
+            value, truth = stack.pop()
+            numbers, maker = self.value(graph, value), graph.tables.makers.get(value)
+            if numbers is not None:
+                left = left & (unrepeated(numbers).astype(np.bool_) == truth)
+            elif maker is not None and maker[0].op == ("And" if truth else "Or"):
+                stack += [(v, truth) for v in maker[0].inputs]
+            elif maker is not None and maker[0].op == "Not":
+                stack.append((maker[0].inputs[0], not truth))
+        return bool(left.any(axis=-1).all())

@@ -1,0 +1,1 @@
+"""Terms, fingerprints and pairs: from a workload to candidate substitutions."""

@@ -1,0 +1,1 @@
+"""Growth: from a workload to certified rules, stage by stage."""

@@ -1,0 +1,1 @@
+"""Mining: rules found in models."""

@@ -1,0 +1,182 @@
+"""What a set of operator properties entails: which of them follow from the others, and that nothing false does.
+
+Both questions go to the prover's e-graph. For the second it is filled with small random terms, one side of a property with
+sides of others in place of its variables (so that the properties meet as in a critical pair), and closed under all of them.
+Every class must then hold one value: the least and the greatest of its members' entries agree, for random inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.domains.base import Unsupported
+from mugraph.domains.real import Real
+from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
+from mugraph.terms.term import Term, substitute, var, variables
+from rulegen.properties.cases import Case, enumerate_cases
+from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Search
+from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES
+from rules_db.trust.properties import Axiom
+
+__all__ = ["Inconsistency", "inconsistencies", "lemmas"]
+
+
+@dataclass(frozen=True)
+class Inconsistency:
+    """Two terms that the properties join although their values differ, and the properties of the derivation."""
+
+    left: Term
+    right: Term
+    derivation: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.left!r} = {self.right!r} by {', '.join(self.derivation)}"
+
+
+def _laws(axioms: Mapping[str, Axiom]) -> Laws:
+    laws = Laws(Language())
+    for axiom in axioms.values():
+        laws.add(axiom)
+    return laws
+
+
+def lemmas(axioms: Mapping[str, Axiom], limits: Limits | None = None, cases: int = 3) -> Iterator[str]:
+    """Names of the properties that the others derive, each at its first cases and under its own range conditions."""
+    laws, limits = _laws(axioms), limits or Limits(nodes=400, rounds=4, growth=3)
+    for axiom in axioms.values():
+        laws.remove(axiom)
+        found = enumerate_cases(axiom, limit=cases).cases
+        if found and all(_derives(laws, axiom, case, limits) for case in found):
+            yield axiom.name
+        laws.add(axiom)
+
+
+def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
+    graph = EGraph(laws.language)
+    left, right = (graph.add_term(substitute(side, {}, case.attrs), case.types) for side in (axiom.left, axiom.right))
+    if left is None or right is None:
+        return False
+    assumed = []
+    for condition in axiom.conditions:
+        if condition.predicate in RANGE_PREDICATES:
+            node, *others = condition.substitute({}, case.attrs).arguments
+            known = graph.add_term(node, case.types)
+            assumed += [] if known is None else [(condition.predicate, (known, *others))]
+    return Search(graph, laws, [(left, right)], assumed=assumed).run(limits)
+
+
+class _Terms:
+    """Random terms that invite the properties."""
+
+    def __init__(self, axioms: Sequence[Axiom], generator: np.random.Generator) -> None:
+        self.generator = generator
+        self.pieces: list[tuple[Term, Mapping[str, TensorType]]] = []
+        self.by_type: dict[TensorType, list[int]] = {}
+        for axiom in axioms:
+            for case in enumerate_cases(axiom, limit=2).cases:
+                for side in (axiom.left, axiom.right):
+                    term = substitute(side, {}, case.attrs)
+                    types = {v.name: case.types[v.name] for v in variables([term])}
+                    try:
+                        type_ = infer_types([term], types)[term]
+                    except (ShapeError, Undecided):
+                        continue
+                    if term.inputs:
+                        self.by_type.setdefault(type_, []).append(len(self.pieces))
+                        self.pieces.append((term, types))
+
+    def draw(self, index: int) -> tuple[Term, dict[str, TensorType]]:
+        """Piece ``index`` with another in place of one of its variables, where one has its type."""
+        term, given = self.pieces[index]
+        types = dict(given)
+        for name, type_ in given.items():
+            fitting = self.by_type.get(type_, [])
+            if not fitting or self.generator.random() < 0.3:
+                continue
+            inner, more = self.pieces[fitting[self.generator.integers(len(fitting))]]
+            fresh = {old: f"{old}_{name}" for old in more}
+            # Now and then a variable of the inner term is one of the outer, so that laws of repeated operands apply.
+            for old in more:
+                same = [n for n, t in types.items() if t == more[old] and n != name]
+                if same and self.generator.random() < 0.5:
+                    fresh[old] = same[self.generator.integers(len(same))]
+            inner = substitute(inner, {old: var(new) for old, new in fresh.items()})
+            term = substitute(term, {name: inner})
+            del types[name]
+            types |= {fresh[old]: t for old, t in more.items()}
+            break
+        return term, types
+
+
+def inconsistencies(
+    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: Limits | None = None
+) -> Iterator[Inconsistency]:
+    """False equations that the properties entail; at most one for each term tried.
+
+    Args:
+        axioms: the properties.
+        trials: terms to try; one for each side of each property where left out.
+        seed: of terms and inputs.
+        limits: of the closure.
+    """
+    generator = np.random.default_rng([seed, 11])
+    terms = _Terms(list(axioms.values()), generator)
+    laws, limits = _laws(axioms), limits or Limits(nodes=150, rounds=2, growth=2)
+    for trial in range(len(terms.pieces) if trials is None else trials):
+        term, types = terms.draw(trial % len(terms.pieces))
+        found = _examine(laws, term, types, generator, limits)
+        if found is not None:
+            yield found
+
+
+def _examine(
+    laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: Limits
+) -> Inconsistency | None:
+    """Closes the e-graph of a term, of which all variables are known to be positive, and compares values."""
+    graph = EGraph(laws.language)
+    root = graph.add_term(term, types)
+    if root is None:
+        return None
+    numbers = [name for name, t in types.items() if t.dtype != DataType.BOOL]
+    assumed = []
+    for name in numbers:
+        node = graph.add_term(var(name), types)
+        assert node is not None
+        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - ENTRY_PREDICATES)]
+    stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
+    Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
+    inputs = {}
+    for name, type_ in types.items():
+        drawn = generator.random(concrete(type_.shape) or ()) + 0.2
+        inputs[name] = drawn > 0.7 if type_.dtype == DataType.BOOL else drawn
+    nodes = [node for node in range(len(graph.op)) if node != stranger]
+    values: dict[int, np.ndarray] = {}
+    memo: dict[Term, np.ndarray] = {}
+    for node in nodes:
+        try:
+            with np.errstate(all="ignore"):
+                memo = evaluate([graph.term(node)], Real(), inputs)
+            values[node] = np.asarray(memo[graph.term(node)])
+        except Unsupported:
+            continue
+    least: dict[int, int] = {}
+    for node, value in values.items():
+        other = least.setdefault(graph.find(node), node)
+        if _differ(value, values[other]):
+            reasons = graph.explain([(node, other)])
+            names = dict.fromkeys(r.direction.law.origin.name for r in reasons if isinstance(r.direction.law.origin, Axiom))
+            return Inconsistency(graph.term(other), graph.term(node), tuple(names))
+    return None
+
+
+def _differ(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.shape != b.shape:
+        return not (a.size == b.size == 1)  # a constant of a program has no shape of its own
+    if a.dtype == bool or b.dtype == bool:
+        return not np.array_equal(a, b)
+    finite = np.isfinite(a) & np.isfinite(b)
+    return not np.allclose(a[finite], b[finite], rtol=1e-6, atol=1e-6)

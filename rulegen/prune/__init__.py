@@ -1,0 +1,1 @@
+"""What is left of true candidates: instances, derivability, generalisation."""

@@ -1,0 +1,298 @@
+"""Pruning: what is left of thousands of true substitutions (TASO section 3.2, and derivability beyond it).
+
+* *Renaming* is done on columns, before any Python object exists: :func:`rulegen.enumerate.candidates.unique_up_to_renaming`.
+* *Common subgraph*: f(s) = g(s) with a shared subterm s becomes f(v) = g(v), if that is true. A shared constant stays.
+* *Instances* of a more general rule go, modulo commutativity, renaming of dimension symbols and exchange of sides.
+
+Derivability, which goes beyond these, is :mod:`rulegen.prune.derive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mugraph.ops import get_operator
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
+from mugraph.terms.term import AttrValue, AttrVar, Term, var, walk
+from rulegen.enumerate.candidates import Candidate, candidate_types
+from rules_db.trust.rule import Side
+
+__all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "matches", "more_general_first"]
+
+
+class Typing:
+    """Types of terms over the variables of one workload, memoised; fresh variables for subterms that become variables."""
+
+    def __init__(self, variables: Mapping[str, TensorType]) -> None:
+        self.variables = dict(variables)
+        self._types: dict[Term, TensorType | None] = {}
+
+    def of(self, term: Term) -> TensorType | None:
+        """The type, or ``None`` where the term is ill-typed."""
+        if term not in self._types:
+            for part in walk([term]):
+                if part not in self._types:
+                    self._types[part] = self._infer(part)
+        return self._types[term]
+
+    def _infer(self, term: Term) -> TensorType | None:
+        if term.is_var:
+            return self.variables[term.name]
+        operands = [self._types[o] for o in term.inputs]
+        if any(t is None for t in operands):
+            return None
+        if term.op == "Const" or any(o.op == "Const" for o in term.inputs):
+            try:
+                return infer_types([term], self.variables)[term]
+            except (ShapeError, Undecided):
+                return None
+        try:
+            outputs = get_operator(term.op).types(term.attrs, [t for t in operands if t is not None])
+        except (ShapeError, Undecided):
+            return None
+        return outputs[term.out] if term.out < len(outputs) else None
+
+    def plain(self, type_: TensorType | None) -> bool:
+        """Whether the type may be a variable's: one of the workload's, or every dimension a symbol or a number."""
+        if type_ is None:
+            return False
+        return type_ in self.variables.values() or all(isinstance(d, int) or str(d) in d.symbols() for d in type_.shape)
+
+    def fresh(self, type_: TensorType, avoid: Iterable[str]) -> Term:
+        """A variable of a type that does not occur yet: one of the workload's where there is one."""
+        taken = set(avoid)
+        for name, known in self.variables.items():
+            if known == type_ and name not in taken:
+                return var(name)
+        name = f"t{sum(n[0] == 't' and n[1:].isdigit() for n in self.variables)}"
+        self.variables[name] = type_
+        return var(name)
+
+
+# Matching
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a pattern's variables and dimension symbols stand for; attribute values still to be compared."""
+
+    terms: Mapping[str, Term] = field(default_factory=dict)
+    dims: Mapping[str, Dim] = field(default_factory=dict)
+    pending: tuple[tuple[AttrValue, AttrValue], ...] = ()
+
+
+TypeOf = Callable[[Term], TensorType | None]
+
+
+def _bind_type(pattern: TensorType, actual: TensorType | None, start: Binding) -> Binding | None:
+    """Dimension symbols of a variable's type bound to those of a term's type, rank by rank; sums are compared later."""
+    if actual is None or pattern.dtype != actual.dtype or pattern.rank != actual.rank:
+        return None
+    dims, pending = dict(start.dims), list(start.pending)
+    for own, other in zip(pattern.shape, actual.shape, strict=True):
+        if isinstance(own, SymDim) and str(own) in own.symbols():
+            if dims.setdefault(str(own), other) != other:
+                return None
+        elif isinstance(own, SymDim):
+            pending.append((own, other))
+        elif own != other:
+            return None
+    return Binding(start.terms, dims, tuple(pending))
+
+
+def matches(
+    pattern: Term, term: Term, types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding
+) -> Iterator[Binding]:
+    """All ways to see ``term`` as an instance of ``pattern``, extending ``start``.
+
+    Operands of commutative operators match in both orders. With ``types`` a variable matches terms of its rank, and its
+    dimension symbols are bound; without, it matches anything. Patterns are small: this recursion is as deep as they are.
+    """
+    if pattern.is_var:
+        known = start.terms.get(pattern.name)
+        if known is not None:
+            if known is term:
+                yield start
+            return
+        bound = start if types is None else _bind_type(types[pattern.name], type_of(term), start)
+        if bound is not None:
+            yield Binding({**bound.terms, pattern.name: term}, bound.dims, bound.pending)
+        return
+    if pattern.op != term.op or pattern.out != term.out or len(pattern.inputs) != len(term.inputs):
+        return
+    if pattern.op == "Const":
+        if pattern is term:
+            yield start
+        return
+    if pattern.attrs != term.attrs:
+        if [k for k, _ in pattern.attrs] != [k for k, _ in term.attrs]:
+            return
+        pairs = tuple((p, t) for (_, p), (_, t) in zip(pattern.attrs, term.attrs, strict=True))
+        start = Binding(start.terms, start.dims, start.pending + pairs)
+    elif pattern.attrs:
+        start = Binding(start.terms, start.dims, start.pending + tuple((p, p) for _, p in pattern.attrs))
+    orders = [term.inputs]
+    if len(term.inputs) == 2 and get_operator(term.op).commutative and term.inputs[0] is not term.inputs[1]:
+        orders.append(term.inputs[::-1])
+    for operands in orders:
+        states = [start]
+        for own, other in zip(pattern.inputs, operands, strict=True):
+            states = [after for before in states for after in matches(own, other, types, type_of, before)]
+        yield from states
+
+
+def _settled(binding: Binding) -> Binding | None:
+    """The binding, if the attribute values agree under it.
+
+    Attribute variables, and symbols that occur in attributes alone, are bound here.
+    """
+    dims, attrs = dict(binding.dims), dict[str, AttrValue]()
+
+    def bind(own: AttrValue, other: AttrValue) -> None:
+        if isinstance(own, AttrVar):
+            attrs.setdefault(own.name, other)
+        elif isinstance(own, tuple) and isinstance(other, tuple) and len(own) == len(other):
+            for pair in zip(own, other, strict=True):
+                bind(*pair)
+        elif isinstance(own, SymDim) and str(own) in own.symbols():
+            dims.setdefault(str(own), other)
+
+    def agree(own: AttrValue, other: AttrValue) -> bool:
+        if isinstance(own, AttrVar):
+            own = attrs[own.name]
+            return type(own) is type(other) and bool(own == other)
+        if isinstance(own, tuple):
+            return isinstance(other, tuple) and len(own) == len(other) and all(map(agree, own, other))
+        if isinstance(own, SymDim):
+            return bool(evaluate_dim(own, dims) == other)
+        return type(own) is type(other) and bool(own == other)
+
+    for own, other in binding.pending:
+        bind(own, other)
+    return Binding(binding.terms, dims) if all(agree(own, other) for own, other in binding.pending) else None
+
+
+def commuted(term: Term) -> Term:
+    """The term with the operands of commutative operators in order of digest: equal exactly for commuted forms."""
+    done: dict[Term, Term] = {}
+    for part in walk([term]):
+        inputs = tuple(done[operand] for operand in part.inputs)
+        if len(inputs) == 2 and get_operator(part.op).commutative and inputs[1].digest < inputs[0].digest:
+            inputs = inputs[::-1]
+        done[part] = Term(part.op, part.attrs, inputs, part.out) if inputs else part
+    return done[term]
+
+
+def _match_sides(
+    general: Sequence[Term], special: Sequence[Term], types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding
+) -> list[Binding]:
+    states = [start]
+    for own, other in zip(general, special, strict=True):
+        states = [after for before in states for after in matches(own, other, types, type_of, before)]
+    return states
+
+
+def is_instance(general: Candidate, special: Candidate, type_of: TypeOf) -> bool:
+    """Whether ``special`` is ``general`` with terms for variables, in either direction, ranks respected."""
+    if len(general.source) != len(special.source):
+        return False
+    for source, target in ((special.source, special.target), (special.target, special.source)):
+        for first in _match_sides(general.source, source, general.types, type_of, Binding()):
+            for both in _match_sides(general.target, target, general.types, type_of, first):
+                if _settled(both) is not None:
+                    return True
+    return False
+
+
+def more_general_first(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+    """Sort key: small larger side, small sum, few kinds of operators, many variables, many dimension symbols, the text."""
+    symbols = {s for t in candidate.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
+    roots = (*candidate.source, *candidate.target)
+    kinds = {t.op for t in walk(roots)}
+    return (max(t.size for t in roots), candidate.size, len(kinds), -len(candidate.types), -len(symbols), str(candidate))
+
+
+def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Candidate]:
+    """Keeps the most general candidates, in order of size."""
+    kept: list[Candidate] = []
+    index: dict[tuple[str, ...], list[tuple[int, Candidate]]] = {}
+    places: dict[str, int] = {}
+
+    def roots(side: Side) -> tuple[str, ...]:
+        return tuple("" if root.is_var else root.op for root in side)
+
+    def operators(candidate: Candidate) -> int:
+        """How often each operator occurs, 8 bits an operator: what is more general has none more often."""
+        total = 0
+        for side in (candidate.source, candidate.target):
+            for root in side:
+                for part in _occurrences(root):
+                    total += 1 << 8 * places.setdefault(part.op, len(places))
+        return total
+
+    for candidate in sorted(candidates, key=more_general_first):
+        a, b = roots(candidate.source), roots(candidate.target)
+        wild = ("",) * len(a)
+        keys = {key for x, y in ((a, b), (b, a)) for key in (x + y, x + wild, wild + y)}
+        own = operators(candidate)
+        spare = sum(0x80 << 8 * place for place in places.values())
+        if any(
+            (own | spare) - count & spare == spare and is_instance(general, candidate, type_of)
+            for key in sorted(keys)
+            for count, general in index.get(key, ())
+        ):
+            continue
+        kept.append(candidate)
+        index.setdefault(a + b, []).append((own, candidate))
+    return kept
+
+
+def _occurrences(root: Term) -> Iterator[Term]:
+    """Every operator application of a tree, shared ones as often as they occur."""
+    stack = [root]
+    while stack:
+        part = stack.pop()
+        if part.inputs:
+            yield part
+            stack.extend(part.inputs)
+
+
+# Common subgraph
+
+
+def replace(root: Term, new: Mapping[Term, Term]) -> Term:
+    """Replaces subterms everywhere."""
+    done: dict[Term, Term] = {}
+    for part in walk([root]):
+        if part in new:
+            done[part] = new[part]
+        else:
+            inputs = tuple(done[operand] for operand in part.inputs)
+            done[part] = Term(part.op, part.attrs, inputs, part.out) if part.inputs else part
+    return done[root]
+
+
+def generalise(candidate: Candidate, typing: Typing, true: Callable[[Candidate], bool]) -> Candidate:
+    """The common subgraph stage: the largest shared subterms become variables, while the rule stays true.
+
+    A shared constant is no common subgraph: it would turn transpose(I) = I into transpose(x) = x.
+    """
+    tried: set[Term] = set()
+    while True:
+        source, target = set(walk(candidate.source)), set(walk(candidate.target))
+        shared = [t for t in source & target if t.inputs and t not in tried and typing.plain(typing.of(t))]
+        if not shared:
+            return candidate
+        subterm = max(shared, key=lambda t: (t.size, t.digest))
+        tried.add(subterm)
+        type_ = typing.of(subterm)
+        assert type_ is not None
+        new = typing.fresh(type_, candidate.types)
+        sides = [tuple(replace(root, {subterm: new}) for root in side) for side in (candidate.source, candidate.target)]
+        if sides[0] == sides[1]:
+            continue
+        general = Candidate(sides[0], sides[1], candidate_types(sides[0], sides[1], typing.variables))
+        if true(general):
+            candidate = general

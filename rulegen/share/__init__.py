@@ -1,0 +1,1 @@
+"""Rules that come from outside: audit, import, merge."""

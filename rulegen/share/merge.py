@@ -1,0 +1,68 @@
+"""Merging: the rules of several files and databases in one, each examined again before it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rulegen.share.audit import Failure, audit
+from rules_db.exchange import format_rules
+from rules_db.store import RuleStore, by_size, check_writable, preferred, read_entries, write_text
+from rules_db.trust.rule import Rule
+
+__all__ = ["MergeReport", "merge"]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did with the rules it was given.
+
+    Attributes:
+        new: rules that the outcome did not hold before.
+        known: rules that it held, or that stood in several sources.
+        rejected: rules that did not stand.
+        failures: why.
+    """
+
+    new: int
+    known: int
+    rejected: int
+    failures: tuple[Failure, ...]
+
+
+def merge(
+    sources: Sequence[str], out: str, *, jobs: int = 1, progress: Callable[[int, int], None] = lambda done, of: None
+) -> MergeReport:
+    """Unites rules by identity; the outcome depends on neither the order nor the number of times a source is given.
+
+    Args:
+        sources: ``.rules`` files, databases and their URLs.
+        out: a ``.rules`` file, which is written anew, or a database, which keeps what it holds.
+        jobs: processes to work in.
+        progress: called with the number of rules examined so far and their total.
+
+    Raises:
+        StoreError: a source cannot be read as a whole, or ``out`` cannot be written. Nothing is changed then.
+    """
+    found = [entry for source in sources for entry in read_entries(source)]
+    if out.endswith(".rules"):
+        check_writable(out)
+    else:
+        with RuleStore.open(out) as store:
+            store.check_writable()
+    texts = list({entry.text: entry for entry in reversed(found)}.values())[::-1]
+    report = audit(texts, progress=lambda done: progress(done, len(texts)), jobs=jobs)
+    groups: dict[str, list[Rule]] = {}
+    for index in report.standing:
+        rule = texts[index].read()
+        groups.setdefault(rule.id, []).append(rule)
+    taken = by_size(map(preferred, groups.values()))
+    if out.endswith(".rules"):
+        write_text(out, format_rules(taken))
+        new = len(taken)
+    else:
+        with RuleStore.open(out) as store:
+            new = store.add_all(taken)
+    standing = {texts[index].text for index in report.standing}
+    accepted = sum(entry.text in standing for entry in found)
+    return MergeReport(new, accepted - new, len(found) - accepted, report.failures)

@@ -1,0 +1,1 @@
+"""Rules and equations explained in words and pictures."""

@@ -1,0 +1,1 @@
+"""TASO's substitution files."""

@@ -1,0 +1,1 @@
+"""Operator groups as data: what the generator enumerates."""

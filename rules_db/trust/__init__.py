@@ -1,0 +1,1 @@
+"""The trusted base: what decides whether a rule stands."""

@@ -1,0 +1,169 @@
+"""Certificates: ground instances of named operator properties from which target = source follows by congruence alone.
+
+What the properties do not give yet may enter by exhaustive and random tests instead (:class:`BoundedTests`). Rules whose target
+is a graph-defined kernel rest on the interpretation of its block graphs (:class:`Interpretation`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mugraph.terms.shape import Dim
+from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute
+from mugraph.terms.text import Parser, TextError, format_term, format_value
+
+__all__ = ["BoundedTests", "Certificate", "Instance", "Interpretation"]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A property with its variables replaced by terms and its attribute variables by values.
+
+    Attributes:
+        axiom: name of the property.
+        terms, attrs: what its variables and attribute variables stand for.
+        digest: the first eight hexadecimal digits of the property's digest when the proof was found, or nothing. It proves
+            nothing; it says which property has changed where a certificate does not hold any more.
+    """
+
+    axiom: str
+    terms: tuple[tuple[str, Term], ...]
+    attrs: tuple[tuple[str, AttrValue], ...] = ()
+    digest: str = ""
+
+    def substitute(
+        self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
+    ) -> Instance:
+        binding = binding_of(attrs, dims)
+        return replace(
+            self,
+            terms=tuple((k, substitute(t, terms, attrs, dims)) for k, t in self.terms),
+            attrs=tuple((k, bind_value(v, binding)) for k, v in self.attrs),
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{k}={format_term(t)}" for k, t in self.terms] + [f"${k}={format_value(v)}" for k, v in self.attrs]
+        return f"{self.axiom}{'@' + self.digest if self.digest else ''}{{{', '.join(parts)}}}"
+
+    @staticmethod
+    def parse(parser: Parser) -> Instance:
+        """Reads ``name.of.axiom@digest{x=term, ..., $k=value, ...}``, with or without the digest."""
+        name = parser.name("a property")
+        while parser.accept("."):
+            name += "." + parser.name("a property")
+        digest = parser.advance()[1:] if parser.kind == "digest" else ""
+        parser.expect("{")
+        terms: list[tuple[str, Term]] = []
+        attrs: list[tuple[str, AttrValue]] = []
+        while not parser.accept("}"):
+            is_attr = parser.accept("$")
+            key = parser.name("a variable")
+            parser.expect("=")
+            if is_attr:
+                attrs.append((key, parser.value()))
+            else:
+                terms.append((key, parser.term()))
+            if not parser.accept(","):
+                parser.expect("}")
+                break
+        return Instance(name, tuple(terms), tuple(attrs), digest)
+
+
+@dataclass(frozen=True)
+class BoundedTests:
+    """Evidence of the kinds ``bounded`` and ``probabilistic`` (design, Rules), which count together only.
+
+    Attributes:
+        shapes, ranks: the sides are equal as polynomials for all operands of at most so many dimensions, each at most so long.
+        tests, seed: random tests in finite fields that repeat from the seed.
+        delta: the tests pass two different programs with a probability of at most 2 to the power of minus this.
+    """
+
+    shapes: int
+    ranks: int
+    tests: int
+    seed: int
+    delta: int
+
+    _FORM = re.compile(
+        r"bounded\(shapes<=(\d{1,9}), ranks<=(\d{1,9})\) & probabilistic\(tests=(\d{1,9}), seed=(\d{1,9}), delta=2\^-(\d{1,9})\)"
+    )
+
+    def __str__(self) -> str:
+        return (
+            f"bounded(shapes<={self.shapes}, ranks<={self.ranks}) & "
+            f"probabilistic(tests={self.tests}, seed={self.seed}, delta=2^-{self.delta})"
+        )
+
+    def in_words(self) -> str:
+        """What was tried."""
+        return (
+            f"both sides are equal polynomials for all operands of at most {self.ranks} dimensions, each at most {self.shapes} "
+            f"long, and agree in {self.tests} random tests (seed {self.seed}), which two different ones pass with a probability "
+            f"of at most 2^-{self.delta}"
+        )
+
+    @staticmethod
+    def parse(text: str) -> BoundedTests:
+        """Reads the text form."""
+        found = BoundedTests._FORM.fullmatch(text)
+        if found is None:
+            raise TextError(f"expected evidence like '{BoundedTests(2, 3, 3, 0, 60)}'")
+        return BoundedTests(*map(int, found.groups()))
+
+
+@dataclass(frozen=True)
+class Interpretation:
+    """Evidence for a target that is a graph-defined kernel with the source as its body: its block graphs, interpreted.
+
+    Attributes:
+        tests, seed: evaluations in finite fields, and as many in floats, that repeat from the seed. They have no error bound.
+    """
+
+    tests: int
+    seed: int
+
+    _FORM = re.compile(r"interpreted\(tests=(\d{1,9}), seed=(\d{1,9})\)")
+
+    def __str__(self) -> str:
+        return f"interpreted(tests={self.tests}, seed={self.seed})"
+
+    def in_words(self) -> str:
+        """What was tried."""
+        return (
+            f"the source is what the kernel's body says, and its block graphs, interpreted tile by tile in finite fields and in "
+            f"floats, gave the body's values in {self.tests} random tests each (seed {self.seed})"
+        )
+
+    @staticmethod
+    def parse(text: str) -> Interpretation:
+        """Reads the text form."""
+        found = Interpretation._FORM.fullmatch(text)
+        if found is None:
+            raise TextError(f"expected evidence like '{Interpretation(3, 0)}'")
+        return Interpretation(*map(int, found.groups()))
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order; or tests in their place."""
+
+    instances: tuple[Instance, ...]
+    tested: BoundedTests | None = None
+    interpreted: Interpretation | None = None
+
+    @property
+    def kind(self) -> str:
+        """``axioms``, ``tested`` or ``interpreted``."""
+        return "tested" if self.tested else "interpreted" if self.interpreted else "axioms"
+
+    def substitute(
+        self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None
+    ) -> Certificate:
+        return replace(self, instances=tuple(i.substitute(terms, attrs, dims) for i in self.instances))
+
+    def __str__(self) -> str:
+        tests = self.tested or self.interpreted
+        return str(tests) if tests else "; ".join(map(str, self.instances))

@@ -1,0 +1,205 @@
+"""The trusted checker: what a proof is.
+
+A certificate is a list of instances of operator properties. An instance ``left = right`` may be used once one of its sides
+is *present*, and then both are. Present are the rule's own terms, the terms that its conditions call typed, and
+whatever is built by an operator from operands equal to those of a present term. A property's contract
+(:mod:`rules_db.trust.properties`) is that where its conditions hold and one side is well-typed, the other has the same type and
+value; so by induction every present term is well-typed, and terms joined by instances and congruence are equal, at every
+application where the rule is well-typed and its conditions hold. The rule is proved when all instances were used and each
+target is joined to its source.
+
+Instances' conditions must follow from the rule's: be among them, or be implied by the syntactic laws of
+:mod:`rules_db.trust.implied`. An attribute variable of the rule stands for any value, so that a proof treats it as a name and
+nothing more. Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's
+sample types and attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mugraph.domains.range import Range
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import Undecided
+from mugraph.terms.term import Term, binding_of, open_names, substitute, walk
+from rules_db.trust.certificate import Instance
+from rules_db.trust.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.trust.evidence import repeat_tests
+from rules_db.trust.implied import implied
+from rules_db.trust.interpreted import repeat_interpretation
+from rules_db.trust.properties import Axiom
+from rules_db.trust.rule import Rule, Side
+
+__all__ = ["MALFORMED", "Step", "check", "instantiate", "presence"]
+
+MALFORMED = "the rule is malformed, an attribute or argument is not of its kind"
+"""How the failure of a rule begins that cannot be examined at all."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instance written out: the equation and what it asks."""
+
+    left: Term
+    right: Term
+    conditions: tuple[Condition, ...]
+
+    @property
+    def typed(self) -> tuple[Term, ...]:
+        """Terms that the property wants well-typed beyond its two sides."""
+        return tuple(c.arguments[0] for c in self.conditions if c.predicate == "typed")
+
+
+def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Collection[str] = ()) -> Step:
+    """Writes an instance out; attribute variables of the rule itself, ``open_attrs``, stay.
+
+    Raises:
+        ValueError: an unknown or changed property, or a variable too few or too many.
+    """
+    axiom = axioms.get(instance.axiom)
+    if axiom is None:
+        raise ValueError(f"there is no operator property '{instance.axiom}'")
+    if instance.digest and not axiom.digest.startswith(instance.digest):
+        raise ValueError(
+            f"the operator property '{instance.axiom}' has changed since: the certificate cites {instance.digest}, "
+            f"it is {axiom.digest[:8]} now; grow the rule again"
+        )
+    terms, attrs = dict(instance.terms), dict(instance.attrs)
+    for kind, wanted, given in (("", axiom.variables, terms), ("$", axiom.attr_variables, attrs)):
+        if set(wanted) != set(given):
+            names = ", ".join(f"{kind}{name}" for name in sorted(set(wanted) ^ set(given)))
+            raise ValueError(f"'{instance.axiom}' with unbound or unknown {names}")
+    values = [*attrs.values(), *(value for term in walk(terms.values()) for _, value in term.attrs)]
+    if any(name not in open_attrs for value in values for name in open_names(value)):
+        raise ValueError(f"'{instance.axiom}' is not ground")
+    return Step(
+        substitute(axiom.left, terms, attrs),
+        substitute(axiom.right, terms, attrs),
+        tuple(c.substitute(terms, attrs) for c in axiom.conditions),
+    )
+
+
+class Presence:
+    """The present terms and which of them are known to be equal: a congruence closure."""
+
+    def __init__(self, terms: Collection[Term]) -> None:
+        self._class: dict[Term, Term] = {}
+        self._built: dict[tuple[object, ...], Term] = {}
+        self.add(terms)
+
+    def find(self, term: Term) -> Term | None:
+        """The representative of the class of a present term, or of the present term it is congruent to."""
+        found: dict[Term, Term | None] = {}
+        for sub in walk([term]):
+            key = self._key(sub, [found[operand] for operand in sub.inputs])
+            found[sub] = self._root(sub) if sub in self._class else self._built.get(key)
+        return found[term]
+
+    def add(self, terms: Collection[Term]) -> None:
+        for sub in walk(terms):
+            if sub not in self._class:
+                self._class[sub] = self._built.setdefault(self._key(sub, [self._root(i) for i in sub.inputs]), sub)
+
+    def join(self, a: Term, b: Term) -> None:
+        """Makes two present terms equal, and with them all that is built alike from equals."""
+        pending = [(a, b)]
+        while pending:
+            left, right = (self._root(x) for x in pending.pop())
+            if left is right:
+                continue
+            self._class[right] = left
+            self._built = {}
+            for term in self._class:
+                same = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), self._root(term))
+                if self._root(same) is not self._root(term):
+                    pending.append((same, term))
+
+    def _root(self, term: Term) -> Term:
+        while self._class[term] is not term:
+            term = self._class[term]
+        return term
+
+    @staticmethod
+    def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
+        return (term.op, term.attrs, term.out, *operands) if operands else (term,)
+
+
+def presence(source: Side, target: Side, steps: Sequence[Step], typed: Collection[Term]) -> tuple[Presence, list[int]]:
+    """Uses every step that becomes usable; returns what is present then and the indices of the steps that never were."""
+    present = Presence([*source, *target, *typed])
+    pending = list(range(len(steps)))
+    while True:
+        waiting = []
+        for index in pending:
+            step = steps[index]
+            usable = present.find(step.left) is not None or present.find(step.right) is not None
+            if usable and all(present.find(term) is not None for term in step.typed):
+                present.add([step.left, step.right])
+                present.join(step.left, step.right)
+            else:
+                waiting.append(index)
+        if len(waiting) == len(pending):
+            return present, waiting
+        pending = waiting
+
+
+# What conditions imply without being asked.
+
+
+def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
+    """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
+    try:
+        return _check(rule, axioms)
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+        Undecided,
+    ) as problem:
+        return [f"{MALFORMED}: {type(problem).__name__}: {problem}"]
+
+
+def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
+    if len(rule.source) != len(rule.target):
+        return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
+    if rule.certificate.tested:
+        return repeat_tests(rule, rule.certificate.tested)
+    if rule.certificate.interpreted:
+        return repeat_interpretation(rule, rule.certificate.interpreted)
+    try:
+        steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
+        cited = [term for c in rule.conditions for term in c.terms()]
+        sides = [side for step in steps for side in (step.left, step.right)]
+        every = [*rule.source, *rule.target, *cited, *sides]
+        samples = {term: substitute(term, {}, rule.attrs) for term in walk(every)}
+        inferred = infer_types(samples.values(), rule.types)
+        types = {term: inferred[sample] for term, sample in samples.items()}
+    except (ValueError, Undecided, KeyError) as problem:
+        return [str(problem.args[0])]
+
+    failures = []
+    facts = Facts(types.__getitem__, lambda term: Range.top(), binding_of(rule.attrs))
+    for condition in rule.conditions:
+        if condition.predicate not in RANGE_PREDICATES and condition.holds(facts) is not True:
+            failures.append(f"the rule's own sample types contradict its condition {condition}")
+    for number, step in enumerate(steps, 1):
+        if types[step.left] != types[step.right]:
+            failures.append(f"step {number} equates {types[step.left]} and {types[step.right]}")
+        for condition in step.conditions:
+            if condition.predicate != "typed" and not implied(condition, rule.conditions):
+                failures.append(f"step {number} needs {condition}, which the rule's conditions do not give")
+    typed = [c.arguments[0] for c in rule.conditions if c.predicate == "typed"]
+    present, unused = presence(rule.source, rule.target, steps, typed)
+    for index in unused:
+        failures.append(f"step {index + 1} starts from a term that is not present: {steps[index].left!r}")
+    for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
+        if types[source] != types[target]:
+            failures.append(f"output {number} has type {types[source]} on the left and {types[target]} on the right")
+        if present.find(source) is not present.find(target):
+            failures.append(f"output {number}: the steps do not lead from {source!r} to {target!r}")
+    return failures

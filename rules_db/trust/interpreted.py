@@ -1,0 +1,191 @@
+"""Evidence for rules whose target is a graph-defined kernel: its block graphs, interpreted exactly, compute its body.
+
+The body of the kernel is the source of the rule, term for term. What is left to show is that the block graphs compute the body:
+grid, loop, views, accumulators and all. They are evaluated tile by tile (:mod:`mugraph.blocks.interp`) on random entries, in
+pairs of finite fields and in floats, at several sizes of the rule's symbols, ragged ones among them, for several tile sizes and
+parts of the loop, and compared with the body's values entry by entry.
+
+Fields say nothing of rounding, floats little of cases. The block graph came by construction; this is a test of the construction,
+repeated from its seed by whoever doubts it, and no proof for all sizes. Where the body asks for infinities (IsInf), every
+second test in floats has some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mugraph.blocks.block import Block, InvalidBlock, Kernel, Schedule
+from mugraph.blocks.interp import evaluate_body, evaluate_kernel
+from mugraph.blocks.operator import intern_kernel, kernel_of
+from mugraph.blocks.sizes import specialised
+from mugraph.domains.base import Array, Unsupported
+from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
+from mugraph.domains.real import Real
+from mugraph.terms.shape import DataType, ShapeError, TensorType, concrete
+from mugraph.terms.term import make, substitute, var, walk
+from rules_db.trust.certificate import Certificate, Interpretation
+from rules_db.trust.rule import FloatClass, Rule
+
+__all__ = ["LEAST_TESTS", "interpret", "kernel_of_rule", "kernel_rule", "repeat_interpretation"]
+
+LEAST_TESTS = 3
+_SIZES = ((2, 3, 5, 2, 3, 2, 3), (3, 2, 2, 3, 2, 3, 2), (5, 3, 2, 2, 3, 3, 2))
+_TILES = (4, 2, 8)
+_DRAWS = 12
+_FEW_ENTRIES, _MOST_ENTRIES = 1 << 15, 1 << 20
+"""Of all inputs and outputs together: beyond them an interpretation takes minutes."""
+_TOLERANCE = 1e-9
+"""Relative to the largest entry, in double precision."""
+
+
+def kernel_of_rule(rule: Rule) -> Kernel | None:
+    """The kernel that a rule's target is; ``None`` where it is anything else."""
+    calls = {(term.attrs, term.inputs) for term in rule.target if term.op == "Kernel"}
+    if len(calls) != 1 or any(term.op != "Kernel" or term.out != i for i, term in enumerate(rule.target)):
+        return None
+    return kernel_of(rule.target[0].attr("digest"))
+
+
+def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0) -> Rule:
+    """The multi-level rule whose source is a kernel's body and whose target is the kernel; nothing is tested here."""
+    digest = intern_kernel(kernel)
+    operands = [var(tensor.name) for tensor in kernel.inputs]
+    target = tuple(make("Kernel", operands, {"digest": digest}, i) for i in range(len(kernel.outputs)))
+    types = {tensor.name: tensor.type for tensor in kernel.inputs}
+    certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed))
+    return Rule(kernel.body, target, types, (), FloatClass.REASSOCIATES, certificate, {"group": "kernels", **provenance})
+
+
+def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
+    """Repeats the tests; returns what is wrong, nothing where the evidence holds."""
+    if rule.certificate.instances or rule.attrs or rule.conditions:
+        return ["an interpretation says nothing of conditions, properties and attribute variables"]
+    if told.tests < LEAST_TESTS:
+        return [f"{told.tests} tests are too few: at least {LEAST_TESTS}"]
+    kernel = kernel_of_rule(rule)
+    if kernel is None:
+        return ["an interpretation speaks of a target that is one graph-defined kernel, all its outputs in order"]
+    try:
+        kernel.check()
+    except InvalidBlock as reason:
+        return [str(reason)]
+    operands = rule.target[0].inputs
+    names = [tensor.name for tensor in kernel.inputs]
+    if len(operands) != len(names) or any(not operand.is_var for operand in operands):
+        return ["the kernel is not applied to the rule's variables"]
+    renamed = {name: operand for name, operand in zip(names, operands, strict=True)}
+    if tuple(substitute(term, renamed) for term in kernel.body) != rule.source:
+        return ["the kernel's body is not the source"]
+    if any(rule.types[operand.name] != tensor.type for operand, tensor in zip(operands, kernel.inputs, strict=True)):
+        return ["the kernel's inputs are not of the types of the rule's variables"]
+    problem = interpret(kernel, told.tests, told.seed)
+    return [problem] if problem else []
+
+
+def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
+    """What is wrong with a kernel's block graphs; ``None`` where they compute its body in every test.
+
+    Args:
+        kernel: dimension symbols in it take several small values.
+        tests: evaluations in finite fields, and as many in floats.
+        seed: of all random choices.
+    """
+    evaluated, asks = 0, any(part.op == "IsInf" for part in walk(kernel.body))
+    for test in range(tests):
+        sized = _sized(kernel, test)
+        if sized is None:
+            return f"more than {_MOST_ENTRIES} entries, which are too many to interpret"
+        shapes = {t.name: _concrete(t.type) for t in sized.inputs}
+        total = _entries(sized)
+        for domain in (FiniteField(seed + test, prime=test), Real()):
+            generator = np.random.default_rng([seed, test])
+            schedules = [_schedule(block, test, total) for block in sized.blocks]
+            try:
+                problem = _compare(sized, domain, generator, shapes, schedules, asks and test % 2 == 1)
+            except Unsupported:
+                continue
+            except (InvalidBlock, ShapeError) as reason:
+                return str(reason)
+            if problem:
+                where = ", ".join(f"{t.name} {t.type}" for t in sized.inputs)
+                return f"{problem} in test {test} at {where}"
+            evaluated += 1
+    return None if evaluated >= tests else "its operators are not defined in enough domains"
+
+
+def _sized(kernel: Kernel, test: int) -> Kernel | None:
+    """The kernel with small sizes for its symbols, unequal ones as far as they stay small."""
+    for row in (_SIZES[test % len(_SIZES)], (3, 2, 2), (2,)):
+        sized = specialised(kernel, {name: row[i % len(row)] for i, name in enumerate(kernel.symbols)})
+        if _entries(sized) <= (_FEW_ENTRIES if len(row) > 1 else _MOST_ENTRIES):
+            return sized
+    return None
+
+
+def _entries(kernel: Kernel) -> int:
+    return sum(int(np.prod(_concrete(t.type))) for t in (*kernel.inputs, *kernel.outputs))
+
+
+def _concrete(type_: TensorType) -> tuple[int, ...]:
+    shape = concrete(type_.shape)
+    assert shape is not None, type_
+    return shape
+
+
+def _schedule(block: Block, test: int, total: int) -> Schedule:
+    """Tiles that divide few sizes; larger ones where the sizes are a model's own."""
+    tile = _TILES[test % len(_TILES)] * (1 if total < 1 << 14 else 32)
+    cut = (*block.grid, *((block.loop,) if block.loop is not None else ()))
+    stores_in_loop = any(block.phases[store.value] == "loop" for store in block.stores)
+    return Schedule(tuple((axis, tile) for axis in cut), 2 if test % 2 and block.accumulators and not stores_in_loop else 1)
+
+
+def _compare(
+    kernel: Kernel,
+    domain: FiniteField | Real,
+    generator: np.random.Generator,
+    shapes: Mapping[str, tuple[int, ...]],
+    schedules: Sequence[Schedule],
+    infinite: bool,
+) -> str | None:
+    for _ in range(_DRAWS):
+        inputs = {t.name: _random(domain, generator, t.type, shapes[t.name]) for t in kernel.inputs}
+        if infinite and isinstance(domain, Real):
+            _make_infinite(inputs, generator)
+        try:
+            with np.errstate(all="ignore"):
+                wanted = evaluate_body(kernel, domain, inputs)
+                given = evaluate_kernel(kernel, domain, inputs, schedules)
+        except ZeroDivision:
+            continue
+        for tensor, a, b in zip(kernel.outputs, wanted, given, strict=True):
+            if not _equal(a, b):
+                return f"{tensor.name} differs in {'floats' if isinstance(domain, Real) else f'the field of {domain.p}'}"
+        return None
+    raise Unsupported("a residue to divide by was zero in every draw")
+
+
+def _make_infinite(inputs: Mapping[str, Array], generator: np.random.Generator) -> None:
+    """Makes one entry of each tensor of floats infinite, which is what a kernel that asks for such must find."""
+    for value in inputs.values():
+        if value.dtype != bool and value.size:
+            value[np.unravel_index(generator.integers(value.size), value.shape)] = generator.choice([-np.inf, np.inf])
+
+
+def _random(domain: FiniteField | Real, generator: np.random.Generator, type_: TensorType, shape: tuple[int, ...]) -> Array:
+    if type_.dtype == DataType.BOOL:
+        return generator.random(shape) < 0.7
+    return generator.standard_normal(shape) if isinstance(domain, Real) else domain.random(generator, shape)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    if isinstance(a, FieldArray):
+        return bool(np.array_equal(a.p, b.p))
+    first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if first.shape != second.shape or not np.array_equal(np.isfinite(first), np.isfinite(second)):
+        return False
+    finite = np.isfinite(first)
+    scale = max(1.0, float(np.max(np.abs(first[finite]), initial=0.0)))
+    return bool(np.max(np.abs(first[finite] - second[finite]), initial=0.0) <= _TOLERANCE * scale)

@@ -1,0 +1,170 @@
+"""Operator properties (axioms) as data: the ``*.axioms`` files of this package, one file a family.
+
+One property a line (indented lines continue it, ``#`` starts a comment)::
+
+    name: left = right [when condition, ...] [for F in Relu, Exp; I in 0, 1]
+
+Names of properties are dotted; ``$k`` is an attribute variable. ``for`` writes one property for each choice of the template
+letters and appends the choices to the name. A property says: wherever its conditions hold and one of its sides is
+well-typed, the other side is too, with the same type, and the two are equal. That typing clause is what lets a checker
+follow a proof from a rule's own terms without typing intermediate ones at every match; where shape inference alone does
+not give it, the property cites ``typed(...)``. Equal means as real numbers: where a divisor is zero or a value is not
+finite a property says nothing, unless it cites a range predicate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import resources
+from types import MappingProxyType
+
+from mugraph.ops import get_operator
+from mugraph.terms.term import Term, open_names, variables, walk
+from mugraph.terms.text import Parser, TextError, format_term
+from rules_db.trust.condition import RANGE_PREDICATES, Condition, parse_condition
+
+__all__ = ["Axiom", "AxiomError", "load_axioms", "parse_axioms"]
+
+
+class AxiomError(ValueError):
+    """A line of a property file cannot be read; the message names file and line."""
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """An equation between two terms under conditions, for all values of its variables.
+
+    Attributes:
+        name: dotted name, unique among all families.
+        left, right: the two sides.
+        conditions: typed preconditions over the variables.
+        family: the file it stands in.
+    """
+
+    name: str
+    left: Term
+    right: Term
+    conditions: tuple[Condition, ...]
+    family: str
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the term variables, in order of first occurrence."""
+        cited = [term for condition in self.conditions for term in condition.terms()]
+        return tuple(term.name for term in variables([self.left, self.right, *cited]))
+
+    @cached_property
+    def attr_variables(self) -> tuple[str, ...]:
+        """Names of the attribute variables, in order of first occurrence."""
+        cited = [term for condition in self.conditions for term in condition.terms()]
+        values = [value for term in walk([self.left, self.right, *cited]) for _, value in term.attrs]
+        values += [a for condition in self.conditions for a in condition.arguments if not isinstance(a, Term)]
+        return tuple(dict.fromkeys(name for value in values for name in open_names(value)))
+
+    @property
+    def only_real(self) -> bool:
+        """Whether it speaks of order, sign, single functions' values or rounded numbers, which a finite field does not have."""
+        if self.family in ("activation", "numbers"):
+            return True
+        return any(c.predicate in RANGE_PREDICATES - {"not_nan"} for c in self.conditions)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits of the property's content: a certificate that cites a changed property is not valid."""
+        return hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        when = f" when {', '.join(map(str, self.conditions))}" if self.conditions else ""
+        return f"{self.name}: {format_term(self.left)} = {format_term(self.right)}{when}"
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations, comments removed, each with the number of its first line."""
+    start = 0
+    parts: list[str] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.split("#", 1)[0].rstrip()
+        if not line:
+            continue
+        if line[0].isspace() and parts:
+            parts.append(line.strip())
+            continue
+        if parts:
+            yield start, " ".join(parts)
+        start, parts = number, [line.strip()]
+    if parts:
+        yield start, " ".join(parts)
+
+
+def _instances(line: str) -> Iterator[str]:
+    """The line itself, or one line for every choice of the template letters."""
+    body, *template = re.split(r"\s+for\s+(?=[A-Z]\s+in\s)", line, maxsplit=1)
+    if not template:
+        yield body
+        return
+    letters, choices = [], []
+    for part in template[0].split(";"):
+        letter, _, values = part.partition(" in ")
+        letters.append(letter.strip())
+        choices.append([value.strip() for value in re.split(r",(?![^\[]*\])", values)])
+    name, _, equation = body.partition(":")
+    for choice in itertools.product(*choices):
+        chosen = dict(zip(letters, choice, strict=True))
+        suffix = "".join(f".{re.sub('[^A-Za-z].*', '', value) or 'out' + value}" for value in choice)
+        pattern = r"(?<![\w$])(" + "|".join(letters) + r")(?!\w)"
+        yield f"{name}{suffix}:" + re.sub(pattern, lambda m, chosen=chosen: chosen[m.group(1)], equation)  # type: ignore[misc]
+
+
+def _parse(line: str, family: str) -> Axiom:
+    parser = Parser(line)
+    name = parser.name("the name of a property")
+    while parser.accept("."):
+        name += "." + parser.name("the name of a property")
+    parser.expect(":")
+    left = parser.term()
+    parser.expect("=")
+    right = parser.term()
+    conditions: list[Condition] = []
+    if parser.accept("when"):
+        conditions.append(parse_condition(parser))
+        while parser.accept(","):
+            conditions.append(parse_condition(parser))
+    parser.end()
+    axiom = Axiom(name, left, right, tuple(conditions), family)
+    for term in walk([left, right, *(t for c in conditions for t in c.terms())]):
+        if term.op not in ("Var", "Const"):
+            get_operator(term.op)
+    return axiom
+
+
+def parse_axioms(text: str, file: str) -> list[Axiom]:
+    """Reads a property file. Raises :class:`AxiomError` with file and line for the first line it cannot read."""
+    axioms: dict[str, Axiom] = {}
+    for number, line in _logical_lines(text):
+        for instance in _instances(line):
+            try:
+                axiom = _parse(instance, file.removesuffix(".axioms"))
+            except (TextError, KeyError) as problem:
+                raise AxiomError(f"{file}:{number}: {problem.args[0]}") from None
+            if axiom.name in axioms:
+                raise AxiomError(f"{file}:{number}: a second property named '{axiom.name}'; give it another name")
+            axioms[axiom.name] = axiom
+    return list(axioms.values())
+
+
+@lru_cache(maxsize=1)
+def load_axioms() -> Mapping[str, Axiom]:
+    """All properties of the package by name."""
+    found: dict[str, Axiom] = {}
+    for entry in sorted(resources.files("rules_db").joinpath("axioms").iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".axioms"):
+            for axiom in parse_axioms(entry.read_text(encoding="utf-8"), entry.name):
+                if axiom.name in found:
+                    raise AxiomError(f"{entry.name}: property '{axiom.name}' also stands in {found[axiom.name].family}.axioms")
+                found[axiom.name] = axiom
+    return MappingProxyType(found)

@@ -1,0 +1,349 @@
+"""Bad input and outputs that cannot be written: one message that names the file and the way out, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from mugraph.onnx import ModelError, load, save, to_bytes
+
+FLOAT = TensorProto.FLOAT
+
+
+def small_model(opset: int = 20, size: int = 64) -> ModelProto:
+    weight = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"], name="last")],
+        "small",
+        [helper.make_tensor_value_info("x", FLOAT, [2, size])],
+        [helper.make_tensor_value_info("y", FLOAT, [2, size])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def stored_model(tmp_path: Path, **entries: str) -> Path:
+    """A model whose weight lies in ``w.bin``, which is complete."""
+    proto = small_model()
+    weight = proto.graph.initializer[0]
+    (tmp_path / "w.bin").write_bytes(weight.raw_data)
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for name, value in ({"location": "w.bin"} | entries).items():
+        weight.external_data.add(key=name, value=value)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def refused(path: Path | ModelProto, *parts: str, check: bool = True) -> None:
+    """The message is one line, names the file and says what the test expects."""
+    with pytest.raises(ModelError) as caught:
+        load(path, check=check)
+    message = str(caught.value)
+    assert "\n" not in message and "; " in message, message
+    for part in parts if isinstance(path, ModelProto) else (*parts, str(path)):
+        assert part in message, message
+
+
+# No model at all
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere.onnx", "No such file")
+    refused(tmp_path, "Is a directory")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"This is a text about onnx, not a model.\n" * 50,
+        b'{"irVersion": "10", "graph": {}}',
+        b"\x89PNG\r\n\x1a\n" * 9,
+        b"\x00" * 99,
+    ],
+    ids=["empty", "text", "json", "png", "zeros"],
+)
+def test_other_formats(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other.onnx"
+    path.write_bytes(content)
+    refused(path, "is empty" if not content else "is not an ONNX model")
+
+
+def test_truncated_files(tmp_path: Path) -> None:
+    whole = small_model().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for length in [*range(1, 200), 1000, len(whole) // 2, *range(len(whole) - 100, len(whole))]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"cut\.onnx"):
+            load(path)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_damaged_files_never_end_in_another_error(tmp_path: Path, check: bool) -> None:
+    whole = bytearray(small_model(size=4).SerializeToString())
+    generator = np.random.default_rng(0)
+    path, read = tmp_path / "damaged.onnx", 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for position in generator.integers(0, len(whole), generator.integers(1, 4)):
+            damaged[position] = generator.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            model = load(path, check=check)
+            to_bytes(model, model.graph)
+            read += 1
+        except ModelError as problem:
+            assert str(path) in str(problem) and "\n" not in str(problem)
+    assert 0 < read < 400
+
+
+def test_beyond_two_gigabytes(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    path.write_bytes(small_model().SerializeToString())
+    os.truncate(path, 1 << 31)
+    refused(path, "larger than 2 GiB", "external data")
+
+
+# A model that is wrong
+
+
+@pytest.mark.parametrize("opset", [1, 8, 27, 99])
+def test_opsets_outside_the_range(tmp_path: Path, opset: int) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(small_model(opset), path)
+    refused(path, f"opset {opset} is not supported", "9 to 26")
+
+
+def test_models_that_the_checker_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    proto = small_model()
+    proto.graph.node[1].op_type = "Gelo"
+    onnx.save(proto, path)
+    refused(path, "checker", "Gelo", "last")
+    proto = small_model()
+    proto.graph.node[1].op_type = "Concat"  # without its axis
+    onnx.save(proto, path)
+    refused(path, "checker", "axis", "last")
+
+
+def mutate(change: Callable[[onnx.GraphProto], object]) -> ModelProto:
+    proto = small_model()
+    change(proto.graph)
+    return proto
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda graph: graph.node.append(graph.node[0]), "h"),
+        (lambda graph: graph.initializer.append(graph.initializer[0]), "w"),
+        (lambda graph: graph.input.append(graph.input[0]), "x"),
+        (lambda graph: graph.node.reverse(), "h"),
+        (lambda graph: graph.node.pop(), "y"),
+        (lambda graph: graph.node[1].input.append("nobody"), "nobody"),
+    ],
+    ids=["two nodes", "two initializers", "two inputs", "unsorted", "no output", "unknown input"],
+)
+def test_graphs_that_make_no_sense(change: Callable[[onnx.GraphProto], object], part: str, check: bool) -> None:
+    refused(mutate(change), part, check=check)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(small_model().SerializeToString().replace(b"last", b"la\xfft"))
+    refused(path, "a name in it is no text")
+
+
+def test_tensors_of_the_wrong_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(mutate(lambda graph: graph.initializer[0].dims.append(2)), path)
+    refused(path, "'w' has 16384 bytes, its type says 32768")
+
+
+# External data
+
+
+def test_external_data_that_is_not_there(tmp_path: Path) -> None:
+    path = stored_model(tmp_path)
+    load(path)
+    os.truncate(tmp_path / "w.bin", 100)
+    refused(path, "'w' needs 16384 bytes", "w.bin", "has 100")
+    (tmp_path / "w.bin").unlink()
+    refused(path, "'w' is missing", str(tmp_path / "w.bin"), "No such file")
+    (tmp_path / "w.bin").mkdir()
+    refused(path, "is no file", "w.bin")
+
+
+@pytest.mark.parametrize(
+    ("entries", "part"),
+    [
+        ({"location": "../w.bin"}, "outside the model's directory"),
+        ({"location": "/etc/passwd"}, "outside the model's directory"),
+        ({"location": "C:\\w.bin"}, "outside the model's directory"),
+        ({"location": ""}, "outside the model's directory"),
+        ({"offset": "many"}, "no number"),
+        ({"offset": "-4"}, "at -4"),
+        ({"offset": "4"}, "needs 16388 bytes"),
+        ({"length": "5"}, "has 5 bytes at 0, its type says 16384"),
+    ],
+    ids=["parent", "absolute", "windows", "none", "words", "negative", "beyond", "length"],
+)
+def test_external_data_that_makes_no_sense(tmp_path: Path, entries: dict[str, str], part: str) -> None:
+    refused(stored_model(tmp_path, **entries), "'w'", part)
+
+
+def test_external_data_without_a_path(tmp_path: Path) -> None:
+    refused(onnx.load(stored_model(tmp_path), load_external_data=False), "without a path", "'w.bin'")
+
+
+# Outputs
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    model = load(small_model())
+    with pytest.raises(ModelError, match=r"nowhere/out\.onnx cannot be written: No such file or directory; .* another output"):
+        save(model, model.graph, tmp_path / "nowhere" / "out.onnx")
+
+
+def test_the_output_is_a_directory(tmp_path: Path) -> None:
+    model = load(small_model())
+    (tmp_path / "out.onnx" / "inner").mkdir(parents=True)
+    with pytest.raises(ModelError, match="cannot be written: Is a directory"):
+        save(model, model.graph, tmp_path / "out.onnx")
+    assert leftovers(tmp_path) == ["out.onnx"]
+
+
+_LIMITED = """
+import resource, sys
+from mugraph.onnx import ModelError, load, save
+model = load(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    save(model, model.graph, sys.argv[2])
+except ModelError as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_no_room_for_the_output(tmp_path: Path, external: bool) -> None:
+    """A limit on the size of files stands in for a full disk: both are an OSError while writing."""
+    source = stored_model(tmp_path)
+    if not external:
+        source = tmp_path / "inline.onnx"
+        onnx.save(small_model(), source)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    target = folder / "out.onnx"
+    target.write_bytes(b"the previous output")
+    command = [sys.executable, "-c", _LIMITED, str(source), str(target)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], check=True)
+    assert str(target) in run.stdout and "cannot be written: File too large; make room" in run.stdout
+    assert target.read_bytes() == b"the previous output" and leftovers(folder) == ["out.onnx"]
+
+
+def test_weights_that_vanish_while_they_are_copied(tmp_path: Path) -> None:
+    model = load(stored_model(tmp_path))
+    (tmp_path / "w.bin").unlink()
+    folder = tmp_path / "out"
+    folder.mkdir()
+    with pytest.raises(ModelError, match=r"w\.bin"):
+        save(model, model.graph, folder / "out.onnx")
+    assert leftovers(folder) == []
+
+
+def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(stored_model(tmp_path))
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mugraph.onnx.write._Layout.model_chunks", interrupt)  # the data file is in its place by then
+    with pytest.raises(KeyboardInterrupt):
+        save(model, model.graph, folder / "out.onnx")
+    assert leftovers(folder) == []
+
+
+def test_bytes_of_a_model_with_external_data(tmp_path: Path) -> None:
+    model = load(stored_model(tmp_path))
+    with pytest.raises(ModelError, match="write it to a file"):
+        to_bytes(model, model.graph)
+
+
+# Nodes that onnx's checker accepts and that make no sense all the same
+
+INT64 = TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "reason"),
+    [
+        (helper.make_node("Split", ["x"], ["y"], num_outputs=0), {}, "ZeroDivisionError"),
+        (helper.make_node("Slice", ["x", "a", "b", "c", "d"], ["y"]), {"a": [0], "b": [1], "c": [0], "d": [0]}, "ValueError"),
+        (helper.make_node("Slice", ["x", "a", "b"], ["y"]), {"a": [0, 1], "b": [1]}, "ValueError"),
+        (
+            helper.make_node("ConstantOfShape", ["a"], ["y"], value=helper.make_tensor("", FLOAT, [2], [1.0, 2.0])),
+            {"a": [5]},
+            "ValueError",
+        ),
+        (helper.make_node("Cast", ["x"], ["y"], to=99), {}, "ValueError: 99"),
+        (helper.make_node("Gather", ["a", "b"], ["y"]), {"a": [6, 1], "b": [9, 0]}, "IndexError"),
+    ],
+    ids=["parts", "step", "lengths", "value", "type", "index"],
+)
+def test_nodes_that_make_no_sense_are_opaque(node: onnx.NodeProto, constants: dict[str, list[int]], reason: str) -> None:
+    shape = [None] * (1 if node.op_type in ("Gather", "ConstantOfShape") else 2)
+    graph = helper.make_graph(
+        [node],
+        "malformed",
+        [helper.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", INT64 if node.op_type == "Gather" else FLOAT, shape)],
+        [numpy_helper.from_array(np.asarray(array, np.int64), name) for name, array in constants.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = load(proto)
+    assert model.opaque[0].startswith(f"malformed: {reason}")
+    assert ModelProto.FromString(to_bytes(model, model.graph)) == proto
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("a = Gather <axis: int = 0> (size, seven) y = Expand(x, a)", "malformed: IndexError"),
+        ("a = Div(size, zeros) y = Expand(x, a)", "Expand with computed shape"),
+        ("a = Squeeze(size, seven) y = Expand(x, a)", "axis 7 is outside"),
+        ("a = Mul(size, large) b = Mul(a, large) y = Expand(x, b)", "Expand with computed shape"),
+        ("a = Cast <to: int = 99> (size) y = Expand(x, a)", "malformed: ValueError"),
+        ("a = Sub(size, seven) y = Reshape(x, a)", "may be negative"),
+        ("y = Range(none, zero, zero)", "malformed: IndexError"),
+        ("y = Range(zero, seven, zero)", "Range from 0 by 0"),
+        ("y = CumSum(x, none)", "malformed: IndexError"),
+        ("y = CumSum(x, seven)", "axis 7 is outside"),
+        ("y = Trilu(x, none)", "malformed: IndexError"),
+        ("y = GatherND(x, zero)", "GatherND of float[n,s]"),
+        ("y = Slice(x, size, none)", "malformed: ValueError"),
+    ],
+)
+def test_shape_arithmetic_that_makes_no_sense_is_opaque(body: str, reason: str) -> None:
+    constants = {"zero": 0, "seven": [7], "zeros": [0, 0], "large": [2**40, 2**40], "none": np.zeros(0, np.int64)}
+    text = f"g (float[n,s] x) => (float[a,b] y) {{ size = Shape(x) {body} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
+    assert any(reason in why for why in load(proto).opaque.values()), load(proto).opaque

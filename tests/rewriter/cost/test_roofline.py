@@ -1,0 +1,145 @@
+"""The roofline: what is charged, and that it is sane beside times that were measured (on an H200, in CUDA graphs, fp16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mugraph.ops import get_operator
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term, make_attrs, walk
+from mugraph.terms.text import parse_term, parse_type
+from rewriter.cost import DEVICES, CostModel, ProfileStore
+from rewriter.cost.roofline import node_microseconds
+from tests.rewriter.search.test_rewriter import Builder
+from tools.ship.probe import Probe, probes
+
+H200 = DEVICES["h200"]
+
+
+def half(*shapes: str) -> list[TensorType]:
+    return [parse_type(f"float16[{shape}]") for shape in shapes]
+
+
+def price(op: str, operands: Sequence[TensorType], **attrs: object) -> float:
+    return node_microseconds(H200, op, make_attrs(attrs), operands)
+
+
+def _composites() -> list[Probe]:
+    floats = (DataType.FLOAT, DataType.FLOAT16)
+    return [p for p in probes() if p.dtype in floats and get_operator(p.application()[0].op).decompose is not None]
+
+
+def _parts(term: Term, types: Sequence[TensorType]) -> list[tuple[Term, list[TensorType]]]:
+    record = get_operator(term.op)
+    assert record.decompose is not None
+    roots = record.decompose({**record.defaults, **dict(term.attrs)}, types)
+    known = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(types)})
+    found = []
+    for part in walk(roots):
+        if part.inputs and part.out == 0:
+            beside = next((known[i].dtype for i in part.inputs if i.op != "Const" and known[i].dtype != DataType.BOOL), None)
+            found.append((part, [TensorType(beside, ()) if i.op == "Const" and beside else known[i] for i in part.inputs]))
+    return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "t4", "h200"])
+def test_a_composite_is_never_dearer_than_its_parts(device: str) -> None:
+    samples = _composites()
+    assert len({p.sample for p in samples}) > 30
+    for probe in samples:
+        term, types = probe.application()
+        together = node_microseconds(DEVICES[device], term.op, term.attrs, types)
+        alone = [node_microseconds(DEVICES[device], part.op, part.attrs, inner) for part, inner in _parts(term, types)]
+        assert 0 < together <= sum(alone) * (1 + 1e-9), probe
+        if device != "cpu" and sum(cost > 0 for cost in alone) > 3:
+            assert together < 0.9 * sum(alone), probe
+
+
+def test_attention_of_one_wide_head_is_no_dearer_than_its_products() -> None:
+    operands = half(*["64,1,128,8192"] * 3)
+    term = parse_term("Attention[scale=0.125](q, k, v)")
+    assert price(term.op, operands, **dict(term.attrs)) <= sum(price(p.op, t, **dict(p.attrs)) for p, t in _parts(term, operands))
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "measured"), [(1, 128, 6.3), (1, 1024, 14.5), (8, 512, 21.0), (16, 2048, 445.0), (16, 4096, 1728.0)]
+)
+def test_attention_takes_about_what_was_measured(batch: int, length: int, measured: float) -> None:
+    """Flash kernels of 12 heads of 64; the score matrix is not written."""
+    estimate = price("MultiHeadAttention", half(*[f"{batch},{length},768"] * 3), num_heads=12, scale=0.125)
+    assert measured / 1.4 < estimate < measured * 1.4
+
+
+def test_causal_attention_computes_the_tiles_that_its_mask_leaves() -> None:
+    def saved(length: int, op: str = "MultiHeadAttention", mark: str = "unidirectional") -> float:
+        operands = half(*[f"16,{length},768"] * 3)
+        heads = {"num_heads": 12, "kv_num_heads": 12} if op == "Attention" else {"num_heads": 12}
+        whole, part = (price(op, operands, scale=0.125, **heads, **{mark: causal}) for causal in (False, True))
+        return 1 - part / whole
+
+    assert saved(4096) == pytest.approx(0.5, abs=0.05) == saved(4096, "Attention", "is_causal")
+    assert 0.1 < saved(512) < 0.4
+    assert saved(128) == 0  # one tile is computed as a whole
+
+
+def _bert_layer(length: int, hidden: int = 768) -> float:
+    """As onnxruntime runs a layer of BERT that it has not fused: products, biases, heads, softmax, GELU, normalisations."""
+    x, heads, inner = f"1,{length},{hidden}", f"1,12,{length},64", f"1,{length},{4 * hidden}"
+    scores = f"1,12,{length},{length}"
+    total = 4 * (price("MatMul", half(x, f"{hidden},{hidden}")) + price("Add", half(x, f"{hidden}")))
+    total += 4 * price("Transpose", half(heads), perm=(1, 0, 2)) + price("Transpose", half(heads), perm=(1, 0))
+    total += price("MatMul", half(heads, f"1,12,64,{length}")) + price("MatMul", half(scores, heads))
+    total += 3 * price("Add", half(scores, f"1,1,1,{length}")) + price("Softmax", half(scores))
+    total += price("MatMul", half(x, f"{hidden},{4 * hidden}")) + price("MatMul", half(inner, f"{4 * hidden},{hidden}"))
+    total += price("Add", half(inner, f"{4 * hidden}")) + price("Gelu", half(inner)) + 3 * price("Add", half(x, x))
+    return total + 2 * price("LayerNormalization", half(x, f"{hidden}", f"{hidden}"))
+
+
+def test_a_layer_of_bert_takes_about_what_was_measured() -> None:
+    """Twelve take 841 us in onnxruntime; products and everything else matter alike."""
+    assert 841 / 12 / 1.35 < _bert_layer(128) < 841 / 12 * 1.35
+
+
+def test_a_large_product_reaches_most_of_the_peak_and_a_small_one_little() -> None:
+    large, small = (2 * n**3 / price("MatMul", half(f"{n},{n}", f"{n},{n}")) / 1e6 for n in (8192, 128))
+    assert 650 < large < 850, "790 TFLOP/s was measured"
+    assert small < 10
+
+
+def test_a_product_with_one_row_takes_its_weights() -> None:
+    """33 MB at 4.3 TB/s take 8 us."""
+    assert 8 < price("MatMul", half("1,4096", "4096,4096")) < 16
+
+
+def test_moving_is_charged() -> None:
+    big = half("64,1024,1024")
+    copy = price("Neg", big)
+    assert price("Transpose", big, perm=(1, 0)) > 1.5 * copy
+    assert price("Split", big, axis=-1, sizes=(512, 512)) == pytest.approx(copy)
+    assert price("Concat", big * 2, axis=-1) == pytest.approx(2 * copy, rel=0.1)
+    assert price("Gather", [*half("50000,1024"), parse_type("int64[1,128]")], axis=-2) < 4, "the rows taken, not the table"
+    assert price("Slice", big, axes=(-1,), starts=(0,), ends=(8,), steps=(1,)) < 0.1 * copy
+
+
+def test_a_reshape_is_charged_where_its_result_leaves_the_model() -> None:
+    b = Builder()
+    inner = b.op("Reshape", b.input("float16[64,1024]"), drop=2, shape=(1024, 64))
+    outer = b.op("Reshape", b.op("Relu", inner), drop=2, shape=(64, 1024))
+    graph = b.graph(outer)
+    model = CostModel(ProfileStore(None, "there"), 17, {}, "cuda", float("-inf"), H200)
+    prices = [model.estimate(graph, node) for node in graph.nodes()]
+    assert prices[0] == 0 and prices[2] > 2
+
+
+def test_channels_last_saves_the_conversions() -> None:
+    attrs = {"dilations": (1, 1), "group": 1, "pads": (1, 1, 1, 1), "strides": (1, 1)}
+    first = price("Conv", half("1,64,56,56", "64,64,3,3"), **attrs)
+    last = price("NhwcConv", half("1,56,56,64", "64,3,3,64"), **attrs)
+    assert last < first - 4
+
+
+def test_launches_are_charged() -> None:
+    assert price("Relu", half("1")) == pytest.approx(H200.launch + H200.latency, rel=1e-3)

@@ -1,0 +1,347 @@
+"""Custom kernels in the whole run: optimised here for a GPU that is not here, and with a stopwatch in its place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+from mugraph.blocks.sizes import specialised
+from mugraph.onnx import load
+from rewriter import optimize, runtime_env
+from rewriter.cli.main import main
+from rewriter.cost.devices import default_device, get_device
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels import custom as kernels
+from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
+from rewriter.kernels.emit import kernels_of
+from rewriter.kernels.proposals import winning_rules
+from rewriter.kernels.triton import measure
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.measure import Measured, NoDevice, NotMeasured, record
+from rewriter.reference import InputError
+from rewriter.run import accept
+from rewriter.run.target import Target
+from rewriter.search.backtracking import Candidate
+from rewriter.search.explain import Explanation
+from rules_db.store import RuleStore
+from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
+from rules_db.trust.rule import Rule
+
+FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
+SM_90 = (Architecture(90),)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new cache for each test; what was compiled is kept between them."""
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    compiled = tmp_path_factory.getbasetemp() / "compiled"
+    monkeypatch.setattr(kernels, "Compiler", lambda: Compiler(compiled, workers=1))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A normalised product in half precision, with something to save without kernels, too."""
+    proto = parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        chain (float16[16,64] x, float16[16,64] y) => (float16[16,48] z) {
+            square = Mul(x, x)
+            mean = ReduceMean<keepdims: int = 1>(square, axes)
+            shifted = Add(mean, small)
+            root = Sqrt(shifted)
+            scaled = Div(x, root)
+            summed = Add(scaled, y)
+            once = Relu(summed)
+            twice = Relu(once)
+            wide = MatMul(twice, w)
+            sigmoid = Sigmoid(wide)
+            z = Mul(wide, sigmoid)
+        }""")
+    generator = np.random.default_rng(0)
+    proto.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.array([-1], np.int64), "axes"),
+            numpy_helper.from_array(np.float16(1e-3), "small"),
+            numpy_helper.from_array(generator.standard_normal((64, 48)).astype(np.float16) / 8, "w"),
+        ]
+    )
+    path = tmp_path / "chain.onnx"
+    onnx.save(proto, path)
+    return path
+
+
+def _run(path: Path) -> np.ndarray:
+    generator = np.random.default_rng(1)
+    feed = {name: generator.standard_normal((16, 64)).astype(np.float16) for name in ("x", "y")}
+    (result,) = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feed)
+    return np.asarray(result, np.float32)
+
+
+def _nodes(path: Path) -> list[onnx.NodeProto]:
+    return [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "onnx.superopt"]
+
+
+def test_a_model_for_a_gpu_that_is_not_here_gets_kernels_and_runs_without_them(model: Path, tmp_path: Path) -> None:
+    outcome = optimize(model, tmp_path / "a.onnx", device="h200", deterministic=True, kernels_folder=tmp_path / "kept")
+    assert outcome.improved and outcome.kernels == 1, outcome
+    assert outcome.predicted_after < 0.5 * outcome.predicted_before
+    (node,) = _nodes(tmp_path / "a.onnx")
+    assert {a.name for a in node.attribute} == {"mugraph", "version", "kernels", "plan", "images"}
+    np.testing.assert_allclose(_run(tmp_path / "a.onnx"), _run(model), atol=4e-3)
+    assert sorted(p.suffix for p in (tmp_path / "kept").iterdir()) == [".json", ".py", ".svg", ".txt"]
+    optimize(model, tmp_path / "b.onnx", device="h200", deterministic=True)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    assert not learned_path().exists()  # it would change what the next such run gives
+
+
+def test_without_kernels_there_are_none(model: Path, tmp_path: Path) -> None:
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, kernels=False)
+    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+
+
+def test_a_gpu_without_matrix_units_that_triton_knows_gets_none(model: Path, tmp_path: Path) -> None:
+    outcome = optimize(model, tmp_path / "out.onnx", device="t4", deterministic=True)
+    assert outcome.kernels == 0 and "no custom kernels: they need a GPU of sm_80 or later" in outcome.notes
+
+
+def test_a_model_with_kernels_is_optimised_again_and_keeps_them(model: Path, tmp_path: Path) -> None:
+    optimize(model, tmp_path / "once.onnx", device="h200", deterministic=True)
+    outcome = optimize(tmp_path / "once.onnx", tmp_path / "twice.onnx", device="h200", deterministic=True)
+    assert outcome.kernels == 1
+    assert [n.attribute for n in _nodes(tmp_path / "twice.onnx")] == [n.attribute for n in _nodes(tmp_path / "once.onnx")]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--device", "h200", "--arch", "sm_75"], "--arch: 'sm_75' is no architecture"),
+        (["--provider", "cpu", "--arch", "sm_90"], "custom kernels are for GPUs"),
+        (["--provider", "cpu", "--keep-kernels", "kept"], "custom kernels are for GPUs"),
+        (["--device", "h200", "--no-kernels", "--arch", "sm_90"], "custom kernels are for GPUs"),
+    ],
+)
+def test_options_that_contradict_each_other(model: Path, arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, [str(model), *arguments])
+    assert result.exit_code == 2 and said in result.output
+
+
+def test_the_command_line_names_architectures_and_keeps_sources(model: Path, tmp_path: Path) -> None:
+    arguments = [str(model), "--device", "h200", "--deterministic", "--arch", "sm_90", "--keep-kernels", str(tmp_path / "kept")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "1 custom kernels" in result.output and len(list((tmp_path / "kept").glob("*.py"))) == 1
+
+
+# What does not work
+
+
+def _refusing(monkeypatch: pytest.MonkeyPatch, which: set[str]) -> None:
+    plain = Compiler.compile
+
+    def compile_(self: Compiler, sources: list, architectures: tuple = SM_90) -> list:  # type: ignore[type-arg]
+        if which & set(map(str, architectures)):
+            return [NotCompiled(f"kernel {label} is refused") for label, _ in sources]
+        return plain(self, sources, architectures)
+
+    monkeypatch.setattr(Compiler, "compile", compile_)
+
+
+def test_a_kernel_that_does_not_compile_is_dropped_with_its_reason(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refusing(monkeypatch, {"sm_90"})
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
+    assert any("is refused" in line for line in outcome.dropped)
+    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+    np.testing.assert_allclose(_run(tmp_path / "out.onnx"), _run(model), atol=4e-3)
+
+
+def test_what_was_refused_once_is_dropped_from_later_candidates_too(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first candidate finds it out, and says so; the second must not be written with a kernel that has no image."""
+    _refusing(monkeypatch, {"sm_90"})
+    run = sys.modules["rewriter.run.optimize"]._Run
+    plain = run.verified
+
+    def twice(self: object, *rest: object) -> object:
+        plain(self, *rest)
+        return plain(self, *rest)
+
+    monkeypatch.setattr(run, "verified", twice)
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
+    assert outcome.dropped and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+
+
+def test_an_image_for_others_is_left_out_unless_it_was_asked_for(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refusing(monkeypatch, {"compute_80"})
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
+    assert outcome.kernels == 1 and any("compiled for sm_90 only" in note for note in outcome.notes)
+    asked = [Architecture(90), Architecture(80, is_ptx=True)]
+    assert optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, architectures=asked).kernels == 0
+
+
+def test_explanations_tell_why_regions_were_left(model: Path, tmp_path: Path) -> None:
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, explain="all")
+    lines = [e for e in outcome.explanations if e.text == "a region as a kernel"]
+    assert all(isinstance(e, Explanation) and e.outcome for e in lines) and lines
+
+
+# With a GPU, for which a fixed answer stands
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A target that seems to be here; sessions run on the CPU, and kernels take as long as they are predicted to take."""
+    asked: list[str] = []
+    target = Target("a GPU | onnxruntime | cuda", "cuda", get_device("h200"), True, {})
+    whole_run = sys.modules["rewriter.run.optimize"]  # the package has a function of this name
+    monkeypatch.setattr(whole_run, "choose_target", lambda *_: target)
+    monkeypatch.setattr(whole_run, "is_built", lambda: True)
+    monkeypatch.setattr(runtime_env, "is_built", lambda: False)
+    monkeypatch.setattr(runtime_env, "PROVIDERS", {"cpu": "CPUExecutionProvider", "cuda": "CPUExecutionProvider"})
+    monkeypatch.setattr("rewriter.cost.model.CostModel._measure_on_cuda", lambda self, signature: None)
+    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: FASTER)
+    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: FASTER)
+
+    def measured(kernel, compiled, *_):  # type: ignore[no-untyped-def]
+        asked.append(kernel.digest.hex())
+        return [Measured(trial.schedules, 3.0 + i / 10, 1e-4) for i, trial in enumerate(compiled)]
+
+    monkeypatch.setattr(measure, "measure", measured)
+    monkeypatch.setattr(kernels, "_TRIALS", 2)
+    return asked
+
+
+def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, gpu: list[str]) -> None:
+    first = optimize(model, tmp_path / "first.onnx")
+    assert first.improved and first.kernels == 1 and gpu and first.measured_costs >= 2, first
+    assert len(set(gpu)) == len(gpu)
+    with RuleStore.open(str(learned_path())) as database:
+        (learned,) = [r for r in database.rules() if any(t.op == "Kernel" for t in r.target)]
+    assert not learned.provenance.get("kernel")
+    del gpu[:]
+    second = optimize(model, tmp_path / "second.onnx")
+    assert second.cached_verdict and not gpu
+    assert (tmp_path / "first.onnx").read_bytes() == (tmp_path / "second.onnx").read_bytes()
+    third = optimize(model, tmp_path / "third.onnx", use_verdicts=False)
+    assert third.kernels == 1 and not third.cached_verdict
+
+
+def test_a_rule_that_is_not_proved_does_not_cost_the_others(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_large_one(candidate: Candidate) -> list[Rule]:
+        """What the candidate rests on, behind one at sizes that are too large to interpret."""
+        (own,) = winning_rules(candidate)
+        general = kernel_of_rule(own)
+        assert general is not None
+        return [kernel_rule(specialised(general, dict.fromkeys(general.symbols, 4096)), {}), own]
+
+    monkeypatch.setattr(kernels, "winning_rules", with_a_large_one)
+    outcome = optimize(model, tmp_path / "out.onnx")
+    (note,) = [note for note in outcome.notes if "not remembered" in note]
+    assert "was not remembered for other models: more than 1048576 entries" in note
+    with RuleStore.open(str(learned_path())) as database:
+        (learned,) = [r for r in database.rules() if any(t.op == "Kernel" for t in r.target)]
+    kernel = kernel_of_rule(learned)
+    assert learned.id not in note and kernel is not None and kernel.symbols
+
+
+def test_a_learned_rule_is_checked_before_it_is_used(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert optimize(model, tmp_path / "out.onnx").kernels == 1
+    monkeypatch.setattr(kernels, "check", lambda rule, axioms: ["it was tampered with"])
+    outcome = optimize(model, tmp_path / "again.onnx", use_verdicts=False)
+    assert any("is not proved and was not used: it was tampered with" in note for note in outcome.notes)
+    assert outcome.kernels == 1  # built anew
+
+
+def test_a_slow_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "measure", lambda kernel, compiled, *_: [Measured(compiled[0].schedules, 1e6, 1e-4)])
+    assert optimize(model, tmp_path / "out.onnx").kernels == 0
+
+
+def test_the_best_without_kernels_is_tried_beside_them(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower = accept.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
+    monkeypatch.setattr(accept, "confirm", lambda _, candidate, *rest, **options: slower if _nodes(candidate) else FASTER)
+    outcome = optimize(model, tmp_path / "out.onnx")
+    assert gpu and outcome.improved and outcome.kernels == 0
+    assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node].count("Relu") == 1
+
+
+def test_a_wrong_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [Measured((), None, 1.0, "kernel k: z is wrong, relative error 1.0e+00")]
+    monkeypatch.setattr(measure, "measure", lambda *_: wrong)
+    outcome = optimize(model, tmp_path / "out.onnx", explain="all")
+    assert outcome.kernels == 0
+    assert any("z is wrong" in e.outcome for e in outcome.explanations)
+
+
+def test_without_a_driver_kernels_are_not_timed(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*_: object) -> list[Measured]:
+        raise NoDevice("nothing can be measured on a GPU here: no cuda-bindings")
+
+    monkeypatch.setattr(measure, "measure", nothing)
+    outcome = optimize(model, tmp_path / "out.onnx")
+    assert outcome.kernels == 1 and any("no cuda-bindings" in note for note in outcome.notes)
+
+
+def test_after_the_deadline_nothing_is_timed(model: Path, tmp_path: Path, gpu: list[str]) -> None:
+    optimize(model, tmp_path / "a.onnx")
+    graph = load(tmp_path / "a.onnx").graph
+    device = get_device("h200")
+    made = CustomKernels(device, ProfileStore(None, "a"), {}, (), default_architectures(device), False)
+    del gpu[:]
+    made.tune(graph, 0.0)
+    assert not gpu
+    made.tune(graph, float("inf"))
+    assert gpu == [kernel.digest.hex() for kernel in kernels_of(graph)] and made.timed == 2
+    made.close()
+
+
+def test_a_known_time_is_the_price(model: Path, tmp_path: Path, gpu: list[str]) -> None:
+    optimize(model, tmp_path / "a.onnx")
+    loaded = load(tmp_path / "a.onnx")
+    store = ProfileStore(None, "a")
+    from rewriter.cost import CostModel
+
+    costs = CostModel(store, loaded.opset, {}, "cuda", device=get_device("h200"))
+    (kernel,) = kernels_of(loaded.graph)
+    node = next(n for n in loaded.graph.nodes() if n.op == "Kernel")
+    predicted = costs.cost(loaded.graph, node)
+    assert predicted > 0 and costs.measured == 0
+    record(store, kernel, {}, Measured((), 17.5))
+    assert costs.cost(loaded.graph, node) == 17.5
+
+
+def test_a_device_is_known_by_what_the_machine_calls_it() -> None:
+    assert default_device("cuda", "x + NVIDIA A100-SXM4-80GB, driver 570.1").name == "a100-80gb"
+    assert default_device("cuda", "NVIDIA H100 80GB HBM3").name == "h100"
+    assert default_device("cuda", "NVIDIA GeForce RTX 4090").name == "rtx-4090"
+    assert default_device("cuda", "something new").name == "h200"
+    assert default_device("cpu", "NVIDIA L4").name == "cpu"
+
+
+def test_architectures_are_refused_where_they_make_no_sense(model: Path) -> None:
+    with pytest.raises(InputError, match="custom kernels are for GPUs"):
+        optimize(model, model.with_suffix(".out.onnx"), provider="cpu", architectures=SM_90)
+
+
+def test_nothing_compiled_is_a_reason() -> None:
+    assert issubclass(NoDevice, NotMeasured)

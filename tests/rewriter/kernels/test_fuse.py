@@ -1,0 +1,603 @@
+"""Regions of models as kernels: what they become, that they compute the same, and the rules that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from mugraph.blocks.block import Block, Compute, Dot, Kernel, Load, Predicate, Schedule
+from mugraph.blocks.interp import evaluate_body, evaluate_kernel
+from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.sizes import retyped, specialised
+from mugraph.domains.real import Real
+from mugraph.graph import Constant, Graph, Tables
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term, walk
+from mugraph.terms.text import parse_term
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.devices import DEVICES
+from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.lower import Form, lower
+from rewriter.kernels.fuse.region import Region, propose
+from rewriter.kernels.proposals import joins, kernel_children, matches_of, proposals, reasons, winning_rules
+from rewriter.search.backtracking import Limits, Search, replay
+from rewriter.search.match import Direction, compile_rules
+from rewriter.search.ranges import RangeOracle
+from rulegen.share.audit import audit
+from rules_db.exchange import RuleTextError, format_rule, parse_rule
+from rules_db.store import open_rules
+from rules_db.trust.check import check
+from rules_db.trust.interpreted import interpret, kernel_of_rule
+from tests.support.triton_help import Interpreter
+
+HALF = DataType.FLOAT16
+RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
+HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"
+ROTATED = (
+    "Add(Mul({0}, c), Mul(Concat[axis=-1](Neg(Slice[axes=(-1,),ends=(4,),starts=(2,),steps=(1,)]({0})), "
+    "Slice[axes=(-1,),ends=(2,),starts=(0,),steps=(1,)]({0})), s))"
+)
+ATTENTION = "MatMul(Softmax[axis=-1]({0}), {1})"
+
+
+def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+    return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
+
+
+def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form | None = None) -> Kernel:
+    return lower("k", types_of(shapes), [(f"y{i}", parse_term(t)) for i, t in enumerate(texts)], form or Form())
+
+
+def check_kernel(kernel: Kernel) -> Block:
+    """The kernel computes its body in fields and floats; its one block graph."""
+    assert interpret(kernel, 3, 0) is None
+    (block,) = kernel.blocks
+    return block
+
+
+def kinds(block: Block, kind: type) -> int:
+    return sum(isinstance(s, kind) for s in block.statements)
+
+
+# Lowering
+
+
+def test_statistics_of_rows_stand_before_a_product_or_beside_it() -> None:
+    shapes, text = {"x": (3, 6), "w": (6, 8)}, f"MatMul({RMS.format('x')}, w)"
+    before, beside = check_kernel(built(shapes, [text])), check_kernel(built(shapes, [text], Form(accumulated=True)))
+    assert [a.monoid for a in before.accumulators] == ["sum"] and [a.monoid for a in beside.accumulators] == ["sum", "sum"]
+    assert [axis for axis, _ in beside.axes] == ["m", "k", "n"] and "w" in before.sizes
+
+
+def test_a_shift_of_the_rows_cannot_stand_behind_the_product() -> None:
+    shapes, text = {"x": (3, 6), "g": (6,), "b": (6,), "w": (6, 8)}, "MatMul(LayerNormalization(x, g, b), w)"
+    check_kernel(built(shapes, [text]))
+    with pytest.raises(NotFusable, match="joins a value of the loop and an accumulated one"):
+        built(shapes, [text], Form(accumulated=True))
+
+
+def test_lora_is_one_loop() -> None:
+    shapes = {"x": (3, 6), "w": (6, 8), "a": (6, 2), "b": (2, 8)}
+    block = check_kernel(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
+    assert kinds(block, Dot) == 3 and len(block.accumulators) == 2
+    assert sum(isinstance(s, Load) and s.tensor == "x" for s in block.statements) == 1
+
+
+def test_gated_products_share_their_operand() -> None:
+    shapes = {"x": (3, 6), "w": (6, 8), "v": (6, 8)}
+    block = check_kernel(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
+    assert kinds(block, Dot) == 2 and block.grid == ("m", "n")
+
+
+def test_rows_with_two_results() -> None:
+    shapes = {"x": (2, 3, 6), "r": (2, 3, 6), "g": (6,), "b": (6,)}
+    block = check_kernel(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
+    assert block.grid == ("m",) and block.sizes["m"] == 6 and len(block.stores) == 2  # batch and rows are one axis
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
+    q, k, v = (HEADS.format(x) for x in "qkv")
+    scores = f"Add(MatMul(Mul({q}, 0.5), Transpose[perm=(1,0)]({k})), m)"
+    weights = f"Softmax[axis=-1]({scores})"
+    weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
+    shapes = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "m": (2, 1, 5, 7)}
+    block = check_kernel(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
+    assert [a.monoid for a in block.accumulators] == ["softmax"] and block.grid == ("b1", "b0", "s")
+    assert len(block.loads) == 4
+
+
+def test_softmax_spelt_out_is_attention_too() -> None:
+    scores = "Exp(MatMul(q, k))"
+    text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
+    block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
+    assert [a.monoid for a in block.accumulators] == ["softmax"]
+
+
+BIASED = {x: HEADS.format(f"Add({x}, b{x})") for x in "qkv"}
+BIASED_SHAPES = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "bq": (12,), "bk": (12,), "bv": (12,)}
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "MatMul({q}, {k})",
+        "Add(m, Div(MatMul({q}, {k}), 2.0))",
+        "Sub(Mul(0.5, MatMul({q}, {k})), m)",
+        "Where(Greater(m, 0.0), MatMul({q}, {k}), -inf)",
+        "Where(CausalMask[columns=7,rows=5](), Mul(MatMul({q}, {k}), 0.5), -inf)",
+    ],
+)
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: bool) -> None:
+    """Nor is what every value has part of the sum: the weights sum to one."""
+    weights = "Softmax[axis=-1]({})".format(scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})"))
+    weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
+    kernel = built({**BIASED_SHAPES, "m": (5, 7)}, [f"MatMul({weights}, {BIASED['v']})"])
+    block = check_kernel(kernel)
+    (softmax,) = block.accumulators
+    (product,) = [s for s in block.statements if isinstance(s, Dot)]
+    assert all(isinstance(block.defined[name], Load) for name in (product.right, softmax.operands[1]))
+    assert {load.tensor for load in block.loads} - {"m"} == set(BIASED_SHAPES) - {"bk"}
+    assert {t.name for t in kernel.inputs} - {"m"} == set(BIASED_SHAPES)  # the body has it
+
+
+@pytest.mark.parametrize(
+    ("scores", "bias"),
+    [
+        ("MatMul({q}, {k})", (7, 12)),  # another one for every key
+        ("Tanh(MatMul({q}, {k}))", (12,)),
+        ("Where(Greater(m, 0.0), MatMul({q}, {k}), -5.0)", (12,)),
+        ("Mul(MatMul({q}, {k}), m)", (12,)),
+        ("Div(2.0, MatMul({q}, {k}))", (12,)),
+        ("Add(MatMul({q}, {k}), Sigmoid(MatMul({q}, {k})))", (12,)),
+    ],
+)
+def test_what_every_key_has_stays_where_the_softmax_sees_it(scores: str, bias: tuple[int, ...]) -> None:
+    text = scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})")
+    shapes = {**BIASED_SHAPES, "bk": bias, "bv": bias, "m": (5, 7)}
+    block = check_kernel(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
+    assert "bk" in {load.tensor for load in block.loads}
+    (softmax,) = block.accumulators
+    assert isinstance(block.defined[softmax.operands[1]], Load) == (bias == (12,))
+
+
+ANY = "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64]({0})))"
+INFINITE = f"Where({ANY.format('IsInf({0})')}, 1.0, 2.0)"
+
+
+def test_all_entries_are_reduced_in_one_loop() -> None:
+    """No axis is cut into blocks: the loop goes over the entries as they are in memory, and a split makes blocks of it."""
+    block = check_kernel(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
+    assert block.grid == () and block.sizes == {block.loop: 30} and [a.monoid for a in block.accumulators] == ["max"]
+    for axes in ("(-2,-1)", "(-1,-2)"):
+        mean = f"Sqrt(ReduceMean[axes={axes},keepdims=true](Mul(x, Transpose[perm=(1,0)](y))))"
+        assert check_kernel(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
+    flags = {"b": TensorType(DataType.BOOL, (5, 6))}
+    counted = "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int64](b)))"
+    check_kernel(lower("k", flags, [("y", parse_term(counted))]))
+    several = ["ReduceSum[axes=(-2,-1),keepdims=true](x)", "ReduceMax[axes=(-2,-1),keepdims=true](Abs(x))"]
+    assert len(check_kernel(built({"x": (5, 6)}, several)).accumulators) == 2
+
+
+def test_what_one_loop_cannot_reduce_is_refused() -> None:
+    total = "ReduceSum[axes=(-2,-1),keepdims=false]({0})"
+    for text, reason in (
+        (INFINITE.format("Mul(x, x)"), "would not overflow in 32 bits"),
+        (INFINITE.format("Cast[to=float](Mul(x, x))"), "would not overflow in 32 bits"),
+        (INFINITE.format("Cast[to=float16](Cast[to=float](x))"), "would not overflow in 32 bits"),
+        (total.format("Sub(x, ReduceMax[axes=(-2,-1),keepdims=true](x))"), "accumulate"),
+        (f"Add({total.format('x')}, {total.format('y')})", "different numbers of entries"),
+        ("ReduceMin[axes=(-2,-1),keepdims=false](x)", "an accumulated minimum"),
+        ("Cast[to=float](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64](x)))", "ReduceMax of integers"),
+    ):
+        with pytest.raises(NotFusable, match=reason):
+            built({"x": (5, 6), "y": (3, 4)}, [text])
+    flags = {"b": TensorType(DataType.BOOL, (1 << 13, 1 << 12))}  # more than 32-bit floats count
+    with pytest.raises(NotFusable, match="ReduceSum of integers"):
+        lower("k", flags, [("y", parse_term(f"Cast[to=float]({total.format('Cast[to=int64](b)')})"))])
+
+
+def test_a_kernel_that_overlooks_infinities_is_found_wrong() -> None:
+    kernel = built({"x": (5, 6)}, [INFINITE.format("x")])
+    (block,) = kernel.blocks
+    never = parse_term("Cast[to=int64](IsNaN(x_tile))")
+    statements = [replace(s, term=never) if isinstance(s, Compute) and "IsInf" in repr(s.term) else s for s in block.statements]
+    assert statements != list(block.statements)
+    wrong = replace(kernel, blocks=(replace(block, statements=tuple(statements)),))
+    assert "differs in floats" in (interpret(wrong, 3, 0) or "")
+
+
+CAUSAL = "Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.5), -inf)"
+
+
+def test_a_causal_mask_is_computed_from_positions() -> None:
+    kernel = built({"q": (2, 5, 4), "k": (2, 7, 4), "v": (2, 7, 4)}, [ATTENTION.format(CAUSAL, "v")])
+    block = check_kernel(kernel)
+    (softmax,) = block.accumulators
+    assert {load.tensor for load in block.loads} == {"q", "k", "v"} and isinstance(block.defined[softmax.keep or ""], Predicate)
+
+
+def test_a_causal_mask_elsewhere_is_computed_too() -> None:
+    either = "Softmax[axis=-1](Where(Or(CausalMask[columns=6,rows=6](), b), x, -2.0))"
+    types = {**types_of({"x": (4, 6, 6)}), "b": TensorType(DataType.BOOL, (6,))}
+    block = check_kernel(lower("k", types, [("y", parse_term(either))]))
+    assert kinds(block, Predicate) == 1 and not block.accumulators
+    heads = "Reshape[drop=2,shape=(12,)](Where(CausalMask[columns=6,rows=2](), x, 0.0))"
+    assert kinds(check_kernel(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
+
+
+def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
+    call = "Attention[is_causal=true,kv_num_heads=0,mask='',mask_axes=0,num_heads=0,scale=0.5](q, k, v)"
+    block = check_kernel(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
+    assert len(block.loads) == 3 and block.accumulators[0].keep is not None
+    assert any(f.index.divide == 2 for load in block.loads for f in load.view)
+    grouped = "GroupQueryAttention[kv_num_heads=2,num_heads=4,rotary_interleaved=false,scale=0.5].0(q, k, v, w, s)"
+    shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
+    rotated = check_kernel(built(shapes, [grouped]))
+    assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
+    (region,) = propose(graph_of(shapes, {}, [grouped]))
+    assert Builder().build(region).rule.source == region.terms
+
+
+def test_rotary_embedding_is_a_prologue_of_attention() -> None:
+    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+    shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
+    text = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
+    check_kernel(built(shapes, [text]))
+
+
+def test_grouped_heads_share_keys() -> None:
+    def shared(x: str) -> str:
+        split = f"Unsqueeze[axes=(-3,)](Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(2,4)]({x})))"
+        return f"Reshape[drop=4,shape=(4,5,4)](Expand[shape=(1,2,2,5,4)]({split}))"
+
+    text = ATTENTION.format(f"MatMul(q, Transpose[perm=(1,0)]({shared('k')}))", shared("v"))
+    block = check_kernel(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
+    divided = [f for load in block.loads if load.tensor == "k" for f in load.view if f.index.divide == 2]
+    assert [f.index.axis for f in divided] == ["b0"]
+
+
+@pytest.mark.parametrize(
+    "shapes, text, reason",
+    [
+        ({"x": (3, 6), "w": (6, 8)}, "MatMul(CumSum[axis=-1](x), w)", "neither elementwise nor a movement"),
+        ({"x": (3, 6), "w": (4, 3), "v": (6, 4)}, "MatMul(x, MatMul(v, w))", "the right operand of a product is one"),
+        ({"x": (2, 6), "w": (6,)}, "MatMul(x, w)", "a product with a vector"),
+        ({"x": (4, 6)}, "ReduceSum[axes=(-2,),keepdims=true](x)", "other than along a row"),
+        ({"x": (4, 6)}, "Slice[axes=(-1,),ends=(6,),starts=(0,),steps=(2,)](Relu(x))", "a slice with steps"),
+    ],
+)
+def test_what_cannot_be_fused_says_why(shapes: dict[str, tuple[int, ...]], text: str, reason: str) -> None:
+    with pytest.raises(NotFusable, match=reason):
+        built(shapes, [text])
+
+
+def test_generated_code_reads_and_writes_in_place() -> None:
+    """Rolled halves, heads stored transposed, statistics beside the product: in Triton's interpreter."""
+    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+    heads = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
+    rotated = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
+    shared = {"x": (1, 5, 20), "u": (20, 12), "b": (12,), "w": (20, 12)}
+    split = ["Mul(" + HEADS.format("Add(MatMul(x, u), b)") + ", 0.5)", HEADS.format("MatMul(x, w)")]
+    cases = [
+        (built(heads, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)]({rotated}))"]), {"s": 16, "t": 16}),
+        (built(shared, split), {"m": 16, "n": 16, "k": 16}),
+        (
+            built({"x": (3, 20), "w": (20, 8)}, [f"MatMul({RMS.format('x')}, w)"], Form(accumulated=True)),
+            {"m": 16, "n": 16, "k": 16},
+        ),
+    ]
+    interpreter = Interpreter()
+    try:
+        for kernel, tiles in cases:
+            generator = np.random.default_rng(0)
+            x = {t.name: generator.standard_normal([int(d) for d in t.type.shape]).astype(np.float16) for t in kernel.inputs}
+            given = interpreter.run(kernel, [Schedule(tuple(tiles.items()))], x)
+            wanted = evaluate_body(kernel, Real(), {name: a.astype(np.float64) for name, a in x.items()})
+            for a, b in zip(given, wanted, strict=True):
+                np.testing.assert_allclose(a.astype(np.float64), b, rtol=1e-2, atol=2e-2)
+    finally:
+        interpreter.close()
+
+
+# Interpretation as evidence
+
+
+def test_interpretation_finds_a_wrong_view() -> None:
+    kernel = built({"x": (3, 6), "w": (6, 6)}, ["MatMul(x, w)"])
+    (block,) = kernel.blocks
+    wrong = [replace(s, view=s.view[::-1]) if isinstance(s, Load) and s.tensor == "w" else s for s in block.statements]
+    kernel = replace(kernel, blocks=(replace(block, statements=tuple(wrong)),))
+    assert "y0 differs" in (interpret(kernel, 3, 0) or "")
+
+
+def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
+    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
+
+
+def test_sizes_become_symbols_and_come_back() -> None:
+    builder = Builder()
+    region = region_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
+    own = kernel_of_rule(builder.build(region).rule)
+    rule = builder.general(region)
+    general = kernel_of_rule(rule)
+    assert own is not None and general is not None
+    assert [str(t) for t in rule.types.values()] == ["float16[d0,d1]", "float16[d1,d2]"]
+    assert specialised(general, {"d0": 16, "d1": 64, "d2": 64}) == own
+
+
+def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
+    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    text = format_rule(rule)
+    assert parse_rule(text) == rule and format_rule(parse_rule(text)) == text and not check(rule, {})
+    assert audit([rule]).passed
+    assert any("too few" in reason for reason in check(parse_rule(text.replace("tests=3", "tests=1")), {}))
+    with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
+        parse_rule(text.replace("y0_value = Relu(total)", "y0_value = Neg(total)"))
+
+
+def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
+    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    other = replace(rule, source=(parse_term("Neg(MatMul(x0, x1))"),))
+    assert check(other, {}) == ["the kernel's body is not the source"]
+
+
+# Regions, and the search
+
+
+def graph_of(
+    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str], dtype: DataType = HALF
+) -> Graph:
+    tables, values = Tables(), dict[Term, int]()
+    generator = np.random.default_rng(0)
+    inputs = [tables.new_value(TensorType(dtype, tuple(shape)), name) for name, shape in shapes.items()]
+    named = dict(zip(shapes, inputs, strict=True))
+    for name, shape in weights.items():
+        array = (generator.standard_normal(shape) / 4).astype(dtype.numpy())
+        named[name] = tables.add_constant(Constant.of(array, TensorType(dtype, tuple(shape))), name)
+    roots = [parse_term(text) for text in texts]
+    for term in walk(roots):
+        if term.is_var:
+            values[term] = named[term.name]
+        elif term.op == "Const":
+            values[term] = tables.literal(np.asarray(term.attr("value"), dtype.numpy()), TensorType(dtype, ()))
+        else:
+            values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
+    return Graph.build(tables, inputs, [values[root] for root in roots])
+
+
+def layer(x: str, number: int) -> str:
+    """A product with bias and activation, another with a residual add, and a normalisation."""
+    wide = f"Gelu(Add(MatMul({x}, w{number}), b{number}))"
+    return f"LayerNormalization(Add(Add(MatMul({wide}, v{number}), c{number}), {x}), g{number}, h{number})"
+
+
+def two_layers() -> Graph:
+    weights: dict[str, tuple[int, ...]] = {}
+    for number in (0, 1):
+        weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
+        weights |= {f"g{number}": (64,), f"h{number}": (64,)}
+    return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
+
+
+def search_for(graph: Graph) -> Search:
+    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
+    return Search([], costs, RangeOracle({}), Limits())
+
+
+def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
+    from mugraph.ops import get_operator
+
+    values = {v: np.asarray(c.load(), np.float64) for v, c in graph.tables.constants.items()} | {graph.inputs[0]: x}
+    for node in graph.nodes():
+        results = get_operator(node.op).run(Real(np.float64), node.attrs, [values[v] for v in node.inputs])
+        values |= {
+            v: np.asarray(r)
+            for v, r in zip(node.values, results, strict=True)
+            if graph.definition(v) == (node, node.values.index(v))
+        }
+        values |= {v: np.asarray(results[out]) for v, (n, out) in graph.definitions.items() if n is node}
+    return [values[v] for v in graph.outputs]
+
+
+def test_regions_of_a_layer_are_nested() -> None:
+    regions = list(propose(two_layers()))
+    looks = [repr(region.terms) for region in regions]
+    for wanted in ("(MatMul(x0, x1),)", "(Add(MatMul(x0, x1), x2),)", "(Gelu(Add(MatMul(x0, x1), x2)),)"):
+        assert wanted in looks
+    assert any(look.startswith("(Add(Add(MatMul(Gelu") for look in looks)
+    assert len(regions) == len({region.key for region in regions}) < 20  # both layers give the same ones
+
+
+def test_a_causal_mask_is_part_of_its_region() -> None:
+    texts = [ATTENTION.format(CAUSAL.replace("7", "5"), "v")]
+    graph = graph_of({"q": (2, 5, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {}, texts)
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    assert len(whole.operands) == 3
+    made = Builder().build(whole)
+    assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
+    assert made.general.blocks[0].accumulators[0].keep is not None
+    assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
+
+
+def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
+    """A constant that rules expanded, or a mask before many heads: the kernel takes their place in what it reads."""
+    texts = ["Relu(Add(MatMul(x, w), Expand[shape=(8,12)](b)))"]
+    graph = graph_of({"x": (1, 8, 16)}, {"w": (16, 12), "b": (12,)}, texts)
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs) and "MatMul" in repr(region.terms)]
+    assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    (kernel,) = [node for node in best.graph.references if node.op == "Kernel"]
+    assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,8,16]", "float16[12]", "float16[16,12]"}
+
+    call = (
+        "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=2,present=false,scale=0.25,"
+        "unidirectional=false](q, q, q, Expand[shape=(2,5,5)](m))"
+    )
+    graph = graph_of({"q": (3, 5, 8), "m": (3, 1, 1, 5)}, {}, [call])
+    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    assert sorted(type_.shape for type_ in whole.types.values()) == [(3, 1, 1, 5), (3, 5, 8)]
+
+
+def test_products_that_share_their_operand_are_one_region() -> None:
+    """Queries and keys of one width together, each with its bias and its split into heads; values of another width alone."""
+    texts = [HEADS.format(f"Add(MatMul(x, {w}), {b})") for w, b in ("ub", "wc")]
+    weights = {"u": (16, 12), "w": (16, 12), "v": (16, 8), "b": (12,), "c": (12,)}
+    graph = graph_of({"x": (1, 8, 16)}, weights, [*texts, "MatMul(x, v)"])
+    together = [region for region in propose(graph) if len(region.roots) > 1]
+    assert [repr(region.terms[0]) for region in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
+    for region in together:
+        kernel = kernel_of_rule(Builder().build(region).rule)
+        assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
+
+
+def test_a_reduction_of_all_entries_is_a_region() -> None:
+    """With the casts and questions before it and the choice behind it, not with the sum that others read."""
+    total = "Add(x, y)"
+    texts = [f"Mul(Relu({total}), {INFINITE.format(f'Cast[to=float]({total})')})"]
+    regions = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
+    asked = ANY.format("IsInf(Cast[to=float](x0))")
+    assert [repr(r.terms) for r in regions] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
+    kernel = Builder().build(regions[-1]).general
+    assert kernel.symbols == ("d0", "d1") and kernel.inputs[0].type.dtype == HALF
+    graph = graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts, DataType.FLOAT)
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    assert not {"IsInf", "ReduceMax", "Where"} & {n.op for n in best.graph.references}
+
+
+def test_a_region_is_convex() -> None:
+    """A sum whose other operand depends on the region by way of an operator that kernels do not have is not its epilogue."""
+    graph = graph_of({"x": (8, 16)}, {}, ["Add(Relu(Neg(x)), CumSum[axis=-1](Relu(Neg(x))))"])
+    looks = [repr(region.terms) for region in propose(graph)]
+    assert looks == ["(Relu(Neg(x0)),)"]
+
+
+def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    start = search.start(graph)
+    best = min(kernel_children(search, start), key=lambda child: child.cost)
+    kernels = [n for n in best.graph.references if n.op == "Kernel"]
+    assert best.cost < 0.8 * start.cost and len(kernels) >= 2
+    assert 2 in {len(move.matches) for move in best.moves}
+    assert any("joins a value of the loop" in reason for reason in reasons(search))
+    again = replay(search, graph, best.moves)
+    assert again.graph.digest == best.graph.digest
+    x = np.random.default_rng(1).standard_normal((1, 32, 64))
+    np.testing.assert_allclose(evaluated(best.graph, x)[0], evaluated(graph, x)[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
+    """What joins them brings a Split, which costs more than it saves where no kernel reads the parts in place."""
+    (rule,) = [r for r in open_rules(None) if r.id == "3f6a46a71647c37e"]
+    text = "Relu(Add(Tanh(MatMul(x, u)), Sigmoid(MatMul(x, w))))"
+    graph = graph_of({"x": (4096, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
+    assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
+    apart, together = (Search(rules, search_for(graph).costs, RangeOracle({}), Limits()) for rules in ([], [rule]))
+    before, after = (
+        min(kernel_children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
+    )
+    assert sum(n.op == "MatMul" for n in before.graph.references) == 2
+    assert sorted(n.op for n in after.graph.references) == ["Concat", "Kernel", "MatMul"] and after.cost < before.cost
+    assert after.moves[0].gain < 0
+    assert replay(together, graph, after.moves).graph.digest == after.graph.digest
+
+
+def test_no_kernels_for_the_cpu() -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    search.costs.provider = "cpu"
+    assert not list(kernel_children(search, search.start(graph)))
+
+
+def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = two_layers()
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    stored = [parse_rule(format_rule(rule)) for rule in winning_rules(best)]
+    assert stored and all(not check(rule, {}) for rule in stored)
+    monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
+    other = search_for(graph)
+    again = min(partial(kernel_children, stored=stored)(other, other.start(graph)), key=lambda child: child.cost)
+    assert again.cost == pytest.approx(best.cost) and not winning_rules(again)
+    digests = [dict(n.attrs)["digest"] for n in again.graph.references if n.op == "Kernel"]
+    assert digests and not any(kernel_of(digest).symbols for digest in digests)
+
+
+@pytest.mark.parametrize("dtype", [HALF, DataType.BFLOAT16, DataType.FLOAT])
+def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataType) -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
+    search = search_for(graph)
+    own = [direction for direction in proposals(search, graph, shipped) if "kernel" in direction.rule.provenance]
+    assert len(own) == 2  # statistics before the product, and beside it
+    for direction in own:
+        assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
+        (match,) = matches_of(graph, direction)
+        child = search.take(search.start(graph), [match], float("inf"))
+        assert child is not None and [n.op for n in child.graph.references] == ["Kernel"]
+        assert child.graph.type(child.graph.outputs[0]) == TensorType(dtype, (16, 96))
+
+
+def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], DataType.DOUBLE)
+    assert not list(proposals(search_for(graph), graph, shipped))
+
+
+def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
+    kernel = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
+    single = retyped(kernel, {HALF: DataType.FLOAT})
+    assert repr(single.body) == f"(MatMul(Mul(x0, {float(np.float32(0.1))!r}), x1),)" and interpret(single, 3, 0) is None
+    assert {t.type.dtype for t in (*single.inputs, *single.outputs)} == {DataType.FLOAT}
+    assert retyped(single, {DataType.FLOAT: HALF}) == kernel and retyped(kernel, {}) == kernel
+    largest = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
+    assert repr(retyped(largest, {HALF: DataType.FLOAT}).body) == "(MatMul(Mul(x0, 65500.0), x1),)"
+
+
+def test_parts_of_what_is_packed_have_symbols() -> None:
+    """Queries, keys and values of one product: five widths of keys in front of the values, six together."""
+    values = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(4,128)](Split[axis=-1,sizes=(2560,512)].1(x1)))"
+    shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
+    region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
+    general = Builder().build(region).general
+    assert [str(t.type) for t in general.inputs] == ["float16[d0,d1*d2,d3,d4]", "float16[d0,d4,6*d1*d5]"]
+
+
+def test_a_width_is_so_many_heads_of_any_size() -> None:
+    """At the sizes of the model alone these would be too many entries to interpret."""
+    attrs = "given=('attention_bias',),mask_filter_value=-10000.0,num_heads=12,present=false,scale=0.125,unidirectional=false"
+    width = (8, 512, 768)
+    region = region_of(
+        {"x0": width, "x1": width, "x2": width, "x3": (8, 1, 512, 512)}, f"MultiHeadAttention[{attrs}](x0, x1, x2, x3)"
+    )
+    built = Builder().build(region)
+    assert "num_heads=12" in repr(built.general.body[0]) and built.general.symbols
+    assert built.rule.source == region.terms
+
+
+def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
+    shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
+    graph = graph_of(
+        {"x": (16, 64)}, {"w": (64, 96), "a": (64, 16), "b": (16, 96)}, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]
+    )
+    directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
+    assert len(shipped) == 7 and len(directions) == 1
+    search = search_for(graph)
+    own, *others = proposals(search, graph, shipped)
+    assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
+    assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
+    kernel = kernel_of_rule(own.rule)
+    assert kernel is not None and not kernel.symbols
+    x = {t.name: np.random.default_rng(0).standard_normal([int(d) for d in t.type.shape]) for t in kernel.inputs}
+    tiles = [Schedule((("m", 16), ("n", 32), ("k", 32)))]
+    for a, b in zip(evaluate_body(kernel, Real(), x), evaluate_kernel(kernel, Real(), x, tiles), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)

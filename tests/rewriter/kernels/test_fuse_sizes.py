@@ -1,0 +1,180 @@
+"""Sizes of regions as symbols: what operators ask of them and nothing else, and rules that serve other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from mugraph.blocks.block import Factor, Index, Load
+from mugraph.blocks.sizes import specialised
+from mugraph.graph import Graph
+from mugraph.terms.shape import DataType, TensorType, symbol
+from mugraph.terms.text import parse_term
+from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
+from rewriter.kernels.proposals import kernel_children, winning_rules
+from rules_db.trust.check import check
+from rules_db.trust.interpreted import interpret, kernel_of_rule
+from rules_db.trust.rule import Rule
+from tests.rewriter.kernels.test_fuse import graph_of, region_of, search_for
+
+HALF = DataType.FLOAT16
+NONE, BIASED = "given=()", "given=('attention_bias',)"
+MHA = "MultiHeadAttention[{},mask_filter_value=-10000.0,num_heads={},present=false,scale=0.125,unidirectional=false]"
+PACKED = "Reshape[drop=2,shape=(768,)](Reshape[drop=1,shape=(12,64)](Split[axis=-1,sizes=(768,768,768)].{}({})))"
+SUM = "Reshape[drop=2,shape=(8,512,2304)](Add(x0, x1))"
+TURNED = "Concat[axis=-1](Neg(Slice[axes=(-1,),ends=(64,),starts=(32,),steps=(1,)](x0)), {})"
+FIRST = "Slice[axes=(-1,),ends=(32,),starts=(0,),steps=(1,)](x0)"
+TABLES = "Add(x0, Slice[axes=(-2,),ends=(128,),starts=(0,),steps=(1,)](x1))"
+GROUPED = "GroupQueryAttention[kv_num_heads=4,num_heads=16,rotary_interleaved=false,scale=0.088]({}, {}, {}, x1, x2)"
+PARTS = [f"Split[axis=-1,sizes=(512,2048,512)].{i}(x0)" for i in (1, 2, 0)]
+
+
+def typed(rule: Rule) -> list[str]:
+    return [str(type_).removeprefix("float16") for type_ in rule.types.values()]
+
+
+CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
+    "a batch of 8, 512 positions, 12 heads of 64: none is a power of another": (
+        {"x0": (4096, 2304), "x1": (2304,), "x2": (8, 12, 512, 512)},
+        f"{MHA.format(BIASED, 12)}({', '.join(PACKED.format(i, SUM) for i in range(3))}, x2)",
+        ["[d0*d1,36*d2]", "[36*d2]", "[d0,12,d1,d1]"],
+    ),
+    "as many heads as the batch is large": (
+        {"x0": (8, 512, 1536), "x1": (8, 8, 512, 512)},
+        f"{MHA.format(BIASED, 8)}({', '.join(f'Split[axis=-1,sizes=(512,512,512)].{i}(x0)' for i in range(3))}, x1)",
+        ["[d0,d1,24*d2]", "[d0,8,d1,d1]"],
+    ),
+    "rows are batch times positions, which an attribute tells": (
+        {"x0": (4096, 3072), "x1": (3072,)},
+        "Relu(Reshape[drop=2,shape=(8,512,3072)](Add(x0, x1)))",
+        ["[d0*d1,d2]", "[d2]"],
+    ),
+    "a batch of one": (
+        {"x0": (1, 128, 768), "x1": (1, 128, 768), "x2": (768,), "x3": (768,)},
+        "LayerNormalization[axis=-1](Add(x0, x1), x2, x3)",
+        ["[d0,d1,d2]", "[d0,d1,d2]", "[d2]", "[d2]"],
+    ),
+    "one is what is broadcast": (
+        {"x0": (8, 12, 64, 64), "x1": (1, 1, 64, 64)},
+        "Softmax[axis=-1](Add(x0, x1))",
+        ["[d0,d1,d2,d3]", "[1,1,d2,d3]"],
+    ),
+    "rows of one are split into a batch of one and positions": (
+        {"x0": (128, 2304)},
+        "Relu(Reshape[drop=2,shape=(1,128,2304)](x0))",
+        ["[d0*d1,d2]"],
+    ),
+    "query heads share keys, and tables are half a head wide": (
+        {"x0": (1, 128, 3072), "x1": (128, 64), "x2": (128, 64)},
+        GROUPED.format(*PARTS),
+        ["[d0,d1,384*d2]", "[d1,8*d2]", "[d1,8*d2]"],
+    ),
+    "halves that change places": ({"x0": (8, 64)}, TURNED.format(FIRST), ["[d0,2*d1]"]),
+    "a longer table than is read": ({"x0": (2, 128, 64), "x1": (512, 64)}, TABLES, ["[d0,d1,d2]", "[d1+d3,d2]"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sizes_are_apart_as_far_as_operators_allow(case: str) -> None:
+    shapes, text, wanted = CASES[case]
+    builder, region = Builder(), region_of(shapes, text)
+    rule = builder.general(region)
+    assert typed(rule) == wanted and not check(rule, {})
+    general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(region).rule)
+    assert general is not None and own is not None and own.body == region.terms and not own.symbols
+    assert builder.build(region).general == general
+
+
+def test_products_side_by_side_stay_of_one_width() -> None:
+    """Their results have the same axes, which no operator asks for."""
+    region = region_of({"x0": (8, 512, 768), "x1": (768, 768), "x2": (768, 768)}, "MatMul(x0, x1)")
+    region = type(region)((0, 1), (*region.terms, parse_term("MatMul(x0, x2)")), region.operands, region.types, 2)
+    assert typed(Builder().general(region)) == ["[d0,d1,d2]", "[d2,d3]", "[d2,d3]"]
+
+
+def test_a_batch_of_one_leaves_no_axis_behind() -> None:
+    """The kernel with the sizes put back is the one that is built for them."""
+    shapes, text, _ = CASES["as many heads as the batch is large"]
+    one = {name: (1, *shape[1:]) for name, shape in shapes.items()}
+    region = region_of(one, text)
+    built = Builder().build(region)
+    own = kernel_of_rule(built.rule)
+    assert own is not None and own.blocks == lower(own.name, region.types, [("y0", region.terms[0])]).blocks
+    assert len(built.general.blocks[0].grid) == len(own.blocks[0].grid) + 1
+    assert interpret(specialised(built.general, {"d0": 1}), 3, 0) is None
+    single = specialised(built.general, {"d0": 1, "d1": 1})
+    assert len(single.blocks[0].grid) == 1 and interpret(single, 3, 0) is None
+
+
+def test_an_axis_of_one_that_more_than_a_place_rests_on_stays() -> None:
+    """Which keys a query sees is asked of its position; rows that are read in turn are not at their own place."""
+    causal = MHA.format(NONE, 2).replace("unidirectional=false", "unidirectional=true")
+    kernel = Builder().build(region_of({"x0": (2, 8, 16), "x1": (2, 8, 16), "x2": (2, 8, 16)}, f"{causal}(x0, x1, x2)")).general
+    one = specialised(kernel, {"d0": 1, "d1": 1})
+    assert kernel.blocks[0].grid == ("b1", "b0", "s") and one.blocks[0].grid == ("b0", "s") and interpret(one, 3, 0) is None
+    kernel = Builder().build(region_of({"x0": (8, 16), "x1": (16, 4)}, "MatMul(x0, x1)")).general
+    (block,) = kernel.blocks
+    turned = [
+        replace(s, view=(Factor(Index("m", shift=1, modulo=symbol("d0")), symbol("d0")), *s.view[1:]))
+        if isinstance(s, Load) and s.tensor == "x0"
+        else s
+        for s in block.statements
+    ]
+    assert specialised(kernel, {"d0": 1}).blocks[0].grid == ("n",)
+    rolled = replace(kernel, blocks=(replace(block, statements=tuple(turned)),))
+    assert specialised(rolled, {"d0": 1}).blocks[0].grid == ("m", "n")
+
+
+def test_a_models_own_symbols_are_sizes_as_others() -> None:
+    batch, length = symbol("d0"), symbol("seq")
+    types = {"x0": TensorType(HALF, (batch * length, 768)), "x1": TensorType(HALF, (768,))}
+    terms = [parse_term("Relu(Reshape[drop=2,shape=(d0,seq,768)](Add(x0, x1)))")]
+    found = generalised(terms, types, VARIANTS[0])
+    assert found is not None and sorted(map(str, found.sizes.values())) == ["768", "d0", "seq"]
+    assert [str(t) for t in found.types.values()] == ["float16[d0*d1,d2]", "float16[d2]"]
+    assert found.sizes["d0"] == batch
+
+
+def test_what_cannot_be_solved_keeps_its_size() -> None:
+    """Groups of 6 and 4 entries as 8 and 3: no dimension is a product of others."""
+    types = {"x0": TensorType(HALF, (5, 6, 4))}
+    found = generalised([parse_term("Relu(Reshape[drop=2,shape=(8,3)](x0))")], types, Variant(True, True))
+    assert found is not None and found.sizes == {"d0": 5}
+    assert [str(t) for t in found.types.values()] == ["float16[d0,6,4]"]
+
+
+def test_a_symbol_that_no_place_tells_is_none_of_a_stored_rule() -> None:
+    type_ = TensorType(HALF, (symbol("a") * symbol("b"), symbol("b") + symbol("c")))
+    (relu,) = terms = [parse_term("Relu(x0)")]
+    assert untold(terms, {"x0": type_}) == {"a", "b", "c"}
+    assert untold([parse_term("Reshape[drop=1,shape=(b,c)](x0)")], {"x0": type_}) == set()
+    assert untold([relu], {"x0": TensorType(HALF, (symbol("b"), symbol("a") * symbol("a") * symbol("b")))}) == {"a"}
+
+
+def layers(batch: int, length: int, width: int = 32) -> Graph:
+    shape = (batch, length, width)
+    scores = "MatMul(Add(MatMul(x, w), b), Transpose[perm=(1,0)](Add(MatMul(x, v), c)))"
+    texts = [f"LayerNormalization(Add(MatMul(Softmax(Add({scores}, m)), x), x), g, h)"]
+    weights = {"w": (width, width), "v": (width, width), "b": (width,), "c": (width,), "g": (width,), "h": (width,)}
+    return graph_of({"x": shape, "m": (batch, length, length)}, weights, texts)
+
+
+@pytest.mark.parametrize("first, then", [((8, 64), (1, 16)), ((1, 16), (8, 64)), ((1, 32), (4, 16))])
+def test_what_is_learned_at_one_size_serves_another(
+    first: tuple[int, int], then: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch is as large as something else by chance; nothing is built the second time."""
+    graph, other = layers(*first), layers(*then)
+    search = search_for(graph)
+    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    stored = winning_rules(best)
+    assert len(stored) >= 2
+    monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
+    search = search_for(other)
+    again = min(partial(kernel_children, stored=stored)(search, search.start(other)), key=lambda child: child.cost)
+    assert {move.direction.rule.provenance["kernel"] for move in again.moves} == {rule.id for rule in stored}

@@ -1,0 +1,454 @@
+"""Generated Triton source: right in the interpreter, as expected in golden files, compiled for two architectures."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mugraph.blocks.block import Accumulate, Affine, Compute, Index, InvalidBlock, Kernel, Predicate, Schedule, reordered
+from mugraph.terms.shape import DataType, TensorType, symbol
+from rewriter.kernels.fuse.families import NotFusable, Product, product_kernel, rows
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.triton import NotGenerated, generate
+from rewriter.kernels.triton.codegen import OVERLAPPED
+from rewriter.kernels.triton.scalar import SHORT_ERF
+from tests.mugraph.blocks.test_block import column_kernel, cut, two_blocks
+from tests.support.block_kernels import (
+    BOOL,
+    F16,
+    F32,
+    batched_matmul,
+    bias_gelu,
+    causal_attention,
+    gated_mlp,
+    grouped_attention,
+    heads_attention,
+    lora,
+    masked_rows,
+    qk_norm,
+    random_inputs,
+    reference,
+    rms_norm_matmul,
+    skip_layer_norm,
+    softmax,
+    tensor,
+    term,
+)
+from tests.support.triton_help import Interpreter
+
+triton = pytest.importorskip("triton")
+
+GOLDEN = Path(__file__).parent / "golden"
+TOLERANCE = {F32: 2e-6, F16: 2e-3}
+"""Largest error over largest entry."""
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    process = Interpreter()
+    yield process
+    process.close()
+
+
+def check(interpreter: Interpreter, kernel: Kernel, schedules: tuple[Schedule, ...], tolerance: float, **options: object) -> None:
+    """Compares what the interpreter computes with the body in double precision."""
+    inputs = random_inputs(kernel, 1, options.get("sizes"))  # type: ignore[arg-type]
+    for computed, wanted in zip(interpreter.run(kernel, schedules, inputs), reference(kernel, inputs), strict=True):
+        assert computed.shape == wanted.shape
+        error = np.max(np.abs(computed - wanted)) / np.max(np.abs(wanted))
+        assert error <= tolerance, (error, generate(kernel, schedules).text)
+
+
+small, tiles, parts = st.integers(1, 18), st.sampled_from((2, 4, 16)), st.integers(1, 3)
+dtypes = st.sampled_from((F32, F16))
+examples = settings(max_examples=4, deadline=None)
+
+
+@examples
+@given(small, small, tiles, dtypes, st.sampled_from((skip_layer_norm, softmax, bias_gelu)))
+def test_row_kernels(interpreter: Interpreter, m: int, n: int, tile: int, dtype: DataType, family: Callable[..., Kernel]) -> None:
+    kernel = family(2, m, n, dtype) if family is skip_layer_norm else family(m, n, dtype)
+    check(interpreter, kernel, cut(m=tile), TOLERANCE[dtype])
+
+
+@examples
+@given(small, small, small, tiles, tiles, tiles, parts, dtypes, st.sampled_from((rms_norm_matmul, gated_mlp)))
+def test_products(
+    interpreter: Interpreter,
+    m: int,
+    k: int,
+    n: int,
+    rows: int,
+    inner: int,
+    columns: int,
+    split: int,
+    dtype: DataType,
+    family: Callable[..., Kernel],
+) -> None:
+    check(interpreter, family(m, k, n, dtype), cut(split=split, group=2, m=rows, n=columns, k=inner), TOLERANCE[dtype])
+
+
+@examples
+@given(small, small, small, st.integers(1, 17), tiles, parts, dtypes)
+def test_low_rank_products(
+    interpreter: Interpreter, m: int, k: int, n: int, r: int, rows: int, split: int, dtype: DataType
+) -> None:
+    check(interpreter, lora(m, k, n, r, dtype), cut(split=split, m=rows, n=16, k=16), TOLERANCE[dtype])
+
+
+@examples
+@given(st.integers(1, 9), small, tiles, tiles, parts, dtypes, st.sampled_from((heads_attention, qk_norm)))
+def test_attention(
+    interpreter: Interpreter, s: int, t: int, rows: int, keys: int, split: int, dtype: DataType, family: Callable[..., Kernel]
+) -> None:
+    kernel = heads_attention(2, s, t, 2, 16, dtype) if family is heads_attention else qk_norm(2, s, t, 16, dtype)
+    check(interpreter, kernel, cut(split=split, s=rows, t=keys), TOLERANCE[dtype])
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 9), tiles, tiles, parts)
+def test_causal_attention(interpreter: Interpreter, s: int, more: int, rows: int, keys: int, split: int) -> None:
+    check(interpreter, causal_attention(2, s, s + more, 16), cut(split=split, s=rows, t=keys), TOLERANCE[F32])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "schedules"),
+    [
+        (batched_matmul(2, 5, 17, 20), cut(m=16, n=16, k=16)),
+        (rms_norm_matmul(3, 5, 6), cut(n=4, k=1)),
+        (masked_rows(2, 3, 4, 5), cut(m=2)),
+        (grouped_attention(2, 5, 2, 3, 16), cut(s=16, t=16)),
+        (grouped_attention(2, 1, 2, 4, 16, F16), cut(split=2, h=4, t=4)),
+        (two_blocks(), (*cut(split=2, m=2, n=2), *cut(m=2, n=4))),
+    ],
+    ids=["batched", "tiles of one", "broadcast along different axes", "grouped heads", "decoding", "two blocks"],
+)
+def test_other_kernels(interpreter: Interpreter, kernel: Kernel, schedules: tuple[Schedule, ...]) -> None:
+    check(interpreter, kernel, schedules, TOLERANCE[kernel.inputs[0].type.dtype])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "axes", "schedules"),
+    [
+        (lora(5, 20, 33, 16, F16), "n r k m", cut(split=2, m=8, n=16, k=16)),
+        (rms_norm_matmul(5, 20, 33), "n k m", cut(m=8, n=16, k=16)),
+        (heads_attention(2, 5, 20, 2, 16, F16), "b h e t d s", cut(s=8, t=16)),
+    ],
+)
+def test_products_are_transposed_by_the_order_of_the_axes(
+    interpreter: Interpreter, kernel: Kernel, axes: str, schedules: tuple[Schedule, ...]
+) -> None:
+    """Eight rows are too few for the matrix units, eight columns are not."""
+    transposed = replace(kernel, blocks=(reordered(kernel.blocks[0], axes.split()),))
+    assert "tl.dot" not in generate(kernel, schedules).text
+    assert "tl.dot" in generate(transposed, schedules).text and "trans" not in generate(transposed, schedules).text
+    check(interpreter, transposed, schedules, TOLERANCE[kernel.inputs[0].type.dtype])
+
+
+def test_a_window_visits_only_its_keys(interpreter: Interpreter) -> None:
+    kernel = causal_attention(1, 20, 20, 16, window=3)
+    inputs = random_inputs(kernel, 1)
+    i, j = np.arange(20)[:, None], np.arange(20)
+    inputs["seen"] = (j <= i) & (i - j <= 3)
+    (computed,) = interpreter.run(kernel, cut(s=4, t=4), inputs)
+    np.testing.assert_allclose(computed, reference(kernel, inputs)[0], rtol=1e-5, atol=1e-6)
+    for unseen, rows_left in ((slice(12, None), slice(0, 12)), (slice(0, 8), slice(12, None))):  # a visited key would show
+        spoilt = {name: x.copy() for name, x in inputs.items()}
+        spoilt["k"][:, unseen], spoilt["v"][:, unseen] = np.nan, np.nan
+        (computed,) = interpreter.run(kernel, cut(s=4, t=4), spoilt)
+        assert np.isfinite(computed[:, rows_left]).all()
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_a_causal_mask_bounds_the_loop(interpreter: Interpreter, split: int) -> None:
+    text = (
+        "MatMul(Softmax[axis=-1](Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.5), -inf)), v)"
+    )
+    types = {"q": TensorType(F32, (2, 5, 16)), "k": TensorType(F32, (2, 7, 16)), "v": TensorType(F32, (2, 7, 16))}
+    kernel = lower("causal", types, [("y", term(text))])
+    check(interpreter, kernel, cut(split=split, s=2, t=2), TOLERANCE[F32])
+    spoilt = random_inputs(kernel, 1)
+    wanted = reference(kernel, spoilt)[0]
+    spoilt["k"][:, 6], spoilt["v"][:, 6] = np.nan, np.nan  # what only the last tile of queries visits
+    (computed,) = interpreter.run(kernel, cut(split=split, s=2, t=2), spoilt)
+    np.testing.assert_allclose(computed[:, :4], wanted[:, :4], rtol=1e-4, atol=1e-5)
+    assert np.isnan(computed[:, 4]).all()
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize(("s", "t", "window"), [(20, 37, None), (37, 37, None), (40, 40, 9), (33, 64, 20)])
+def test_only_tiles_at_an_edge_are_masked(interpreter: Interpreter, s: int, t: int, window: int | None, split: int) -> None:
+    kernel, schedules = causal_attention(2, s, t, 16, window=window), cut(split=split, s=16, t=16)
+    inputs = random_inputs(kernel, 1)
+    ahead = np.arange(t) - np.arange(s)[:, None] - (t - s)
+    inputs["seen"] = (ahead <= 0) & (ahead >= -(window or t))
+    (computed,) = interpreter.run(kernel, schedules, inputs)
+    np.testing.assert_allclose(computed, reference(kernel, inputs)[0], rtol=1e-5, atol=1e-6)
+    text = generate(kernel, schedules).text
+    (edges,) = [line for line in text.splitlines() if line.endswith("(t_start + 15) < 0:") or "(s_start + 15) < 0:" in line]
+    assert f"{f'{t - s} + ' if t > s else ''}s_start - (t_start + 15) < 0" in edges
+    assert (f"t_start + 16 > {t}" in edges) == (t % 16 != 0) and (" + t_start - (s_start + 15) < 0" in edges) == bool(window)
+
+
+@pytest.mark.parametrize(("factor", "folded"), [("0.5", True), ("-0.5", False), ("0.0", False)])
+def test_a_factor_of_the_scores_is_part_of_the_softmax(interpreter: Interpreter, factor: str, folded: bool) -> None:
+    scores = f"Mul(MatMul(q, Transpose[perm=(1,0)](k)), {factor})"
+    types = {x: TensorType(F32, (2, 20, 16)) for x in "qkv"}
+    kernel = lower("attention", types, [("y", term(f"MatMul(Softmax[axis=-1]({scores}), v)"))])
+    for tile in (4, 16):
+        check(interpreter, kernel, cut(s=tile, t=tile), TOLERANCE[F32])
+    assert ("scores = " not in generate(kernel, cut(s=4, t=4)).text) == folded
+
+
+def test_what_the_end_adds_to_a_row_is_loaded_before_the_loop(interpreter: Interpreter) -> None:
+    types = {"x": tensor(F32, 20, 24), "w": tensor(F32, 24, 18), "b": tensor(F32, 18), "r": tensor(F32, 20, 18)}
+    kernel = lower("biased", types, [("y", term("Add(Add(MatMul(x, w), b), r)"))])
+    for split in (1, 2):
+        check(interpreter, kernel, cut(split=split, m=16, n=16, k=16), TOLERANCE[F32])
+    text = generate(kernel, cut(m=16, n=16, k=16)).text
+    assert text.index("b_tile = ") < text.index("for k_start") < text.index("r_tile = ")  # a whole tile would hold registers
+    part, combine = generate(kernel, cut(split=2, m=16, n=16, k=16)).text.split("@triton.jit")[1:]
+    assert "b_tile" not in part and "b_tile" in combine
+
+
+def test_tiles_with_most_iterations_are_first() -> None:
+    assert "s_start = (8 - 1 - (pid % 8)) * 128" in generate(causal_attention(12, 1024, 1024, 64, F16), cut(s=128, t=64)).text
+    assert "- 1 -" not in generate(causal_attention(12, 1024, 1024, 64, F16, window=9), cut(s=128, t=64)).text
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_other_monoids(interpreter: Interpreter, split: int) -> None:
+    x = (np.random.default_rng(0).standard_normal((3, 7)) - 1000).astype(np.float32)
+    odd = Predicate("odd", (Affine(((Index("n", modulo=2), 1),), -1),))
+    welford = (Accumulate(("count", "mean", "squares"), "welford", ("tile",)), Compute("variance", term("Div(squares, count)")))
+    softmax = (Accumulate(("top", "mass"), "softmax", ("tile",)), Compute("total", term("Add(top, Log(mass))")))
+    hidden = (Compute("x", term("Add(tile, 1.0)")), Accumulate(("pid",), "sum", ("x",)))  # names that the function has already
+    wide = x.astype(np.float64)
+    for statements, store, wanted in (
+        (welford, "variance", wide.var(1)),
+        (welford, "mean", wide.mean(1)),
+        ((odd, Accumulate(("total",), "max", ("tile",), "odd")), "total", wide[:, 1::2].max(1)),
+        ((odd, Accumulate(("total",), "sum", ("tile",), "odd")), "total", wide[:, 1::2].sum(1)),
+        (softmax, "total", np.log(np.exp(wide + 1000).sum(1)) - 1000),
+        (hidden, "pid", wide.sum(1) + 7),
+    ):
+        (computed,) = interpreter.run(column_kernel(*statements, store=store), cut(split=split, m=2, n=2), {"x": x})
+        np.testing.assert_allclose(computed, wanted, rtol=1e-4)
+
+
+def test_dynamic_sizes_are_arguments(interpreter: Interpreter) -> None:
+    kernel = heads_attention(symbol("b"), symbol("s"), symbol("t"), 2, 16)
+    source = generate(kernel, cut(s=16, t=16))
+    assert source.launches[0].signature[-2:] == (("s", "i32"), ("t", "i32"))
+    for sizes in ({"b": 1, "s": 3, "t": 5}, {"b": 2, "s": 17, "t": 33}):
+        check(interpreter, kernel, cut(s=16, t=16), TOLERANCE[F32], sizes=sizes)
+    product = product_kernel(
+        "dynamic",
+        {"x": tensor(F32, symbol("b"), symbol("s"), 24), "w": tensor(F32, 24, 20)},
+        {"y": (tensor(F32, symbol("b"), symbol("s"), 20), term("MatMul(x, w)"), term("p"))},
+        [Product("p", term("x"), term("w"))],
+    )
+    assert product.blocks[0].sizes["m"] == symbol("b") * symbol("s")  # one axis: the weight has neither
+    check(interpreter, product, cut(split=2, m=16, n=16, k=16), TOLERANCE[F32], sizes={"b": 3, "s": 7})
+    k = symbol("k")
+    normal = rms_norm_matmul(3, k, 20)
+    check(interpreter, normal, cut(split=2, m=4, n=16, k=4), TOLERANCE[F32], sizes={"k": 10})
+
+
+ELEMENTWISE = (
+    "Abs(x) Sign(x) Floor(x) Ceil(x) Log(Abs(x)) Sin(x) Cos(x) Sigmoid(x) Erf(x) Tanh(x) Softplus(x) Relu(x) Neg(x) Exp(x)",
+    "Reciprocal(x) Sqrt(Abs(x)) Pow(x,2.0) Pow(Abs(x),-0.5) LeakyRelu[alpha=0.1](x) Elu[alpha=0.5](x) Selu(x) Gelu(x)",
+    "Gelu[approximate='tanh'](x) HardSigmoid(x) HardSwish(x) Mish(x) Softsign(x) PRelu(x,y) Clip[max=0.5,min=-0.5](x)",
+    "Sum(x,y,x) Max(x,y) Min(x,y,0.1) Add(x,y) Sub(x,y) Mul(x,y) Div(x,y) Where(Less(x,y),x,0.0) Where(IsNaN(x),0.0,x)",
+    "Where(And(Greater(x,0.0),Not(Equal(x,y))),x,y) Where(Or(GreaterOrEqual(x,y),LessOrEqual(x,0.0)),x,y) Identity(x)",
+    "Cast[to=float](Cast[to=int32](Mul(x,3.0))) Cast[to=float](Cast[to=bool](x)) Cast[to=float16](x) Where(IsInf(x),0.0,x)",
+)
+
+
+def test_every_elementwise_operator_has_text(interpreter: Interpreter) -> None:
+    full = tensor(F32, 3, 8)
+    outputs = {f"y{i}": (full, term(text)) for i, text in enumerate(" ".join(ELEMENTWISE).split())}
+    kernel = rows("elementwise", {"x": full, "y": full}, outputs)
+    inputs = random_inputs(kernel, 4)
+    for computed, wanted, (_, text) in zip(
+        interpreter.run(kernel, cut(m=4), inputs), reference(kernel, inputs), outputs.values(), strict=True
+    ):
+        np.testing.assert_allclose(computed, wanted, rtol=3e-6, atol=1e-6, err_msg=repr(text))
+
+
+def test_a_short_erf_serves_where_no_float_is_wide(interpreter: Interpreter) -> None:
+    def text(*dtypes: DataType) -> str:
+        full = [tensor(dtype, 4, 8) for dtype in dtypes]
+        return generate(rows("gelu", {"x": full[0]}, {"y": (full[1], term("Gelu(x)"))}), cut(m=2)).text
+
+    bf16 = DataType.BFLOAT16
+    assert all("short_erf(" in text(*dtypes) and "tl.erf(" not in text(*dtypes) for dtypes in ((F16, F16), (bf16, F16)))
+    assert all(
+        "short_erf(" not in text(*dtypes) and "tl.erf(" in text(*dtypes) for dtypes in ((F32, F32), (F16, F32), (F32, F16))
+    )
+    check(
+        interpreter, rows("gelu", {"x": tensor(F16, 4, 8)}, {"y": (tensor(F16, 4, 8), term("Gelu(x)"))}), cut(m=2), TOLERANCE[F16]
+    )
+
+
+def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(interpreter: Interpreter) -> None:
+    """Everywhere, near 0 and at the ends too; half precision tells 5e-4 from 1."""
+    wide = np.concatenate([np.linspace(0, 6, 1 << 15), np.logspace(-30, 30, (1 << 15) - 2), [np.inf, 0.0]])
+    x = np.concatenate([wide, -wide]).astype(np.float32)
+    kernel = f"\n\n@triton.jit\ndef main(x, y):\n    i = tl.arange(0, {len(x)})\n    tl.store(y + i, short_erf(tl.load(x + i)))\n"
+    source = f"import triton\nimport triton.language as tl\n\n\n{SHORT_ERF}{kernel}"
+    y = interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+    wanted = np.array([math.erf(value) for value in x.astype(np.float64)])
+    assert np.max(np.abs(y - wanted)) < 7e-7
+    assert np.isnan(interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]).all()
+
+
+TOTALS = {
+    "infinite": "Where(Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64](IsInf(x)))), 1.0, 2.0)",
+    "positive": "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int32](IsInf[negative=false](x))))",
+    "negative": "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=float](IsInf[positive=false](x))))",
+    "mean": "Sqrt(ReduceMean[axes=(-2,-1),keepdims=true](Mul(x,x)))",
+}
+"""Reductions of all entries."""
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+@pytest.mark.parametrize("name", TOTALS)
+def test_reductions_of_all_entries(interpreter: Interpreter, name: str, dtype: DataType) -> None:
+    for m, n in ((3, 7), (16, 16)):
+        kernel = lower(name, {"x": tensor(dtype, m, n)}, [("y", term(TOTALS[name]))])
+        for infinities in ([], [np.inf], [-np.inf], [np.inf, -np.inf, np.inf])[: 1 if name == "mean" else None]:
+            inputs = random_inputs(kernel, 3)
+            inputs["x"].reshape(-1)[-1 : -1 - len(infinities) : -1] = infinities
+            (wanted,) = reference(kernel, inputs)
+            for split, tile in ((1, 4), (1, 256), (3, 4)):
+                (computed,) = interpreter.run(kernel, cut(split=split, k=tile), inputs)
+                assert computed.shape == wanted.shape
+                np.testing.assert_allclose(computed, wanted, rtol=TOLERANCE[dtype])
+
+
+def test_booleans_in_and_out(interpreter: Interpreter) -> None:
+    full, flags = tensor(F32, 3, 8), tensor(BOOL, 3, 8)
+    kernel = rows("flags", {"x": full, "seen": flags}, {"y": (flags, term("And(seen, Greater(x, 0.0))"))})
+    inputs = random_inputs(kernel, 4)
+    (computed,) = interpreter.run(kernel, cut(m=2), inputs)
+    np.testing.assert_array_equal(computed.astype(bool), reference(kernel, inputs)[0])
+
+
+@pytest.mark.parametrize("large", ["input", "symbol"])
+def test_offsets_are_wide_where_tensors_may_be_large(large: str) -> None:
+    kernel = softmax(1 << 24 if large == "input" else symbol("m"), 256)
+    assert "tl.program_id(0).to(tl.int64)" in generate(kernel, cut(m=4)).text
+    assert "int64" not in generate(softmax(1 << 20, 256), cut(m=4)).text
+
+
+def test_tensor_float_32_only_on_request() -> None:
+    kernel, schedules = lora(16, 32, 32, 16), cut(m=16, n=16, k=16)
+    assert (
+        "tf32" not in generate(kernel, schedules).text and 'input_precision="tf32"' in generate(kernel, schedules, tf32=True).text
+    )
+    halves = generate(kernel, schedules, dtypes=dict.fromkeys(kernel.tensors, F16))
+    assert "input_precision" not in halves.text and halves.launches[0].signature[0] == ("x", "*fp16")
+
+
+def test_what_has_no_text_is_refused() -> None:
+    full = tensor(F32, 3, 8)
+    for text, message in (("Pow(x, y)", "pow in a kernel"), ("Cast[to=float](Cast[to=int8](x))", "a cast to int8")):
+        with pytest.raises(NotGenerated, match=message):
+            generate(rows("pow", {"x": full, "y": full}, {"z": (full, term(text))}), cut(m=2))
+    double = tensor(DataType.DOUBLE, 3, 8)
+    with pytest.raises(NotGenerated, match="x of element type double"):
+        generate(rows("double", {"x": double}, {"y": (double, term("Neg(x)"))}), cut(m=2))
+    with pytest.raises(InvalidBlock, match="the whole axis n has the symbolic size n"):
+        generate(rows("wide", {"x": tensor(F32, 3, symbol("n"))}, {"y": (tensor(F32, 3, symbol("n")), term("Neg(x)"))}), cut(m=2))
+    with pytest.raises(NotGenerated, match="the symbol s, which is no dimension of an input"):
+        shape = symbol("s") * 2
+        generate(rows("half", {"x": tensor(F32, shape, 8)}, {"y": (tensor(F32, shape, 8), term("Neg(x)"))}), cut(m=2))
+
+
+def test_regions_that_do_not_fit_a_family_are_refused() -> None:
+    full = tensor(F32, 3, 8)
+    for inputs, text, message in (
+        ({"x": full}, "MatMul(x, x)", "MatMul among elementwise operators"),
+        ({"x": full}, "ReduceSum[axes=(-2,),keepdims=true](x)", "ReduceSum other than along a whole row"),
+        ({"x": full, "y": tensor(F32, 4, 8)}, "Add(x, y)", "y float.4,8. does not lie under m of 3"),
+        ({"x": full, "y": tensor(F32, 2, 3, 8)}, "Add(x, y)", "has more dimensions"),
+        ({"x": full}, "Softmax[axis=-2](x)", "Softmax over more than the last axis"),
+    ):
+        with pytest.raises(NotFusable, match=message):
+            rows("unfit", inputs, {"z": (full, term(text))})
+
+
+INFINITE = lower("infinite", {"x": tensor(F16, 128, 512)}, [("y", term(TOTALS["infinite"]))])
+GOLDENS = {
+    "rms_norm_matmul": (rms_norm_matmul(16, 4096, 6144, F16), (Schedule((("m", 16), ("n", 64), ("k", 128)), 4, 4, 3, 8),)),
+    "attention": (
+        heads_attention(symbol("b"), symbol("s"), symbol("s"), 12, 64, F16),
+        (Schedule((("s", 64), ("t", 64)), 1, 4, 3),),
+    ),
+    "causal": (causal_attention(12, 1, 1024, 64, F16), (Schedule((("t", 128),), 8),)),
+    "skip_layer_norm": (skip_layer_norm(symbol("b"), symbol("s"), 768, F16), (Schedule(()),)),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_golden_source(name: str) -> None:
+    """Written anew with ``UPDATE_GOLDEN=1``; a difference is to be read."""
+    path = GOLDEN / f"{name}.py.txt"
+    text = generate(*GOLDENS[name]).text
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+COMPILED = {
+    **{f"total {split}": (INFINITE, cut(split=split, k=1024)) for split in (1, 8)},
+    **{name: GOLDENS[name] for name in ("rms_norm_matmul", "skip_layer_norm")},
+    "bfloat16": (gated_mlp(8, 512, 512, DataType.BFLOAT16), cut(m=16, n=64, k=64)),
+    "attention": (heads_attention(symbol("b"), symbol("s"), symbol("s"), 12, 64, F16), cut(s=32, t=32)),
+}
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("name", COMPILED)
+def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    source = generate(*COMPILED[name])
+    path = tmp_path / "generated.py"
+    path.write_text(source.text)
+    spec = importlib.util.spec_from_file_location("generated", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for launch in source.launches:
+        pointers = [i for i, (_, kind) in enumerate(launch.signature) if kind.startswith("*")]
+        assert len(launch.arguments) == len(launch.signature)
+        types = {**dict(launch.signature), OVERLAPPED: "constexpr"}
+        aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
+        compiled = triton.compile(
+            ASTSource(getattr(module, launch.function), types, {OVERLAPPED: architecture == 90}, aligned),
+            target=GPUTarget("cuda", architecture, 32),
+            options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
+        )
+        assert compiled.asm["cubin"][:4] == b"\x7fELF"
+        assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
+        code = compiled.asm["ptx"]
+        if architecture == 90:  # nothing is read or written before the launch before has ended
+            touches = [code.index(word) for word in ("ld.global", "cp.async", "st.global") if word in code]
+            assert code.index("griddepcontrol.wait") < min(*touches, code.index("griddepcontrol.launch_dependents"))
+        else:
+            assert "griddepcontrol" not in code
+        if name in ("bfloat16", "attention"):
+            assert "mma" in compiled.asm["ptx"]

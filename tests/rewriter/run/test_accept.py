@@ -1,0 +1,66 @@
+"""Acceptance: which originals can be compared with at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from mugraph.onnx import load
+from rewriter.run import accept
+from rewriter.run.accept import Acceptance, NondeterministicModel
+
+FEED = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
+
+
+class _Session:
+    """Gives relu(x), a little off in its second run."""
+
+    def __init__(self, noise: float) -> None:
+        self.noise: Iterator[float] = iter((0.0, noise))
+
+    def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.maximum(feed["x"], 0) + np.float32(next(self.noise))]
+
+
+def _compare(noise: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Acceptance:
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "m", info[:1], info[1:])
+    path = folder / "m.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Session(noise))
+    return Acceptance(load(path), path, [FEED], "cpu")
+
+
+def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _compare(1e-7, tmp_path, monkeypatch).own_error().relative_l2 == 0
+
+
+def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NondeterministicModel, match="from run to run"):
+        _compare(1e-3, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("briefly, saving, parts", [(True, 0.5, 2), (True, 0.001, 4), (False, 0.5, 2)])
+def test_a_brief_measurement_goes_on_where_there_is_doubt(
+    briefly: bool, saving: float, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part has sessions of its own: two orders for a fifth of the time, and two for the rest of it."""
+    asked: list[float] = []
+
+    def alternate(*arguments: Any, **_: Any) -> None:
+        *_, seconds, times = arguments
+        asked.append(seconds)
+        generator = np.random.default_rng(len(asked))
+        times[0].extend(generator.normal(1.0, 0.01, 20))
+        times[1].extend(generator.normal(1.0 - saving, 0.01, 20))
+
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: None)
+    monkeypatch.setattr(accept, "_alternate", alternate)
+    timing = accept.confirm(Path("a"), Path("b"), [FEED], "cpu", 10.0, briefly=briefly)
+    assert len(asked) == parts and timing.ratio == pytest.approx(1 - saving, abs=0.01)
+    assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)

@@ -1,0 +1,264 @@
+"""The run-time library on the CPU, with a CUDA driver that records what it is asked and computes two kernels itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mugraph.terms.shape import DataType
+from rewriter.runtime import RuntimeLibraryError, library_path, register
+from rewriter.runtime.plan import (
+    DOMAIN,
+    FORMAT_VERSION,
+    OP_TYPE,
+    Argument,
+    Expression,
+    Image,
+    Launch,
+    Output,
+    Plan,
+    pack_images,
+)
+
+STUB = Path(__file__).parents[2] / "support" / "stub_driver.c"
+N = Expression.dimension(0, 0)
+COUNT = N * Expression.dimension(0, 1)
+NULLS = (Argument.nothing(), Argument.nothing())
+IMAGES = (
+    Image(80, False, b"cubin for 80", (1_000, 0)),
+    Image(90, False, b"cubin for 90", (60_000, 0), waits=True),
+    Image(80, True, b"ptx for 80", (70_000, 0)),
+)
+
+ADD = Launch(
+    "add",
+    128,
+    (COUNT.ceil_div(128), 1, 1),
+    (Argument.output(0), Argument.input(0), Argument.input(1), Argument.int32(COUNT), *NULLS),
+)
+SUM = Plan(2, (Output(DataType.FLOAT, (N, Expression.dimension(0, 1))),), (ADD,))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or pytest.skip("no C compiler")
+    path = tmp_path_factory.mktemp("driver") / "libstub.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, STUB], check=True)
+    return path
+
+
+def model(plan: Plan, images: tuple[Image, ...] = IMAGES, version: int = FORMAT_VERSION, code: list[int] | None = None) -> bytes:
+    """y = Kernel(a, b) + a body that computes a + b, over [N, 4] with N dynamic."""
+    node = helper.make_node(
+        OP_TYPE,
+        ["a", "b"],
+        ["y"],
+        domain=DOMAIN,
+        overload="one",
+        version=version,
+        kernels="\n".join(plan.kernels),
+        plan=plan.packed() if code is None else code,
+        images=numpy_helper.from_array(pack_images(images)),
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    body = helper.make_function(
+        DOMAIN,
+        OP_TYPE,
+        ["x0", "x1"],
+        ["y0"],
+        [helper.make_node("Add", ["x0", "x1"], ["y0"])],
+        opsets[:1],
+        attributes=["version", "kernels", "plan", "images"],
+        overload="one",
+    )
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 4]) for n in "ab"]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, None])])
+    return bytes(helper.make_model(graph, opset_imports=opsets, functions=[body], ir_version=10).SerializeToString())
+
+
+_RUN = """
+import json, sys
+import numpy as np, onnxruntime as ort
+from rewriter.runtime import register
+ort.set_default_logger_severity(4)
+options = ort.SessionOptions()
+try:
+    register(options)
+    session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+    outputs, pages = [], []
+    for rows in map(int, sys.argv[2:]):
+        a = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
+        outputs.append(session.run(None, {"a": a, "b": 10 * a})[0].tolist())
+        pages.append(int(open("/proc/self/statm").read().split()[0]))
+    print(json.dumps({"outputs": outputs, "shape": session.get_outputs()[0].shape, "pages": pages}))
+except Exception as problem:
+    print(json.dumps({"error": str(problem)}))
+"""
+
+
+class Runner:
+    """Runs a model in a process of its own: the library asks for its driver once."""
+
+    def __init__(self, driver: Path, folder: Path) -> None:
+        self.driver, self.folder, self.log = driver, folder, folder / "log"
+
+    def __call__(self, content: bytes, *rows: int, **environment: str) -> dict[str, Any]:
+        path = self.folder / "model.onnx"
+        path.write_bytes(content)
+        self.log.unlink(missing_ok=True)
+        variables: Mapping[str, str] = {
+            "ONNX_SUPEROPT_DRIVER": str(self.driver),
+            "ONNX_SUPEROPT_PROVIDER": "CPUExecutionProvider",
+            "STUB_LOG": str(self.log),
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            **environment,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN, str(path), *map(str, rows)], env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def run(driver: Path, tmp_path: Path) -> Runner:
+    return Runner(driver, tmp_path)
+
+
+def test_a_kernel_runs_and_is_loaded_once(run: Runner) -> None:
+    result = run(model(SUM), 2, 3, 100)
+    assert result["shape"] == ["N", 4] or result["shape"][1] == 4
+    for rows, output in zip((2, 3, 100), result["outputs"], strict=True):
+        np.testing.assert_array_equal(output, 11 * np.arange(rows * 4, dtype=np.float32).reshape(rows, 4))
+    assert [c for c in run.calls if c.startswith("cuLaunchKernelEx")] == [
+        "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped",
+        "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped",
+        "cuLaunchKernelEx add 4x1x1 128x1x1 60000 overlapped",
+    ]
+    assert [c for c in run.calls if c.startswith("cuModule")] == ["cuModuleLoadData cubin for 90", "cuModuleGetFunction add"]
+
+
+def test_without_the_library_the_body_runs() -> None:
+    session = ort.InferenceSession(model(SUM), providers=["CPUExecutionProvider"])
+    a = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": a})[0], 2 * a)
+    onnx.checker.check_model(onnx.load_from_string(model(SUM)))
+
+
+def test_launches_in_a_row_share_scratch_memory(run: Runner) -> None:
+    scale = Launch(
+        "scale",
+        32,
+        (1, 1, 1),
+        (Argument.scratch(0), Argument.input(0), Argument.float32(2.5), Argument.int32(COUNT), *NULLS),
+    )
+    add = Launch(
+        "add",
+        32,
+        (1, 1, 1),
+        (Argument.output(0), Argument.scratch(0), Argument.input(1), Argument.int32(COUNT), *NULLS),
+    )
+    content = model(Plan(2, SUM.outputs, (scale, add), (COUNT * 4,)))
+    for architecture, shared, overlapped in (("80", 1_000, ""), ("90", 60_000, " overlapped"), ("100", 70_000, "")):
+        result = run(content, 3, STUB_ARCH=architecture)
+        np.testing.assert_array_equal(result["outputs"][0], 12.5 * np.arange(12, dtype=np.float32).reshape(3, 4))
+        assert (f"cuFuncSetAttribute scale 8 {shared}" in run.calls) == (shared > 48 << 10)
+        assert [c for c in run.calls if c.startswith("cuLaunchKernelEx")] == [
+            f"cuLaunchKernelEx scale 1x1x1 32x1x1 {shared}{overlapped}",
+            f"cuLaunchKernelEx add 1x1x1 32x1x1 0{overlapped}",
+        ]
+
+
+def test_launches_overlap_only_where_the_driver_captures_that(run: Runner) -> None:
+    assert "error" not in run(model(SUM), 2, STUB_VERSION="12020")
+    assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000" in run.calls
+    assert "error" not in run(model(SUM), 2, STUB_VERSION="12030")
+    assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped" in run.calls
+
+
+def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: Runner) -> None:
+    silent = model(SUM, (Image(90, False, b"cubin for 90", ()),))
+    assert "how much shared memory kernel add wants" in run(silent, 2)["error"]
+    assert "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 9),)), 2)["error"]
+
+
+def test_scratch_memory_is_given_back_after_each_run(run: Runner) -> None:
+    megabyte = 1 << 20
+    plan = Plan(2, SUM.outputs, SUM.launches, (64 * megabyte,))
+    pages = run(model(plan), *[2] * 20)["pages"]
+    assert (pages[-1] - pages[1]) * os.sysconf("SC_PAGE_SIZE") < 200 * megabyte
+
+
+@pytest.mark.parametrize(
+    ("architecture", "image"), [("80", "cubin for 80"), ("86", "cubin for 80"), ("90", "cubin for 90"), ("100", "ptx for 80")]
+)
+def test_the_image_is_the_device_s(run: Runner, architecture: str, image: str) -> None:
+    assert "error" not in run(model(SUM), 2, STUB_ARCH=architecture)
+    assert f"cuModuleLoadData {image}" in run.calls
+
+
+def test_an_empty_input_launches_nothing(run: Runner) -> None:
+    assert run(model(SUM), 0)["outputs"] == [[]]
+    assert not [c for c in run.calls if c.startswith("cuLaunchKernelEx")]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("cuInit", "the CUDA driver does not start (error 700)"),
+        ("cuModuleLoadData", "loading the image of kernel add failed: CUDA_ERROR_STUB (700)"),
+        ("cuModuleGetFunction", "looking up of kernel add failed"),
+        ("cuLaunchKernelEx", "the launch of kernel add with grid 1 x 1 x 1 and 128 threads failed: CUDA_ERROR_STUB (700)"),
+    ],
+)
+def test_failures_of_the_driver_are_named(run: Runner, function: str, words: str) -> None:
+    assert words in run(model(SUM), 2, STUB_FAIL=function)["error"]
+
+
+def test_what_does_not_fit_is_named(run: Runner) -> None:
+    assert "no CUDA driver" in run(model(SUM), 2, ONNX_SUPEROPT_DRIVER="/nowhere/libcuda.so")["error"]
+    assert "no kernel for this GPU (sm_75)" in run(model(SUM), 2, STUB_ARCH="75")["error"]
+    newer = run(model(SUM, version=FORMAT_VERSION + 1), 2)["error"]
+    assert f"the model is of format {FORMAT_VERSION + 1}" in newer and "install a newer" in newer
+    code = SUM.packed()
+    for broken in (code[:-1], [*code, 0], [99, *code[1:]], [0]):
+        assert "malformed" in run(model(SUM, code=broken), 2)["error"]
+    wide = Plan(2, (Output(DataType.FLOAT, (Expression.dimension(0, 5),)),), (ADD,))
+    assert "do not fit" in run(model(wide), 2)["error"]
+    divided = Plan(2, (Output(DataType.FLOAT, (N.ceil_div(N - N),)),), (ADD,))
+    assert "error" in run(model(divided), 2)
+
+
+def test_expressions() -> None:
+    assert ((N + 2) * 3 - 1).code == (1, 0, 0, 0, 2, 2, 0, 3, 4, 0, 1, 3)
+    assert N.minimum(4).maximum(1).packed()[0] == len(N.minimum(4).maximum(1).code)
+
+
+def test_a_missing_library_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library_path().exists()
+    monkeypatch.setattr("importlib.machinery.EXTENSION_SUFFIXES", [".nothing"])
+    with pytest.raises(RuntimeLibraryError, match="no C compiler was found"):
+        register(ort.SessionOptions())
+
+
+def test_images_are_packed_in_eights() -> None:
+    packed = pack_images(IMAGES)
+    assert packed.dtype == np.uint8 and len(packed) % 8 == 0
+    assert bytes(packed[:4]) == b"\x50\0\0\0" and bytes(packed[24:37]) == b"cubin for 80\0"

@@ -1,0 +1,248 @@
+"""Repeated layers: found, verified, shortened, and what was found on the short model done on the whole one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.graph import Graph
+from mugraph.onnx import load
+from mugraph.terms.text import parse_type
+from rewriter.search.backtracking import replay
+from rewriter.search.layers import find_regions, lift, opaque_kind, shorten
+from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, Builder, ops, rule, search
+
+
+def adapters(layers: int, widths: dict[int, int] | None = None) -> Graph:
+    """Layers of X·W + (X·A)·B under Relu, each with weights of its own; ``widths`` gives some another inner size."""
+    b = Builder()
+    value = b.input("[4,64]")
+    for layer in range(layers):
+        rank = (widths or {}).get(layer, 2)
+        base = b.op("MatMul", value, b.weight(64, 64))
+        adapter = b.op("MatMul", b.op("MatMul", value, b.weight(64, rank)), b.weight(rank, 64))
+        value = b.op("Relu", b.op("Add", base, adapter))
+    return b.graph(b.op("Tanh", value))
+
+
+def shape_of(graph: Graph) -> list[tuple[int, int, int]]:
+    """Layers, nodes a layer and crossing values of each region."""
+    return [(len(r.segments), len(r.segments[0]), r.crossing) for r in find_regions(graph)]
+
+
+def test_layers_are_found_whatever_their_weights() -> None:
+    graph = adapters(8)
+    assert shape_of(graph) == [(8, 5, 1)]
+    (region,) = find_regions(graph)
+    assert {node.op for node in region.segments[0]} == {"MatMul", "Add", "Relu"}
+    assert not {node for s in region.segments for node in s} & {n for n in graph.nodes() if n.op == "Tanh"}
+
+
+def test_three_layers_are_all_needed() -> None:
+    assert shape_of(adapters(3)) == [] and shorten(adapters(3), 2) is None
+    short = shorten(adapters(4), 2)
+    assert short is not None and short.kept == (3,) and short.skipped == 1
+
+
+def test_a_layer_of_another_size_ends_a_run() -> None:
+    assert shape_of(adapters(9, {4: 3})) == [(4, 5, 1), (4, 5, 1)]
+    assert shape_of(adapters(6, {2: 3, 4: 3})) == []
+
+
+@pytest.mark.parametrize(("changed", "expected"), [(False, [(6, 2, 1)]), (True, [])])
+def test_numbers_within_a_layer_must_be_equal(changed: bool, expected: list[tuple[int, int, int]]) -> None:
+    """A pattern may ask for a number; weights it cannot ask for."""
+    b = Builder()
+    value = b.input("[4,4]")
+    for layer in range(6):
+        number = b.constant(np.asarray(2.0 + (changed and layer), np.float32))
+        value = b.op(
+            "Relu", b.op("Mul", value, number if changed else b.tables.literal(np.asarray(2.0, np.float32), parse_type("[]")))
+        )
+    assert shape_of(b.graph(value)) == expected
+
+
+def test_a_run_is_cut_where_a_layer_reads_only_the_one_before() -> None:
+    """Each sum reads the last two results: cut behind the sums, that is one of this layer and one of the layer before."""
+    b = Builder()
+    older, value = b.input("[4,4]"), b.input("[4,4]")
+    for _ in range(8):
+        older, value = value, b.op("Relu", b.op("Add", value, older))
+    assert shape_of(b.graph(value)) == [(7, 2, 2)]
+
+
+def test_one_layer_wired_otherwise_is_noticed() -> None:
+    """A single layer reads its weight times the model's input instead of the layer before."""
+    b = Builder()
+    first = value = b.input("[4,4]")
+    for layer in range(10):
+        product = b.op("MatMul", first if layer == 5 else value, b.weight(4, 4))
+        value = b.op("Tanh", b.op("Add", value, product))
+    graph = b.graph(value)
+    assert shape_of(graph) == [(5, 3, 1)]
+    (region,) = find_regions(graph)
+    assert all(first not in node.inputs for segment in region.segments[1:] for node in segment)
+
+
+def test_a_first_layer_in_another_order_is_one_of_them() -> None:
+    """What all layers read is computed where the first needs it, in the midst of its nodes."""
+    b = Builder()
+    value, mask = b.input("[4,4]"), b.input("[4,4]")
+    shared = b.op("Exp", b.op("Neg", mask))
+    for _ in range(6):
+        value = b.op("Relu", b.op("Add", b.op("MatMul", value, b.weight(4, 4)), shared))
+    graph = b.graph(value)
+    (region,) = find_regions(graph)
+    assert len(region.segments) == 6
+    assert not {"Exp", "Neg"} & {node.op for segment in region.segments for node in segment}
+
+
+def test_a_weight_in_two_places_hinders() -> None:
+    """Places are told apart by what the weights are called; a tied weight has two names."""
+    b = Builder()
+    value, tied = b.input("[4,4]"), b.weight(4, 4)
+    for layer in range(6):
+        left, right = (tied, b.weight(4, 4)) if layer % 2 else (b.weight(4, 4), tied)
+        value = b.op("Tanh", b.op("Sub", b.op("MatMul", value, left), b.op("Add", value, right)))
+    graph = b.graph(value)
+    assert shape_of(graph) != [] and shorten(graph, 2) is None
+
+
+@pytest.mark.parametrize("layers", [4, 12])
+def test_what_is_found_on_the_short_model_is_done_on_the_whole_one(layers: int) -> None:
+    graph = adapters(layers)
+    engine = search([ASSOCIATIVE, FACTOR], alpha=2.0)
+    whole = engine.run(graph).better[0]
+    short = shorten(graph, engine.depth)
+    assert short is not None
+    found = engine.run(short.graph)
+    lifted = lift(engine, short, found.better[0])
+    assert lifted.missing == 0
+    assert lifted.candidate.graph.digest == whole.graph.digest, "the same model as without the detour"
+    assert {len(move.sites) for move in lifted.candidate.moves} == {layers}
+    assert lifted.candidate.cost == pytest.approx(engine.price(lifted.candidate.graph)) == pytest.approx(whole.cost)
+    assert replay(engine, graph, lifted.candidate.moves).graph.digest == whole.graph.digest
+
+
+def test_the_work_does_not_grow_with_the_layers() -> None:
+    work = []
+    for layers in (6, 60):
+        engine = search([ASSOCIATIVE, FACTOR], alpha=2.0)
+        short = shorten(adapters(layers), engine.depth)
+        assert short is not None
+        found = engine.run(short.graph)
+        work.append((len(short.graph.references), found.expanded, found.generated))
+    assert work[0] == work[1]
+
+
+def test_sites_between_layers_are_found_between_all_of_them() -> None:
+    """Each layer ends with the transposition that the next one undoes."""
+    b = Builder()
+    value = b.input("[4,4]")
+    for _ in range(7):
+        turned = b.op("Transpose", b.op("MatMul", value, b.weight(4, 4)), perm=(1, 0))
+        value = b.op("Transpose", b.op("Transpose", b.op("Tanh", turned), perm=(1, 0)), perm=(1, 0))
+    graph = b.graph(value)
+    engine = search([rule("Transpose[perm=(1,0)](Transpose[perm=(1,0)](X))", "X", "X:[m,n]")])
+    short = shorten(graph, engine.depth)
+    assert short is not None and short.kept == (3,)
+    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Transpose") == 7
+
+
+def test_a_site_at_the_entry_of_the_first_layer_is_none_that_is_missing() -> None:
+    """There the rule matches what looks otherwise: the whole model has a site more than the move on the short one."""
+    b = Builder()
+    total = b.op("Add", b.input("[4,4]"), b.weight(4, 4))
+    for _ in range(7):
+        value = b.op("Neg", total)
+        total = b.op("Add", b.op("Tanh", b.op("MatMul", value, b.weight(4, 4))), value)
+    graph = b.graph(total)
+    engine = search([rule("Neg(Add(X, Y))", "Sub(X, Y)", "X:[m,n] Y:[m,n]")])
+    short = shorten(graph, engine.depth)
+    assert short is not None and short.kept == (3,)
+    start = engine.start(short.graph)
+    alike = max((sites for look, sites in engine.group(start).items() if isinstance(look, tuple)), key=len)
+    assert len({match.values for match in alike}) == 2
+    move = engine.take(start, alike, 0.0)
+    assert move is not None
+    lifted = lift(engine, short, move)
+    assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Sub") == 7
+
+
+def test_layers_whose_values_leave_the_model_keep_them() -> None:
+    b = Builder()
+    value = b.input("[4,4]")
+    states = []
+    for _ in range(6):
+        value = b.op("Relu", b.op("Neg", b.op("Neg", b.op("MatMul", value, b.weight(4, 4)))))
+        states.append(value)
+    graph = b.graph(*states)
+    engine = search([rule("Neg(Neg(X))", "X", "X:[m,n]")])
+    short = shorten(graph, engine.depth)
+    assert short is not None and short.graph.outputs == graph.outputs
+    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    assert ops(lifted.candidate.graph).count("Neg") == 0 and lifted.candidate.graph.outputs == graph.outputs
+
+
+def test_a_layer_whose_weights_refuse_is_left_alone_and_counted() -> None:
+    """The guard looks at the weights themselves; the layer in which it fails is not among those that were searched."""
+    b = Builder()
+    value = b.input("[4,4]")
+    for layer in range(8):
+        scale = b.constant(np.full((4, 4), 0.0 if layer == 4 else 2.0, np.float32))
+        value = b.op("Tanh", b.op("Div", b.op("Mul", value, scale), scale))
+    needless = rule("Div(Mul(X, C), C)", "X", "X:[m,n] C:[m,n]", "nonzero(C)")
+    engine = search([needless])
+    graph = b.graph(value)
+    short = shorten(graph, engine.depth)
+    assert short is not None
+    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    assert lifted.missing == 1
+    assert ops(lifted.candidate.graph).count("Div") == 1
+
+
+def test_layers_of_one_node_are_kept_as_far_as_a_pattern_reaches() -> None:
+    b = Builder()
+    value = b.input("[4,4]")
+    for _ in range(20):
+        value = b.op("Tanh", value)
+    graph = b.graph(value)
+    short = shorten(graph, 6)
+    assert short is not None and short.kept == (6,)
+
+
+def test_opaque_nodes_are_told_apart_by_what_they_do() -> None:
+    b = Builder()
+    value = b.input("[4,4]")
+    for origin in range(6):
+        made = b.tables.new_value(b.tables.types[value])
+        b.tables.add_node("Opaque", (), [value], [made], origin, intern=False)
+        value = b.op("Relu", made)
+    graph = b.graph(value)
+    assert shape_of(graph) == [], "nothing is known of them"
+    assert len(find_regions(graph, lambda node: "the same")[0].segments) == 6
+    assert find_regions(graph, lambda node: node.origin) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "like"),
+    [
+        ("{o} = com.example.Blur <radius = 3> ({i})", True),
+        ("{o} = com.example.Blur <radius = {n}> ({i})", False),
+        (
+            "{o} = If (c) <then_branch = g () => (float[4] a) {{ a = Neg({i}) }}, "
+            "else_branch = h () => (float[4] b) {{ b = Abs({i}) }}>",
+            False,
+        ),
+    ],
+)
+def test_opaque_nodes_of_a_file_are_told_apart_by_their_attributes(node: str, like: bool) -> None:
+    lines, value = [], "x"
+    for layer in range(6):
+        lines += [node.format(o=f"o{layer}", i=value, n=layer), f"v{layer} = Relu(o{layer})"]
+        value = f"v{layer}"
+    text = '<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]> g (float[4] x, bool c) => (float[4] y) {'
+    model = load(parse_model(f"{text} {' '.join(lines)} y = Tanh({value}) }}"))
+    assert bool(find_regions(model.graph, opaque_kind(model))) is like

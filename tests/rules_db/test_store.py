@@ -1,0 +1,477 @@
+"""Rules as text and in databases: round trips, and one clear line for everything that can be wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mugraph.terms.term import substitute, var
+from rulegen.share.audit import audit
+from rules_db import store as storage
+from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rules, read_rules
+from rules_db.store import (
+    RuleStore,
+    StoreError,
+    check_writable,
+    open_rules,
+    preferred,
+    read_entries,
+    shipped_rules,
+    write_text,
+)
+from rules_db.trust.certificate import Certificate, Instance
+from rules_db.trust.rule import FloatClass, Rule
+from tests.support.rules_help import LANDMARKS, landmark
+
+RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
+"""A scalar factor is a row factor: the two landmarks are one rule."""
+TEXT = format_rules(RULES)
+
+
+def test_text_round_trips_byte_for_byte() -> None:
+    assert format_rules(parse_rules(TEXT)) == TEXT
+    assert [rule.id for rule in parse_rules(TEXT)] == [rule.id for rule in RULES]
+
+
+def test_a_block_is_readable() -> None:
+    rule = landmark("row_factor")
+    assert re.sub("@[0-9a-f]{8}", "", format_rule(rule)) == (  # a property's digest changes with it
+        f"rule {rule.id}\n"
+        "  let    r:float[m,1] X:float[m,k] W:float[k,n]\n"
+        "  source MatMul(Mul(r, X), W)\n"
+        "  target Mul(r, MatMul(X, W))\n"
+        "  when   constant_along(r, -1), matrix(W), matrix(X)\n"
+        "  class  reassociates\n"
+        "  proof  matmul.factor_left{x=X, r=r, y=W}; mul.commutative{x=r, y=MatMul(X, W)}; mul.commutative{x=r, y=X}\n"
+        "  from   group=test ops=3 seed=0\n"
+    )
+
+
+@given(st.sampled_from(list(LANDMARKS)), st.permutations("abcdefgh"))
+def test_identity_does_not_depend_on_names(name: str, letters: list[str]) -> None:
+    rule = landmark(name)
+    names = dict(zip(rule.types, letters, strict=False))
+    renamed = rule.rename(names, {"n": "q", "m": "u"})
+    assert renamed.id == rule.id
+    assert renamed.canonical().source == rule.canonical().source
+    (read,) = parse_rules(format_rule(renamed))
+    assert read.certificate == renamed.certificate
+
+
+def test_identity_depends_on_content() -> None:
+    rule = landmark("lora")
+    assert replace(rule, conditions=rule.conditions[1:]).id != rule.id
+    assert replace(rule, source=rule.target, target=rule.source).id != rule.id
+    swapped = {"A": var("B"), "B": var("A")}
+    assert replace(rule, source=tuple(substitute(s, swapped) for s in rule.source)).id != rule.id
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("MatMul(X, W)", "MatMul(W, X)"), r"r\.rules:1: the content of rule \w+ has the identity \w+"),
+        (("Add(MatMul", "Plus(MatMul"), r"r\.rules:3: unknown operator 'Plus'"),
+        (("  class  reassociates\n", ""), r"r\.rules:1: rule \w+ lacks class; is the file truncated\?"),
+        (("class  reassociates", "class  careless"), r"r\.rules:6: 'careless' is not a valid FloatClass"),
+        (("  when", "  unless"), r"r\.rules:5: unknown field 'unless'"),
+        (("matrix(A)", "square(A)"), r"r\.rules:5: expected one of matrix"),
+        (("A:float[k,r] ", ""), r"r\.rules:3: variable 'A' is not declared by 'let'"),
+        (("A:float[k,r] ", "A:float[k,r] A:float[k] "), r"r\.rules:2: variable 'A' is declared twice"),
+        (("rule ", "role "), r"r\.rules:1: expected 'rule ID'"),
+        (("group=test", "group"), r"r\.rules:8: expected key=value pairs"),
+    ],
+)
+def test_a_bad_block_is_named(change: tuple[str, str], message: str) -> None:
+    text = format_rule(landmark("lora"))
+    assert change[0] in text
+    with pytest.raises(RuleTextError, match=message):
+        parse_rules(text.replace(*change, 1), "r.rules")
+
+
+@given(st.integers(1, len(TEXT) - 2))
+def test_a_truncated_file_is_refused_or_shorter(length: int) -> None:
+    try:
+        rules = parse_rules(TEXT[:length], "cut.rules")
+    except RuleTextError as problem:
+        assert str(problem).startswith("cut.rules:")
+    else:
+        assert len(rules) <= len(RULES)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    binary = tmp_path / "x.rules"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.rules", binary):
+        with pytest.raises(RuleTextError, match=r"\.rules: cannot read the rules \("):
+            read_rules(path)
+        with pytest.raises(StoreError, match="cannot read the rules"):
+            open_rules(str(path))
+
+
+def test_a_store_keeps_rules(tmp_path: Path) -> None:
+    path = str(tmp_path / "rules.db")
+    with RuleStore.open(path) as store:
+        assert store.add(RULES[0]) and not store.add(RULES[0])
+        assert store.add_all(RULES) == len(RULES) - 1
+        assert len(store) == len(RULES)
+    read = open_rules(f"sqlite:///{path}")
+    assert sorted(map(format_rule, read)) == sorted(map(format_rule, RULES))
+    assert [rule.id for rule in open_rules(path)] == sorted(rule.id for rule in RULES)
+
+
+def test_two_stores_may_write_one_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "rules.db")
+    with RuleStore.open(path) as one, RuleStore.open(path) as other:
+        assert one.add_all(RULES[:6]) == 6
+        assert other.add_all(RULES[3:]) == len(RULES) - 6
+        assert len(one) == len(RULES)
+
+
+WRITER = """
+import sys
+from rules_db.exchange import read_rules
+from rules_db.store import RuleStore
+
+path, text, first = sys.argv[1:]
+rules = read_rules(text)
+with RuleStore.open(path) as store:
+    print(flush=True)  # ready
+    sys.stdin.readline()
+    for rule in rules[int(first) :: 2]:
+        store.add(rule)
+    store.add_all(rules)
+"""
+
+
+def test_two_processes_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+    """They open one file that is not there yet, and add rules one by one, other ones first."""
+    path, text = tmp_path / "rules.db", tmp_path / "all.rules"
+    text.write_text(TEXT)
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(text), first],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for first in "01"
+    ]
+    for writer in writers:
+        assert writer.stdout is not None and writer.stdout.readline() == "\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        assert writer.communicate(timeout=60)[1] == ""
+    assert sorted(map(format_rule, open_rules(str(path)))) == sorted(map(format_rule, RULES))
+
+
+def test_a_writer_waits_for_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "rules.db"
+    RuleStore.open(str(path)).close()
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    timer = threading.Timer(0.3, other.execute, ["COMMIT"])
+    timer.start()
+    with RuleStore.open(str(path)) as store:
+        assert store.add_all(RULES) == len(RULES)
+    assert not timer.is_alive()
+    other.close()
+
+
+def alternatives(name: str) -> list[Rule]:
+    """Rules with one identity: another origin, a longer proof, a more careful class."""
+    rule = landmark(name)
+    spare = Instance("mul.commutative", (("x", var("X")), ("y", var("s"))))
+    return [
+        rule,
+        replace(rule, provenance={"group": "other"}),
+        replace(rule, certificate=Certificate((*rule.certificate.instances, spare))),
+        replace(rule, float_class=FloatClass.APPROXIMATES),
+    ]
+
+
+@given(st.permutations(alternatives("scalar")))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_which_of_equal_rules_stays_does_not_depend_on_the_order(tmp_path: Path, rules: list[Rule]) -> None:
+    assert len({rule.id for rule in rules}) == 1
+    best = preferred(rules)
+    assert best.float_class is FloatClass.APPROXIMATES
+    assert preferred([rule for rule in rules if rule is not best]).provenance == {"group": "other"}  # the shorter text
+    path = tmp_path / "rules.db"
+    path.unlink(missing_ok=True)
+    with RuleStore.open(str(path)) as store:
+        assert [store.add(rule) for rule in rules] == [True, False, False, False]
+        assert store.rules() == [best]
+    path.unlink()
+    with RuleStore.open(str(path)) as store:
+        assert store.add_all(rules) == 1
+        assert store.rules() == [best]
+
+
+def test_a_proved_rule_replaces_a_damaged_row(tmp_path: Path) -> None:
+    path, rule = tmp_path / "rules.db", landmark("lora")
+    unproved = replace(rule, certificate=Certificate(()), float_class=FloatClass.APPROXIMATES)
+    for text in ("nonsense", format_rule(unproved), format_rule(landmark("scalar"))):
+        with RuleStore.open(str(path)) as store:
+            store.add(rule)
+            tampered(path, text, rule)
+            assert not store.add(rule)
+            assert store.rules() == [rule]
+
+
+def test_only_what_is_proved_enters(tmp_path: Path) -> None:
+    bad = replace(RULES[0], certificate=Certificate(()))
+    with RuleStore.open(str(tmp_path / "rules.db")) as store:
+        with pytest.raises(StoreError, match=rf"rule {bad.id} is not proved: output 0"):
+            store.add(bad)
+        with pytest.raises(StoreError, match="is not proved"):
+            store.add_all([RULES[1], bad])
+        assert len(store) == 0
+
+
+def tampered(path: Path, text: str, rule: Rule) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rules SET text = ? WHERE id = ?", (text, rule.id))
+
+
+def test_a_database_is_not_trusted(tmp_path: Path) -> None:
+    path, rule = tmp_path / "rules.db", landmark("lora")
+    with RuleStore.open(str(path)) as store:
+        store.add(rule)
+    tampered(path, format_rule(replace(rule, certificate=Certificate(rule.certificate.instances[1:]))), rule)
+    with pytest.raises(StoreError, match=rf"rules\.db: rule {rule.id} is not proved"):
+        open_rules(str(path))
+    tampered(path, format_rule(rule).replace("MatMul(X, W)", "MatMul(W, X)"), rule)
+    with pytest.raises(StoreError, match="has the identity"):
+        open_rules(str(path))
+    tampered(path, format_rule(landmark("scalar")), rule)
+    with pytest.raises(StoreError, match=rf"row {rule.id}:1: holds rule {landmark('scalar').id}, not {rule.id}; delete that row"):
+        open_rules(str(path))
+    tampered(path, "", rule)
+    with pytest.raises(StoreError, match=rf"row {rule.id}:1: expected 'rule ID'"):
+        open_rules(str(path))
+    file = tmp_path / "false.rules"
+    file.write_text(format_rule(replace(rule, certificate=Certificate(()))))
+    with pytest.raises(StoreError, match=r"false\.rules: rule \w+ is not proved"):
+        open_rules(str(file))
+
+
+def error(url: str, *, create: bool = True) -> str:
+    with pytest.raises(StoreError) as caught, RuleStore.open(url, create=create) as store:
+        store.add_all(RULES)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_bad_databases_are_named_with_a_way_out(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.db")
+    assert error(missing, create=False).startswith(f"{missing}: there is no such rule database; grow one with")
+    assert not os.path.exists(missing)
+    assert "its folder does not exist" in error(str(tmp_path / "no" / "rules.db"))
+    corrupt = tmp_path / "corrupt.db"
+    corrupt.write_bytes(b"SQLite format 3\0" + bytes(range(200)) * 40)
+    assert f"{corrupt}: " in error(str(corrupt)) and "the file is damaged" in error(str(corrupt))
+    text = tmp_path / "text.db"
+    text.write_text("not a database at all, by any means" * 40)
+    assert "file is not a database; the file is damaged" in error(str(text))
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+    assert "this database is not one of rules" in error(str(other))
+    assert "not a database URL" in error("://")
+    assert "no driver for this database" in error("oddity://host/name")
+
+
+def test_a_truncated_database_is_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.db"
+    with RuleStore.open(str(whole)) as store:
+        store.add_all(RULES)
+    content = whole.read_bytes()
+    for length in range(1, len(content), 997):
+        cut = tmp_path / "cut.db"
+        cut.write_bytes(content[:length])
+        with pytest.raises(StoreError, match=r"cut\.db") as caught:
+            open_rules(str(cut))
+        assert "the file is damaged" in str(caught.value)
+
+
+def test_an_addition_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "rules.db")
+    put = RuleStore._put
+    with RuleStore.open(path) as store:
+        count = 0
+
+        def fails(self: RuleStore, connection: Any, rule: Rule) -> bool:
+            nonlocal count
+            count += 1
+            if count == 5:
+                raise KeyboardInterrupt
+            return put(self, connection, rule)
+
+        monkeypatch.setattr(RuleStore, "_put", fails)
+        with pytest.raises(KeyboardInterrupt):
+            store.add_all(RULES)
+        assert len(store) == 0
+        assert store.add_all(RULES) == len(RULES)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "x.rules"
+    write_text(file, "first")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(file, "a lone surrogate \ud800")
+    assert file.read_text() == "first" and os.listdir(tmp_path) == ["x.rules"]
+    write_text(file, "second")
+    assert file.read_text() == "second" and os.listdir(tmp_path) == ["x.rules"]
+    for bad in (tmp_path, tmp_path / "no" / "x.rules", file / "x.rules", Path("/proc/x.rules")):
+        with pytest.raises(StoreError, match="cannot be written"):
+            check_writable(bad)
+        with pytest.raises(StoreError, match="cannot be written"):
+            write_text(bad, "text")
+    check_writable(file)
+    assert os.listdir(tmp_path) == ["x.rules"] and file.read_text() == "second"
+
+
+def test_entries_are_read_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "x.rules"
+    blocks = [format_rule(rule) for rule in RULES[:3]]
+    file.write_text("# a comment\n\n" + blocks[0] + "\n" + blocks[1].replace("  let", "  lot") + "\n\n# here\n" + blocks[2])
+    first, second, third = read_entries(str(file))
+    assert (first.read(), third.read()) == (RULES[0], RULES[2])
+    assert second.name == RULES[1].id
+    with pytest.raises(RuleTextError, match=r"x\.rules:13: unknown field 'lot'"):
+        second.read()
+    assert [entry.name for entry in read_entries()] == [rule.id for rule in (entry.read() for entry in read_entries())]
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rules.db"
+    RuleStore.open(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE superopt_schema SET version = 99")
+    assert "written by a newer version (schema 99, this one reads 1); upgrade" in error(str(path))
+
+
+def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "rules.db"
+    with RuleStore.open(str(path)) as store:
+        store.add(RULES[0])
+    url = f"sqlite:///file:{path}?mode=ro&uri=true"
+    with RuleStore.open(url) as store:
+        assert len(store.rules()) == 1
+        with pytest.raises(StoreError, match="make the file and its folder writable"):
+            store.add_all(RULES)
+        with pytest.raises(StoreError, match="make the file and its folder writable"):
+            store.check_writable()
+    path.chmod(stat.S_IRUSR)
+    assert len(open_rules(str(path))) == 1
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+    storage._shipped.cache_clear()
+    yield tmp_path / "cache"
+    storage._shipped.cache_clear()
+
+
+def again() -> list[Rule]:
+    """As another process would read the shipped rules."""
+    storage._shipped.cache_clear()
+    return shipped_rules()
+
+
+def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = shipped_rules()
+    (file,) = cache.iterdir()
+    with RuleStore.open(str(file), create=False) as there:
+        assert {rule.id for rule in there.rules()} == {rule.id for rule in first}
+    monkeypatch.setattr(storage, "check", lambda rule, axioms: ["no"])
+    assert again() == first, "checked again"
+    file.unlink()
+    with pytest.raises(StoreError, match="is not proved: no"):
+        again()
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["row", "file"])
+def test_an_altered_database_of_shipped_rules_is_noticed(cache: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    first = shipped_rules()
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    if damage == "row":
+        with sqlite3.connect(file) as connection:
+            connection.execute("UPDATE rules SET text = replace(text, 'reassociates', 'exact')")
+        connection.close()
+    else:
+        file.write_bytes(whole[:300])
+    assert again() == first
+    assert str(file) in caplog.text and "written anew" in caplog.text
+    caplog.clear()
+    assert again() == first and not caplog.text
+
+
+def test_changed_shipped_text_gives_another_database(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped_rules()
+    fewer = storage._shipped_entries()[:3]
+    monkeypatch.setattr(storage, "_shipped_entries", lambda: fewer)
+    assert len(again()) == 3 and len(list(cache.iterdir())) == 2
+
+
+def test_shipped_rules_do_without_a_cache_folder(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.write_text("in the way", encoding="utf-8")
+    assert shipped_rules() == shipped_rules() != []
+    assert len(caplog.records) == 1 and "ONNX_SUPEROPT_CACHE" in caplog.text
+
+
+def test_first_uses_at_the_same_time_do_not_collide(cache: Path) -> None:
+    code = "from rules_db.store import shipped_rules; print(len(shipped_rules()))"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
+    ]
+    told = {process.communicate(timeout=60)[0].decode() for process in processes}
+    assert told == {f"{len(shipped_rules())}\n"}
+    assert [file.suffix for file in cache.iterdir()] == [".sqlite"]
+
+
+def test_shipped_rules_stand() -> None:
+    rules = shipped_rules()
+    assert len({rule.id for rule in rules}) == len(rules)
+    assert audit(rules).failures == ()
+    assert open_rules() == rules
+
+
+def test_reading_leaves_empty_files_alone(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    assert "this database is empty, it holds no rules; grow one with" in error(str(empty), create=False)
+    assert empty.stat().st_size == 0
+    missing = tmp_path / "none.db"
+    assert "there is no such rule database" in error(f"sqlite:///file:{missing}?uri=true", create=False)
+    assert not missing.exists()
+    with RuleStore.open(str(empty)) as store:
+        assert len(store) == 0
+    assert open_rules(str(empty)) == []
+
+
+def test_a_port_that_is_no_number() -> None:
+    assert "not a database URL" in error("postgresql://localhost:abc/x")

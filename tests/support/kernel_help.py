@@ -1,0 +1,39 @@
+"""Models in which one graph-defined kernel is a node."""
+
+from __future__ import annotations
+
+import onnx
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import intern_kernel
+from mugraph.graph import Graph
+from mugraph.onnx import Model, load, to_bytes
+from mugraph.terms.term import make_attrs
+
+
+def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[Model, Graph]:
+    """A model whose outputs are a kernel's of the model's inputs, and the candidate in which they are."""
+
+    def infos(tensors: tuple[object, ...]) -> list[onnx.ValueInfoProto]:
+        return [
+            onnx.helper.make_tensor_value_info(
+                t.name, int(t.type.dtype), [d if isinstance(d, int) else str(d) for d in t.type.shape]
+            )
+            for t in tensors  # type: ignore[attr-defined]
+        ]
+
+    node = onnx.helper.make_node("Anything", [t.name for t in kernel.inputs], [t.name for t in kernel.outputs], domain="nowhere")
+    graph = onnx.helper.make_graph([node], "g", infos(kernel.inputs), infos(kernel.outputs))
+    opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("nowhere", 1)]
+    model = load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version))
+    tables = model.tables
+    outputs = [model.values[t.name] for t in kernel.outputs]
+    fresh = [tables.new_value(tables.types[value]) for value in outputs]
+    inputs = [model.values[t.name] for t in kernel.inputs]
+    made = tables.add_node("Kernel", make_attrs({"digest": intern_kernel(kernel)}), inputs, fresh)
+    return model, model.graph.substitute({value: (made, i) for i, value in enumerate(outputs)})
+
+
+def kernel_model(kernel: Kernel, opset: int = 17) -> onnx.ModelProto:
+    """The candidate of :func:`with_kernel` as a message."""
+    return onnx.load_from_string(to_bytes(*with_kernel(kernel, opset)))

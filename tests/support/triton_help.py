@@ -1,0 +1,74 @@
+"""Generated kernels in Triton's interpreter, and plans evaluated as the run-time library does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mugraph.blocks.block import Kernel, Schedule, bound_sizes
+from mugraph.terms.shape import DataType, evaluate_dim
+from rewriter.kernels.triton import generate
+from rewriter.runtime.plan import Argument, Expression
+
+
+class Interpreter:
+    """A process with Triton's interpreter."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+        script = Path(__file__).with_name("triton_server.py")
+        self.process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+
+    def run(
+        self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray], **options: Any
+    ) -> list[np.ndarray]:
+        """The kernel's outputs for concrete inputs."""
+        source = generate(kernel, schedules, **options)
+        shapes = [inputs[t.name].shape for t in kernel.inputs]
+        sizes = bound_sizes(kernel, {t.name: inputs[t.name].shape for t in kernel.inputs})
+        memory: dict[str, np.ndarray] = {}
+        names: dict[Argument, str] = {}
+        for i, tensor in enumerate(kernel.inputs):
+            array = inputs[tensor.name]
+            memory[f"in{i}"] = np.ascontiguousarray(array).view(np.int8) if array.dtype == bool else np.ascontiguousarray(array)
+            names[Argument.input(i)] = f"in{i}"
+        for i, tensor in enumerate(kernel.outputs):
+            shape = [evaluate_dim(dim, sizes) for dim in tensor.type.shape]
+            dtype = np.dtype(np.int8) if tensor.type.dtype == DataType.BOOL else tensor.type.dtype.numpy()
+            memory[f"out{i}"] = np.full(shape, 77, dtype)
+            names[Argument.output(i)] = f"out{i}"
+        for i, size in enumerate(source.scratch):
+            memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // 4, np.nan, np.float32)
+            names[Argument.scratch(i)] = f"scratch{i}"
+        launches = []
+        for launch in source.launches:
+            grid = tuple(Expression.of(extent).value(shapes) for extent in launch.grid)
+            arguments: list[str | int] = []
+            for argument in launch.arguments:
+                arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes))
+            launches.append((launch.function, grid, arguments))
+        reply = self.execute(source.text, launches, memory)
+        return [reply[f"out{i}"] for i in range(len(kernel.outputs))]
+
+    def execute(
+        self, text: str, launches: Sequence[tuple[str, tuple[int, ...], Sequence[str | int]]], memory: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The memory after some launches of a source; an argument is a name in it or a number."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        pickle.dump((text, launches, memory), self.process.stdin)
+        self.process.stdin.flush()
+        reply: dict[str, np.ndarray] | str = pickle.load(self.process.stdout)
+        assert not isinstance(reply, str), f"{reply}\n{text}"
+        return reply

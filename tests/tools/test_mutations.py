@@ -1,0 +1,109 @@
+"""Wrong rules are not accepted: mutants of the shipped rules and of instances of operator properties."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+
+import pytest
+
+from mugraph.terms.term import make
+from rulegen.prove import Limits, Prover
+from rules_db.store import shipped_rules
+from rules_db.trust.certificate import Certificate, Instance
+from rules_db.trust.check import check
+from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
+from rules_db.trust.rule import Rule
+from tests.support.rules_help import landmark
+from tools import mutations
+from tools.mutations import Mutant, Outcome, attack, corpus, examine, mutants
+
+AXIOMS = load_axioms()
+CHOSEN = ("conv.concat_outputs", "conv.concat_groups", "conv.input_factor", "conv.pad_input", "pool.concat", "average_pool.conv")
+
+
+LIMITS = Limits(nodes=250, rounds=3, growth=2)
+"""The bench searches for false proofs with the limits of a growth; here a short search must do."""
+
+
+@cache
+def prover() -> Prover:
+    return Prover(AXIOMS, LIMITS)
+
+
+@cache
+def rules() -> list[Rule]:
+    chosen = {name: axiom for name, axiom in AXIOMS.items() if name.startswith(CHOSEN)}
+    found = corpus(shipped_rules(), chosen)
+    assert len(found) > len(shipped_rules())
+    return found
+
+
+def test_no_false_rule_is_accepted() -> None:
+    tally = attack(rules(), AXIOMS, 110, seed=4, prover=prover())
+    assert tally.accepted == (), tally.accepted[0]
+    assert tally.false == 110
+    kinds = {kind for (kind, outcome) in tally.counts if outcome == Outcome.REJECTED}
+    assert kinds >= {"operands", "operator", "factor", "subterm", "wrapped", "everywhere"}, "the sample is one-sided"
+
+
+def test_mutants_of_convolutions_bring_wrong_groups() -> None:
+    found = [m for m in islice(mutants(rules(), seed=1), 600) if m.kind == "groups"]
+    outcomes = Counter(examine(m, AXIOMS, prover()) for m in found[:25])
+    assert outcomes[Outcome.REJECTED] >= 1 and not outcomes[Outcome.ACCEPTED]
+
+
+def test_mutants_are_the_same_for_the_same_seed() -> None:
+    one, other, third = ([str(m) for m in islice(mutants(rules(), seed), 40)] for seed in (3, 3, 4))
+    assert one == other != third
+
+
+@pytest.mark.parametrize("name", ["lora", "two_products", "row_divisor", "four_terms", "split_of_relu", "softmax_shift"])
+def test_no_instance_can_be_missing(name: str) -> None:
+    rule = landmark(name)
+    instances = rule.certificate.instances
+    for index in range(len(instances)):
+        rest = Certificate((*instances[:index], *instances[index + 1 :]))
+        assert check(replace(rule, certificate=rest), AXIOMS), f"{name} without {instances[index]}"
+
+
+@pytest.mark.parametrize("name", ["lora", "row_divisor", "four_terms", "sum_of_products"])
+def test_no_instance_can_be_another(name: str) -> None:
+    """Terms of an instance exchanged, which proves something else."""
+    rule = landmark(name)
+    instances = rule.certificate.instances
+    for index, instance in enumerate(instances):
+        keys, values = zip(*instance.terms, strict=True)
+        if len(set(values)) < 2 or instance.axiom.endswith("commutative"):
+            continue
+        edited = Instance(instance.axiom, tuple(zip(keys, (*values[1:], values[0]), strict=True)), instance.attrs)
+        changed = Certificate((*instances[:index], edited, *instances[index + 1 :]))
+        assert check(replace(rule, certificate=changed), AXIOMS), str(edited)
+
+
+def test_a_true_mutant_is_told_apart() -> None:
+    rule = landmark("four_terms")
+    (swapped,) = (side for side in landmark("four_terms").source)
+    true = Mutant("operands", replace(rule, target=(swapped,), certificate=Certificate(())), rule)
+    assert examine(true, AXIOMS, prover()) == Outcome.TRUE
+    false = Mutant("operator", replace(rule, target=landmark("reciprocal").target, types=landmark("reciprocal").types), rule)
+    assert examine(false, AXIOMS, prover()) == Outcome.ILL_TYPED
+
+
+def test_an_unsound_property_lets_false_rules_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack can fail: with one wrong property the mutant it proves is found to be accepted."""
+    (wrong,) = parse_axioms("wrong: Sub(x, y) = Sub(y, x)", "wrong.axioms")
+    axioms: dict[str, Axiom] = {**AXIOMS, "wrong": wrong}
+    rule = landmark("reciprocal")
+    x, y = (term for term in rule.target[0].inputs)
+    instance = Instance("wrong", (("x", x), ("y", y)))
+    false = replace(
+        rule, source=(make("Sub", (x, y)),), target=(make("Sub", (y, x)),), conditions=(), certificate=Certificate((instance,))
+    )
+    assert examine(Mutant("operands", false, rule), axioms, Prover(axioms, LIMITS)) == Outcome.ACCEPTED
+    assert examine(Mutant("operands", false, rule), AXIOMS, prover()) == Outcome.REJECTED
+    monkeypatch.setattr(mutations, "mutants", lambda rules, seed: iter([Mutant("operands", false, rule)]))
+    tally = attack([rule], axioms, 1, prover=Prover(axioms, LIMITS))
+    assert len(tally.accepted) == 1 and tally.false == 1

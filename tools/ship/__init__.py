@@ -1,0 +1,1 @@
+"""Producers of the data that the package ships."""

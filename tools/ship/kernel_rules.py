@@ -1,0 +1,47 @@
+"""Writes rules_db/shipped/kernels.rules: the kernels that the rewriter builds of the programs of the Mirage paper.
+
+python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mugraph.blocks.operator import kernel_of
+from mugraph.onnx import load
+from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.lower import Form
+from rewriter.kernels.fuse.region import propose
+from rules_db.exchange import format_rules
+from rules_db.trust.rule import Rule
+from tools.bench.gpu import Program, programs
+
+HEADING = """# Multi-level rules: programs of the Mirage paper and the one kernel that each becomes.
+# Written by tools/ship/kernel_rules.py.
+
+"""
+
+
+def rules_of(program: Program) -> Iterator[Rule]:
+    """The rules that make one kernel of a program, in each form that there is."""
+    graph, builder = load(program.model()).graph, Builder()
+    for region in propose(graph):
+        if set(region.roots) == set(graph.outputs) and set(region.operands.values()) == set(graph.inputs):
+            seen = set()
+            for form in (Form(), Form(accumulated=True)):
+                rule = builder.general(region, form)
+                blocks = kernel_of(rule.target[0].attr("digest")).blocks
+                if blocks not in seen:
+                    seen.add(blocks)
+                    yield rule
+
+
+def main() -> None:
+    found = {rule.id: rule for program in programs() if program.batch == 8 for rule in rules_of(program)}
+    Path(sys.argv[1]).write_text(HEADING + format_rules(found.values()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
