@@ -17,8 +17,8 @@ from mugraph.blocks.operator import intern_kernel, kernel_of
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from mugraph.ops import get_operator
 from mugraph.terms.shape import TensorType
-from mugraph.terms.term import AttrValue, Term, open_names, walk
-from mugraph.terms.text import Parser, TextError, format_term, format_value
+from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, walk
+from mugraph.terms.text import Parser, TextError
 from rules_db.trust.certificate import BoundedTests, Certificate, Instance, Interpretation
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.rule import FloatClass, Rule, Side

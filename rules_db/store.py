@@ -1,54 +1,31 @@
 """Where rules live: a table of text blocks in any database SQLAlchemy speaks to, an SQLite file by default.
 
-Nothing in a database is trusted: a rule is checked when it enters and again when it is read. The rules that the package
-ships are text (``shipped/*.rules``), which is checked at first use; a database in the cache folder remembers that it was.
+Nothing in a database is trusted: a rule is checked when it enters and again when it is read.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
-import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from errno import EISDIR
-from functools import lru_cache
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
-from rules_db.exchange import RuleTextError, format_rule, parse_rule, read_rules, read_text, split_rules
+from rules_db.entries import Entry, preferred, proved
+from rules_db.exchange import RuleTextError, format_rule
+from rules_db.files import StoreError
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
-from rules_db.trust.rule import FloatClass, Rule
+from rules_db.trust.rule import Rule
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Entry",
-    "RuleStore",
-    "StoreError",
-    "by_size",
-    "cache_folder",
-    "check_writable",
-    "open_rules",
-    "preferred",
-    "read_entries",
-    "shipped_rules",
-    "write_text",
-]
+__all__ = ["SCHEMA_VERSION", "RuleStore"]
 
 SCHEMA_VERSION = 1
 """Raised with every change of the tables."""
 
-_LOG = logging.getLogger(__name__)
 _METADATA = sa.MetaData()
 _ABOUT = sa.Table(
     "superopt_schema", _METADATA, sa.Column("id", sa.Integer, primary_key=True), sa.Column("version", sa.Integer, nullable=False)
@@ -61,94 +38,6 @@ _RULES = sa.Table(
 )
 
 _Result = TypeVar("_Result")
-
-
-class StoreError(Exception):
-    """A rule database or file cannot be used; one line that names it and the way out."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A rule as it is written somewhere, unread: one that cannot be read is a failure of its own and hides no other.
-
-    Attributes:
-        place: the file, or the database and the row.
-        text: its block.
-        line: where the block begins in the file.
-        identity: that of the database's row, which the block must have.
-    """
-
-    place: str
-    text: str
-    line: int = 1
-    identity: str = ""
-
-    @property
-    def name(self) -> str:
-        """The identity that is claimed, or the place."""
-        found = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
-        return self.identity or (found.group(1) if found else f"at {self.place}:{self.line}")
-
-    def read(self) -> Rule:
-        """Raises :class:`RuleTextError`, naming place and line."""
-        rule = parse_rule(self.text, self.place, self.line)
-        if self.identity not in ("", rule.id):
-            raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
-        return rule
-
-
-def preferred(rules: Iterable[Rule]) -> Rule:
-    """The one to keep of rules with one identity, in whatever order they come.
-
-    Proofs from operator properties win, then the more careful float class, then the shorter proof, then the smaller text.
-    """
-
-    def key(rule: Rule) -> tuple[bool, int, int, int, str]:
-        text, proof = format_rule(rule), rule.certificate
-        return proof.kind != "axioms", -list(FloatClass).index(rule.float_class), len(proof.instances), len(text), text
-
-    return min(rules, key=key)
-
-
-def cache_folder() -> Path:
-    """``$ONNX_SUPEROPT_CACHE`` or the user's cache directory."""
-    base = os.environ.get("ONNX_SUPEROPT_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "onnx-superopt")
-    return Path(base).expanduser()
-
-
-def by_size(rules: Iterable[Rule]) -> list[Rule]:
-    """The order of exported files: the smallest programs first, then by identity."""
-    return sorted(rules, key=lambda rule: (sum(term.size for term in (*rule.source, *rule.target)), rule.id))
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Writes a file whole or not at all. Raises StoreError where that cannot be."""
-    path, name = Path(path), None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(handle)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-        name = None
-    except OSError as problem:
-        raise StoreError(f"{path}: cannot be written ({problem.strerror}); give another path") from None
-    finally:
-        if name is not None:
-            os.unlink(name)
-
-
-def check_writable(path: str | Path) -> None:
-    """Raises StoreError where :func:`write_text` would: to be asked before long work."""
-    path = Path(path)
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as problem:
-        raise StoreError(f"{path}: cannot be written ({problem.strerror}); give another path") from None
 
 
 def _as_url(url: str) -> sa.URL:
@@ -293,7 +182,7 @@ class RuleStore:
         groups: dict[str, list[Rule]] = {}
         for rule in rules:
             groups.setdefault(rule.id, []).append(rule)
-        known = self._guard(self._texts)
+        known = self.texts()
         changed = [rule for rule in map(preferred, groups.values()) if known.get(rule.id) != format_rule(rule)]
         for rule in changed:
             failures = check(rule, load_axioms())
@@ -332,14 +221,22 @@ class RuleStore:
             rows = connection.execute(sa.select(_RULES.c.id, _RULES.c.text).order_by(_RULES.c.id))
             return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
 
-    def _insert(self, rows: Mapping[str, str]) -> None:
-        """Rows as they are, for a new database whose rules were checked."""
-        with self._writing() as connection:
-            connection.execute(_RULES.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
+    def texts(self) -> dict[str, str]:
+        """The text of every row, by identity. Raises StoreError where the database is damaged."""
+        return self._guard(self._texts)
+
+    def fill(self, rows: Mapping[str, str]) -> None:
+        """Writes rows as they are into a new database whose rules were checked. Raises StoreError."""
+
+        def insert() -> None:
+            with self._writing() as connection:
+                connection.execute(_RULES.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
+
+        self._guard(insert)
 
     def entries(self) -> list[Entry]:
         """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""
-        rows = self._guard(self._texts).items()
+        rows = self.texts().items()
         return [Entry(f"{self._name}, row {identity}", text, identity=identity) for identity, text in rows]
 
     def rules(self) -> list[Rule]:
@@ -348,7 +245,7 @@ class RuleStore:
         Raises:
             StoreError: the database is damaged or holds a rule that its certificate does not prove.
         """
-        return _proved(self.unchecked(), self._name)
+        return proved(self.unchecked(), self._name)
 
     def unchecked(self) -> list[Rule]:
         """All rules, by identity, for whoever checks those that are used.
@@ -376,131 +273,3 @@ class RuleStore:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
-
-
-def _proved(rules: list[Rule], name: str) -> list[Rule]:
-    for rule in rules:
-        failures = check(rule, load_axioms())
-        if failures:
-            raise StoreError(f"{name}: rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit {name}' and remove it")
-    return rules
-
-
-def _files(folder: str, ending: str) -> list[Traversable]:
-    """Files of this package, by name."""
-    files = resources.files("rules_db").joinpath(folder).iterdir()
-    return sorted((file for file in files if file.name.endswith(ending)), key=lambda file: file.name)
-
-
-def _shipped_entries() -> list[Entry]:
-    """The shipped text, unread."""
-    found = [(file.name, split_rules(file.read_text(encoding="utf-8"))) for file in _files("shipped", ".rules")]
-    return [Entry(name, text, line) for name, blocks in found for line, text in blocks]
-
-
-def _shipped_digest(entries: Iterable[Entry]) -> str:
-    """16 hexadecimal digits of the shipped text and of all that decides whether it is proved."""
-    content = hashlib.blake2b(f"schema {SCHEMA_VERSION}".encode(), digest_size=8)
-    for entry in entries:
-        content.update(entry.text.encode())
-    for file in [*_files("axioms", ".axioms"), *_files("", ".py"), *_files("trust", ".py")]:
-        content.update(file.read_bytes())
-    return content.hexdigest()
-
-
-def _write_database(path: Path, rows: Mapping[str, str]) -> None:
-    """A database of these rows, whole or not at all. Raises OSError, StoreError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        with RuleStore.open(name) as store:
-            store._guard(lambda: store._insert(rows))
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
-    """Whether there is a database of these rows; what is damaged or altered is told."""
-    if not path.exists():
-        return False
-    try:
-        with RuleStore.open(str(path), create=False) as store:
-            if store._guard(store._texts) == rows:
-                return True
-        reason = f"{path}: its rules are not those that the package ships"
-    except StoreError as problem:
-        reason = str(problem)
-    _LOG.warning("%s; it is written anew", reason)
-    return False
-
-
-@lru_cache(maxsize=4)
-def _shipped(folder: Path) -> tuple[Rule, ...]:
-    """The shipped rules; a database in ``folder`` records that this text was checked with these properties."""
-    entries: dict[str, Entry] = {}
-    for entry in _shipped_entries():
-        entries.setdefault(entry.name, entry)
-    rows = {name: entry.text for name, entry in entries.items()}
-    path = folder / f"shipped-{_shipped_digest(entries.values())}.sqlite"
-    try:
-        rules = [entry.read() for entry in entries.values()]
-    except RuleTextError as problem:
-        raise StoreError(str(problem)) from None
-    if not _read_database(path, rows):
-        _proved(rules, "the shipped rules")
-        try:
-            _write_database(path, rows)
-        except (OSError, StoreError) as problem:
-            _LOG.warning(
-                "%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem
-            )
-    return tuple(rules)
-
-
-def shipped_rules() -> list[Rule]:
-    """The rules that come with the package, those of several groups once.
-
-    They are text. At first use they are checked and put into an SQLite database in the cache folder, which stands for the
-    check afterwards: its rows must be that very text.
-
-    Raises:
-        StoreError: a shipped rule cannot be read or is not proved.
-    """
-    return list(_shipped(cache_folder()))
-
-
-def read_entries(url: str | None = None) -> list[Entry]:
-    """What :func:`open_rules` would read, block by block and unread, for an audit.
-
-    Raises:
-        StoreError: there is no such file or database, or it cannot be read as a whole.
-    """
-    if url is None:
-        return _shipped_entries()
-    if url.endswith(".rules"):
-        try:
-            return [Entry(url, text, line) for line, text in split_rules(read_text(url))]
-        except RuleTextError as problem:
-            raise StoreError(str(problem)) from None
-    with RuleStore.open(url, create=False) as store:
-        return store.entries()
-
-
-def open_rules(url: str | None = None) -> list[Rule]:
-    """The rules to work with: those shipped, or those of a ``.rules`` file, a database path or a database URL.
-
-    Raises:
-        StoreError: they cannot be read, or one is not proved by its certificate.
-    """
-    if url is None:
-        return shipped_rules()
-    if url.endswith(".rules"):
-        try:
-            return _proved(read_rules(url), url)
-        except RuleTextError as problem:
-            raise StoreError(str(problem)) from None
-    with RuleStore.open(url, create=False) as store:
-        return store.rules()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from rewriter.cli.main import main
 from rules_db.exchange import format_rule
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,17 +11,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onnx import FunctionProto
-
-from mugraph.ops.base import AttrMap, Contract, ForeignNode, NotUnderstood, OnnxForm, Reading, known_attributes
+from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
 from mugraph.terms.term import Term, substitute, var
-
-if TYPE_CHECKING:
-    from mugraph.blocks.block import Kernel, Schedule
+from mugraph.terms.text import TextError
 
 __all__ = ["DOMAIN", "MUGRAPH_FORMAT", "OP_TYPE", "Program", "attach", "intern_kernel", "kernel_of", "program_of"]
 
@@ -110,10 +108,6 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read(node: ForeignNode) -> Reading:
-    from mugraph.blocks.block import InvalidBlock  # these import this package
-    from mugraph.blocks.text import kernel_from_json, schedule_from_json
-    from mugraph.terms.text import TextError
-
     given = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if given["mugraph"] is None:
         raise NotUnderstood("a kernel without its μGraph")
@@ -135,24 +129,19 @@ def _read(node: ForeignNode) -> Reading:
 
 
 def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    from mugraph.blocks.text import kernel_to_json, schedule_to_json  # it imports this package
-
     digest = attrs["digest"]
     kernel, program = kernel_of(digest), program_of(digest)
     schedules = [schedule_to_json(s) for s in program.schedules] if program is not None else []
     text = {"format": MUGRAPH_FORMAT, "kernel": kernel_to_json(kernel), "schedules": schedules}
     attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(program.attributes if program is not None else {})}
-    return OnnxForm(OP_TYPE, tuple(range(len(types))), attributes, DOMAIN, function=_function(digest, opset))
+    return OnnxForm(OP_TYPE, tuple(range(len(types))), attributes, DOMAIN, function=_function(digest))
 
 
 @lru_cache(maxsize=256)
-def _function(digest: str, opset: int) -> FunctionProto:
+def _function(digest: str) -> LocalFunction:
     """The kernel's body over its own types and symbols: sizes are asked of the inputs at run time."""
-    from mugraph.onnx.function import function_of  # it imports this package
-
-    types = [tensor.type for tensor in kernel_of(digest).inputs]
-    body = _decompose({"digest": digest}, types)
-    return function_of(DOMAIN, OP_TYPE, digest, ("mugraph", *_RUN_ATTRIBUTES), types, body, opset)
+    types = tuple(tensor.type for tensor in kernel_of(digest).inputs)
+    return LocalFunction(DOMAIN, OP_TYPE, digest, ("mugraph", *_RUN_ATTRIBUTES), types, _decompose({"digest": digest}, types))
 
 
 define(

@@ -27,8 +27,7 @@ from mugraph.blocks.block import (
     statement_operands,
 )
 from mugraph.blocks.text import format_statement
-from mugraph.terms.term import Term, walk
-from mugraph.terms.text import format_attrs, format_value
+from mugraph.terms.term import Term, format_attrs, format_value, walk
 
 __all__ = ["svg"]
 

@@ -51,8 +51,8 @@ from mugraph.blocks.block import (
     View,
 )
 from mugraph.terms.shape import Dim
-from mugraph.terms.term import Term
-from mugraph.terms.text import Parser, TextError, format_term, parse_term
+from mugraph.terms.term import Term, format_term
+from mugraph.terms.text import Parser, TextError, parse_term
 
 __all__ = [
     "format_kernel",

@@ -19,7 +19,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorP
 
 from mugraph.graph import Graph, Node
 from mugraph.onnx.fold import Folder
-from mugraph.onnx.function import onnx_attribute
+from mugraph.onnx.function import function_of, onnx_attribute
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.read import Model, captured
 from mugraph.onnx.sizes import SizeWriter
@@ -361,7 +361,9 @@ class _Emitter:
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
         if form.function is not None:
             proto.overload = form.function.overload
-            self.functions[form.function.domain, form.function.name, form.function.overload] = form.function
+            self.functions[form.function.domain, form.function.name, form.function.overload] = function_of(
+                form.function, self.model.opset
+            )
         if node.origin is None:
             proto.name = _unique(node.op, self.node_names)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -13,11 +12,9 @@ from onnx.reference import ReferenceEvaluator
 from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
 from mugraph.graph import Graph, Node
+from mugraph.onnx.read import Model
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType, concrete
-
-if TYPE_CHECKING:
-    from mugraph.onnx.read import Model
 
 __all__ = ["Folder"]
 

@@ -6,6 +6,7 @@ Operators that the opset lacks, and those of a runtime, are written by what they
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
 
 from mugraph.onnx.sizes import SizeWriter
-from mugraph.ops import FormInput, NotExpressible, OnnxForm, get_operator
+from mugraph.ops import FormInput, LocalFunction, NotExpressible, OnnxForm, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, SymDim, TensorType
 from mugraph.terms.term import Attrs, Term, const, make, make_attrs, var, walk
@@ -29,38 +30,26 @@ _GELU = {
 }
 
 
-def function_of(
-    domain: str,
-    name: str,
-    overload: str,
-    attributes: Sequence[str],
-    inputs: Sequence[TensorType],
-    roots: Sequence[Term],
-    opset: int,
-) -> FunctionProto:
-    """A function of terms over the variables x0, x1, ... of the inputs.
-
-    Args:
-        domain, name, overload: what a node calls it by.
-        attributes: that such a node may have; the body does not read them.
-        opset: of the default domain.
+@lru_cache(maxsize=256)
+def function_of(function: LocalFunction, opset: int) -> FunctionProto:
+    """Writes a model-local function at an opset of the default domain.
 
     Raises:
         NotExpressible: an operator has no form at that opset.
     """
-    body = _Body(inputs, opset)
-    results = body.write(roots, {f"x{i}": (f"x{i}", type_) for i, type_ in enumerate(inputs)})
-    outputs = [f"y{i}" for i in range(len(roots))]
+    body = _Body(function.inputs, opset)
+    results = body.write(function.body, {f"x{i}": (f"x{i}", type_) for i, type_ in enumerate(function.inputs)})
+    outputs = [f"y{i}" for i in range(len(function.body))]
     body.nodes += [onnx.helper.make_node("Identity", [r], [y]) for (r, _), y in zip(results, outputs, strict=True)]
     return onnx.helper.make_function(
-        domain,
-        name,
-        [f"x{i}" for i in range(len(inputs))],
+        function.domain,
+        function.name,
+        [f"x{i}" for i in range(len(function.inputs))],
         outputs,
         body.nodes,
         [onnx.helper.make_opsetid("", opset)],
-        attributes=list(attributes),
-        overload=overload,
+        attributes=list(function.attributes),
+        overload=function.overload,
     )
 
 

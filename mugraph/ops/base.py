@@ -26,6 +26,7 @@ __all__ = [
     "Contract",
     "ForeignNode",
     "FormInput",
+    "LocalFunction",
     "NotExpressible",
     "NotUnderstood",
     "OnnxForm",
@@ -93,6 +94,25 @@ FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
+class LocalFunction:
+    """A model-local function that a node calls, in terms; :func:`mugraph.onnx.function.function_of` writes it.
+
+    Attributes:
+        domain, name, overload: what a node calls it by.
+        attributes: that such a node may have; the body does not read them.
+        inputs: types of its inputs.
+        body: one term an output, over the variables x0, x1, ... of the inputs.
+    """
+
+    domain: str
+    name: str
+    overload: str
+    attributes: tuple[str, ...]
+    inputs: tuple[TensorType, ...]
+    body: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OnnxForm:
     """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent.
 
@@ -106,7 +126,7 @@ class OnnxForm:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     domain: str = ""
     outputs: tuple[int, ...] | None = None
-    function: onnx.FunctionProto | None = None
+    function: LocalFunction | None = None
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The output list of the ONNX node in which the record's outputs bear ``names``; absent ones are empty."""

@@ -25,6 +25,8 @@ from mugraph.ops.base import (
     register,
     type_of,
 )
+from mugraph.ops.interp import evaluate as evaluate_terms
+from mugraph.ops.interp import infer_types
 from mugraph.ops.normalization import under_rows
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_shape
 from mugraph.terms.term import Attrs, AttrValue, Term, make, make_attrs, var, walk
@@ -104,8 +106,6 @@ def define(
         return typed(make_attrs(attrs), tuple(inputs))
 
     def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        from mugraph.ops.interp import evaluate as evaluate_terms  # it imports this package
-
         types = _types(domain, inputs, ranks(attrs, len(inputs)) if ranks else [0] * len(inputs), attrs)
         aligned = list(inputs)
         for position in vectors(attrs, len(inputs)):
@@ -144,8 +144,6 @@ def define(
 
 def _known(roots: Sequence[Term], inputs: Sequence[TensorType]) -> dict[Term, TensorType]:
     """Types of every term of a decomposition."""
-    from mugraph.ops.interp import infer_types  # it imports this package
-
     return infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(inputs)})
 
 

@@ -25,6 +25,9 @@ __all__ = [
     "bind_value",
     "binding_of",
     "const",
+    "format_attrs",
+    "format_term",
+    "format_value",
     "make",
     "make_attrs",
     "open_names",
@@ -108,12 +111,50 @@ class Term:
         return default
 
     def __repr__(self) -> str:
-        from mugraph.terms.text import format_term
-
         return format_term(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Term, (self.op, self.attrs, self.inputs, self.out))
+
+
+def format_value(value: AttrValue) -> str:
+    """The text of an attribute value."""
+    if isinstance(value, tuple):
+        return "(" + ",".join(map(format_value, value)) + (",)" if len(value) == 1 else ")")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, DataType):
+        return value.name.lower()
+    if isinstance(value, str):
+        return f"'{value}'"
+    return repr(value)
+
+
+def format_attrs(term: Term) -> str:
+    return "[" + ",".join(f"{k}={format_value(v)}" for k, v in term.attrs) + "]" if term.attrs else ""
+
+
+def format_term(root: Term) -> str:
+    """The text of a term; shared subterms are written each time."""
+    pieces: list[str] = []
+    stack: list[Term | str] = [root]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+        elif item.is_var:
+            pieces.append(item.name)
+        elif item.op == "Const":
+            pieces.append(format_value(item.attr("value")))
+        else:
+            out = f".{item.out}" if item.out or item.op == "Split" else ""
+            pieces.append(f"{item.op}{format_attrs(item)}{out}(")
+            stack.append(")")
+            for position in range(len(item.inputs) - 1, -1, -1):
+                stack.append(item.inputs[position])
+                if position:
+                    stack.append(", ")
+    return "".join(pieces)
 
 
 def make_attrs(attrs: Mapping[str, AttrValue]) -> Attrs:

@@ -1,4 +1,4 @@
-"""The readable text form of terms and types; it round-trips.
+"""The text form of terms and types, read; :mod:`mugraph.terms.term` writes it.
 
 Grammar::
 
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, var
 
-__all__ = ["Parser", "TextError", "format_attrs", "format_term", "format_value", "parse_term", "parse_type"]
+__all__ = ["Parser", "TextError", "parse_term", "parse_type"]
 
 _DTYPES = {member.name.lower(): member for member in DataType}
 _TOKEN = re.compile(
@@ -38,46 +38,6 @@ _MAX_DEPTH = 200
 
 class TextError(ValueError):
     """A text that is not of the grammar; the message says where and what was expected."""
-
-
-def format_value(value: AttrValue) -> str:
-    """The text of an attribute value."""
-    if isinstance(value, tuple):
-        return "(" + ",".join(map(format_value, value)) + (",)" if len(value) == 1 else ")")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, DataType):
-        return value.name.lower()
-    if isinstance(value, str):
-        return f"'{value}'"
-    return repr(value)
-
-
-def format_attrs(term: Term) -> str:
-    return "[" + ",".join(f"{k}={format_value(v)}" for k, v in term.attrs) + "]" if term.attrs else ""
-
-
-def format_term(root: Term) -> str:
-    """The text of a term; shared subterms are written each time."""
-    pieces: list[str] = []
-    stack: list[Term | str] = [root]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            pieces.append(item)
-        elif item.is_var:
-            pieces.append(item.name)
-        elif item.op == "Const":
-            pieces.append(format_value(item.attr("value")))
-        else:
-            out = f".{item.out}" if item.out or item.op == "Split" else ""
-            pieces.append(f"{item.op}{format_attrs(item)}{out}(")
-            stack.append(")")
-            for position in range(len(item.inputs) - 1, -1, -1):
-                stack.append(item.inputs[position])
-                if position:
-                    stack.append(", ")
-    return "".join(pieces)
 
 
 class Parser:

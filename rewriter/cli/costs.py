@@ -31,7 +31,8 @@ from rewriter.runtime_env import ProviderError, environment, pick_provider
 from rewriter.search.backtracking import Limits, Search
 from rewriter.search.layers import opaque_kind, shorten
 from rewriter.search.ranges import RangeOracle
-from rules_db.store import StoreError, open_rules
+from rules_db.files import StoreError
+from rules_db.library import open_rules
 
 __all__ = ["main"]
 

@@ -20,7 +20,7 @@ from rewriter.run.optimize import optimize
 from rewriter.runtime import RuntimeLibraryError
 from rewriter.runtime_env import ProviderError
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES
-from rules_db.store import StoreError
+from rules_db.files import StoreError
 
 __all__ = ["main", "parse_shapes"]
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from mugraph.onnx.emit import OVERLOADS_FROM_IR
+from mugraph.onnx.function import function_of
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue
@@ -114,6 +115,7 @@ def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelP
     try:
         outputs = signature.outputs()
         form = operator.to_onnx(signature.attrs, signature.operands, opset)
+        functions = [] if form.function is None else [function_of(form.function, opset)]
     except (NotUnderstood, Undecided, ValueError):
         return None
     if form.function is not None and "images" not in form.attributes:
@@ -148,7 +150,7 @@ def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelP
     opsets = [onnx.helper.make_opsetid("", opset), *([onnx.helper.make_opsetid(form.domain, 1)] if form.domain else [])]
     if form.function is None:
         return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return onnx.helper.make_model(graph, opset_imports=opsets, functions=[form.function], ir_version=OVERLOADS_FROM_IR)
+    return onnx.helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=OVERLOADS_FROM_IR)
 
 
 def empty_model() -> onnx.ModelProto:

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, fu
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DatabaseError
 
-from rules_db.store import cache_folder
+from rules_db.files import cache_folder
 
 __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewriter.cost.store import ProfileError
-from rules_db.store import StoreError, write_text
+from rules_db.files import StoreError, write_text
 
 __all__ = ["CostTable", "merge_tables", "read_table", "write_table"]
 

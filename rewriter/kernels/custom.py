@@ -22,7 +22,8 @@ from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.explain import Explanation
-from rules_db.store import RuleStore, StoreError, cache_folder
+from rules_db.files import StoreError, cache_folder
+from rules_db.store import RuleStore
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms

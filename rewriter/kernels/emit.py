@@ -26,7 +26,7 @@ from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture,
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.kernels.triton.schedules import default_schedules
 from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
-from rules_db.store import StoreError, write_text
+from rules_db.files import StoreError, write_text
 
 __all__ = ["Scheduled", "attach_kernels", "attributes_of", "keep_kernels", "kernels_of", "label", "plan_of", "scheduled"]
 

@@ -42,7 +42,7 @@ from rewriter.search.match import Direction
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES, Strategy
 from rules_db.exchange import format_rule, parse_rule
-from rules_db.store import open_rules
+from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
 

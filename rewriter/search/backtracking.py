@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from mugraph.graph import Definition, Graph, Node
+from mugraph.onnx.function import function_of
 from mugraph.onnx.sizes import check_sizes
 from mugraph.ops import NotExpressible, get_operator
 from mugraph.terms.shape import SymDim
@@ -413,6 +414,8 @@ class Search:
             try:
                 if node.origin is None and not node.is_opaque:
                     form = get_operator(node.op).to_onnx(node.attrs, types, self.costs.opset)
+                    if form.function is not None:
+                        function_of(form.function, self.costs.opset)
                     for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
                         computed = (tuple(entries) for entries in tables.sizes.values() if entries.ndim == 1)
                         check_sizes(dims, [*told, *types], computed, self.costs.opset)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from mugraph.graph import Graph
 from mugraph.ops import get_operator
-from mugraph.terms.term import Term, walk
-from mugraph.terms.text import format_attrs
+from mugraph.terms.term import Term, format_attrs, walk
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.match import Direction, Match, NoMatch, resolve
 

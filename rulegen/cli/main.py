@@ -23,7 +23,7 @@ from rich.table import Table
 
 import rules_db
 from mugraph.onnx import ModelError, load
-from mugraph.terms.text import format_term, format_value
+from mugraph.terms.term import format_term, format_value
 from rulegen.grow.journal import Journal
 from rulegen.grow.stages import GENERATOR_VERSION, Growth, Stage, grow, on_tests
 from rulegen.mine.cuts import Cutting
@@ -36,8 +36,11 @@ from rulegen.share.merge import merge
 from rulegen.show.explain import EquationError, explain, parse_let, proof_in_words, typing_text
 from rulegen.show.picture import svg
 from rulegen.workloads.groups import GROUPS, WORKLOADS, Workload
+from rules_db.entries import by_size
 from rules_db.exchange import RuleTextError, format_rules
-from rules_db.store import RuleStore, StoreError, by_size, check_writable, open_rules, read_entries, write_text
+from rules_db.files import StoreError, check_writable, write_text
+from rules_db.library import open_rules, read_entries
+from rules_db.store import RuleStore
 from rules_db.trust.properties import AxiomError
 from rules_db.trust.rule import FloatClass, Rule
 

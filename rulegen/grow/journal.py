@@ -20,9 +20,10 @@ from typing import Any
 import mugraph
 import rulegen
 import rules_db
-from mugraph.terms.text import format_term, parse_term, parse_type
+from mugraph.terms.term import format_term
+from mugraph.terms.text import parse_term, parse_type
 from rulegen.enumerate.candidates import Candidate
-from rules_db.store import cache_folder
+from rules_db.files import cache_folder
 from rules_db.trust.properties import load_axioms
 
 __all__ = ["Journal", "pack", "unpack"]

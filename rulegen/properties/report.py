@@ -39,7 +39,7 @@ from rulegen.properties.cases import Case, enumerate_cases, shape_of
 from rulegen.properties.consistency import inconsistencies, lemmas
 from rulegen.properties.scalars import Answer, decide, input_atoms, rename_inputs
 from rulegen.properties.validate import real_inputs, validate
-from rules_db.store import cache_folder, write_text
+from rules_db.files import cache_folder, write_text
 from rules_db.trust.condition import RANGE_PREDICATES, Condition
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Rule, Verdict

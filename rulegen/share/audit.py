@@ -21,8 +21,8 @@ from mugraph.terms.term import Term
 from rulegen.enumerate.candidates import Candidate, FloatVerdict, float_test, symbols_of
 from rulegen.prove.refute import arrange, assignments, random_input, same_residues, specialise
 from rulegen.prove.second import z3check
+from rules_db.entries import Entry
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
-from rules_db.store import Entry
 from rules_db.trust.check import MALFORMED, check
 from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
 from rules_db.trust.properties import Axiom, load_axioms

@@ -18,8 +18,7 @@ from typing import Any
 from mugraph.domains.range import Range
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
-from mugraph.terms.term import walk
-from mugraph.terms.text import format_term
+from mugraph.terms.term import format_term, walk
 from rulegen.enumerate.candidates import Candidate, FloatVerdict, float_test, symbols_of
 from rulegen.grow.stages import readable
 from rulegen.prove import Limits, Proof, Prover
@@ -28,7 +27,9 @@ from rulegen.prune.derive import Deriver
 from rulegen.share.audit import try_out
 from rulegen.show.explain import Difference, differ
 from rulegen.taso.translation import TasoRule, Typed, Untranslatable, Untyped, describe, read_taso, typings
-from rules_db.store import Entry, StoreError, cache_folder, open_rules, shipped_rules
+from rules_db.entries import Entry
+from rules_db.files import StoreError, cache_folder
+from rules_db.library import open_rules, shipped_rules
 from rules_db.trust.check import check
 from rules_db.trust.condition import RANGE_PREDICATES, Facts
 from rules_db.trust.properties import load_axioms

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rulegen.share.audit import Failure, audit
+from rules_db.entries import by_size, preferred
 from rules_db.exchange import format_rules
-from rules_db.store import RuleStore, by_size, check_writable, preferred, read_entries, write_text
+from rules_db.files import check_writable, write_text
+from rules_db.library import read_entries
+from rules_db.store import RuleStore
 from rules_db.trust.rule import Rule
 
 __all__ = ["MergeReport", "merge"]

@@ -15,8 +15,8 @@ from mugraph.domains.real import Real
 from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
-from mugraph.terms.term import Term, make, walk
-from mugraph.terms.text import Parser, TextError, format_term, format_value
+from mugraph.terms.term import Term, format_term, format_value, make, walk
+from mugraph.terms.text import Parser, TextError
 from rulegen.prove import Proof, Prover
 from rulegen.prove.refute import assignments, specialise
 from rulegen.prove.typings import Typing, infer_typing

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from mugraph.terms.term import Term, variables, walk
-from mugraph.terms.text import format_value
+from mugraph.terms.term import Term, format_value, variables, walk
 from rules_db.trust.rule import Rule, Side
 
 __all__ = ["svg"]

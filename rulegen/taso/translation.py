@@ -21,7 +21,7 @@ from mugraph.ops.movement import trailing_perm
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from mugraph.terms.term import Term, make, substitute, var, variables
 from rulegen.prove.typings import Dimensions, readable_symbols
-from rules_db.store import StoreError
+from rules_db.files import StoreError
 from rules_db.trust.rule import Side, dim_symbols
 
 __all__ = [
@@ -196,7 +196,7 @@ def decode(data: bytes) -> list[TasoRule]:
 
 
 def read_taso(path: Path) -> list[TasoRule]:
-    """Reads a file. Raises :class:`rules_db.store.StoreError`, one line, where that fails."""
+    """Reads a file. Raises :class:`rules_db.files.StoreError`, one line, where that fails."""
     try:
         return decode(path.read_bytes())
     except OSError as problem:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mugraph.terms.shape import Dim
-from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute
-from mugraph.terms.text import Parser, TextError, format_term, format_value
+from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_term, format_value, substitute
+from mugraph.terms.text import Parser, TextError
 
 __all__ = ["BoundedTests", "Certificate", "Instance", "Interpretation"]
 

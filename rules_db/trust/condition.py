@@ -26,8 +26,8 @@ from mugraph.terms.shape import (
     same_dim,
     same_shape,
 )
-from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, open_names, substitute, walk
-from mugraph.terms.text import Parser, format_value
+from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_value, open_names, substitute, walk
+from mugraph.terms.text import Parser
 
 __all__ = [
     "ENTRY_PREDICATES",

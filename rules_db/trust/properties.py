@@ -24,8 +24,8 @@ from importlib import resources
 from types import MappingProxyType
 
 from mugraph.ops import get_operator
-from mugraph.terms.term import Term, open_names, variables, walk
-from mugraph.terms.text import Parser, TextError, format_term
+from mugraph.terms.term import Term, format_term, open_names, variables, walk
+from mugraph.terms.text import Parser, TextError
 from rules_db.trust.condition import RANGE_PREDICATES, Condition, parse_condition
 
 __all__ = ["Axiom", "AxiomError", "load_axioms", "parse_axioms"]

@@ -28,8 +28,19 @@ from enum import StrEnum
 from functools import cached_property
 
 from mugraph.terms.shape import SymDim, TensorType, evaluate_dim, symbol
-from mugraph.terms.term import AttrValue, AttrVar, Term, attr_symbols, bind_value, open_names, substitute, var, variables, walk
-from mugraph.terms.text import format_term
+from mugraph.terms.term import (
+    AttrValue,
+    AttrVar,
+    Term,
+    attr_symbols,
+    bind_value,
+    format_term,
+    open_names,
+    substitute,
+    var,
+    variables,
+    walk,
+)
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import Condition
 

@@ -20,18 +20,12 @@ from hypothesis import strategies as st
 
 from mugraph.terms.term import substitute, var
 from rulegen.share.audit import audit
-from rules_db import store as storage
+from rules_db import library
+from rules_db.entries import preferred
 from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rules, read_rules
-from rules_db.store import (
-    RuleStore,
-    StoreError,
-    check_writable,
-    open_rules,
-    preferred,
-    read_entries,
-    shipped_rules,
-    write_text,
-)
+from rules_db.files import StoreError, check_writable, write_text
+from rules_db.library import open_rules, read_entries, shipped_rules
+from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.rule import FloatClass, Rule
 from tests.support.rules_help import LANDMARKS, landmark
@@ -387,14 +381,14 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
-    storage._shipped.cache_clear()
+    library._shipped.cache_clear()
     yield tmp_path / "cache"
-    storage._shipped.cache_clear()
+    library._shipped.cache_clear()
 
 
 def again() -> list[Rule]:
     """As another process would read the shipped rules."""
-    storage._shipped.cache_clear()
+    library._shipped.cache_clear()
     return shipped_rules()
 
 
@@ -403,7 +397,7 @@ def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest
     (file,) = cache.iterdir()
     with RuleStore.open(str(file), create=False) as there:
         assert {rule.id for rule in there.rules()} == {rule.id for rule in first}
-    monkeypatch.setattr(storage, "check", lambda rule, axioms: ["no"])
+    monkeypatch.setattr("rules_db.entries.check", lambda rule, axioms: ["no"])
     assert again() == first, "checked again"
     file.unlink()
     with pytest.raises(StoreError, match="is not proved: no"):
@@ -430,8 +424,8 @@ def test_an_altered_database_of_shipped_rules_is_noticed(cache: Path, caplog: py
 
 def test_changed_shipped_text_gives_another_database(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped_rules()
-    fewer = storage._shipped_entries()[:3]
-    monkeypatch.setattr(storage, "_shipped_entries", lambda: fewer)
+    fewer = library._shipped_entries()[:3]
+    monkeypatch.setattr(library, "_shipped_entries", lambda: fewer)
     assert len(again()) == 3 and len(list(cache.iterdir())) == 2
 
 
@@ -444,7 +438,7 @@ def test_shipped_rules_do_without_a_cache_folder(
 
 
 def test_first_uses_at_the_same_time_do_not_collide(cache: Path) -> None:
-    code = "from rules_db.store import shipped_rules; print(len(shipped_rules()))"
+    code = "from rules_db.library import shipped_rules; print(len(shipped_rules()))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]

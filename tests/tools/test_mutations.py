@@ -11,7 +11,7 @@ import pytest
 
 from mugraph.terms.term import make
 from rulegen.prove import Limits, Prover
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.properties import Axiom, load_axioms, parse_axioms

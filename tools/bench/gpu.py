@@ -36,6 +36,7 @@ from mugraph.blocks.operator import attach, kernel_of
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.onnx import load
 from mugraph.onnx.function import function_of
+from mugraph.ops import LocalFunction
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term
@@ -123,7 +124,8 @@ class Program:
     def model(self) -> onnx.ModelProto:
         """The plain ONNX form; every tensor is an input."""
         order = list(self.inputs)
-        function = function_of("", "body", "", (), list(self.inputs.values()), [_by_position(self.body, order)], OPSET)
+        body = LocalFunction("", "body", "", (), tuple(self.inputs.values()), (_by_position(self.body, order),))
+        function = function_of(body, OPSET)
         infos = [_info(name, t) for name, t in zip(function.input, self.inputs.values(), strict=True)]
         *nodes, last = function.node  # the last only gives the result its name
         graph = onnx.helper.make_graph(nodes, self.name, infos, [_info(last.input[0], self.output)])

@@ -29,7 +29,7 @@ from rulegen.prove import Prover
 from rulegen.share.audit import audit
 from rulegen.workloads.groups import GROUPS, get_workload
 from rules_db.exchange import format_rules
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Verdict
 from tools.mutations import attack, corpus

@@ -34,7 +34,7 @@ from rewriter.search.layers import ShortModel, lift, opaque_kind, shorten
 from rewriter.search.layouts import layout_children
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL, SUBSTITUTIONS, Strategy
-from rules_db.store import open_rules
+from rules_db.library import open_rules
 from rules_db.trust.rule import Rule
 
 _ALPHAS = (1.0, 1.02, 1.05, 1.1)

@@ -46,8 +46,7 @@ from mugraph.blocks.block import (
 )
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
-from mugraph.terms.term import variables
-from mugraph.terms.text import format_term
+from mugraph.terms.term import format_term, variables
 from rewriter.kernels.triton.scalar import SHORT_ERF, Expr, NotGenerated, write_thread
 from rewriter.runtime.plan import Argument, Expression, Output
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from rewriter.kernels.triton.codegen import OVERLAPPED, Source
 from rewriter.runtime.plan import Image
-from rules_db.store import cache_folder
+from rules_db.files import cache_folder
 
 __all__ = [
     "DEFAULT_ARCHITECTURES",

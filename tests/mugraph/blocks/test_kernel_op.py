@@ -18,8 +18,8 @@ from mugraph.onnx import load, to_bytes
 from mugraph.ops import NotExpressible, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, symbol
-from mugraph.terms.term import Term, make, var
-from mugraph.terms.text import format_term, parse_term
+from mugraph.terms.term import Term, format_term, make, var
+from mugraph.terms.text import parse_term
 from tests.support.block_kernels import (
     F16,
     F32,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
-from mugraph.terms.term import AttrVar, Term, const, make, substitute, var, variables, walk
-from mugraph.terms.text import TextError, format_term, parse_term, parse_type
+from mugraph.terms.term import AttrVar, Term, const, format_term, make, substitute, var, variables, walk
+from mugraph.terms.text import TextError, parse_term, parse_type
 
 PROPERTY = settings(max_examples=200, deadline=None, database=None)
 

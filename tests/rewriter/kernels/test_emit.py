@@ -26,7 +26,7 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled,
 from rewriter.kernels.triton.measure import Measured, record
 from rewriter.kernels.triton.schedules import default_schedules
 from rewriter.runtime.plan import FORMAT_VERSION, Output
-from rules_db.store import StoreError
+from rules_db.files import StoreError
 from tests.rewriter.runtime.test_runtime import Runner
 from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax, tensor
 from tests.support.kernel_help import kernel_model, with_kernel

@@ -30,7 +30,7 @@ from rewriter.search.match import Direction, compile_rules
 from rewriter.search.ranges import RangeOracle
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
-from rules_db.store import open_rules
+from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from tests.support.triton_help import Interpreter

@@ -20,7 +20,7 @@ from rewriter import optimize
 from rewriter.cli.main import main
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs
 from rewriter.run import accept
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 from tests.rewriter.search.test_rewriter import rule
 from tools.zoo import lora_block
 

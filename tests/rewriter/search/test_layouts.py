@@ -34,7 +34,7 @@ from rewriter.search.layouts import Layout, _Chooser, layout_children, wraps
 from rewriter.search.match import compile_rules
 from rewriter.search.ranges import RangeOracle
 from rulegen.cli.main import SHIPPED
-from rules_db.store import read_rules
+from rules_db.exchange import read_rules
 from rules_db.trust.rule import Rule
 
 NHWC = Layout(CHANNELS_LAST, CHANNELS_FIRST)

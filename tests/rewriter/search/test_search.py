@@ -30,7 +30,7 @@ from rewriter.search.strategy import (
     is_layout_rule,
     takes_over,
 )
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 from rules_db.trust.rule import Rule
 from tests.rewriter.search.test_layers import adapters
 from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, Builder, TableCosts, ops, rule

@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from rulegen.cli import main as cli_module
 from rulegen.cli.main import cli, main
+from rules_db.entries import by_size
 from rules_db.exchange import format_rules, read_rules
-from rules_db.store import RuleStore, by_size, shipped_rules
+from rules_db.library import shipped_rules
+from rules_db.store import RuleStore
 
 SHIPPED = cli_module.SHIPPED
 

@@ -22,7 +22,7 @@ from rulegen.grow.journal import Journal
 from rulegen.grow.stages import Growth, grow
 from rulegen.workloads.groups import WORKLOADS
 from rules_db.exchange import format_rules
-from rules_db.store import cache_folder
+from rules_db.files import cache_folder
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

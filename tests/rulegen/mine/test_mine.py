@@ -26,7 +26,7 @@ from rulegen.mine.normalise import Normaliser
 from rulegen.prove import certify
 from rulegen.prune.attributes import generalise_numbers
 from rulegen.share.audit import try_out
-from rules_db.store import shipped_rules
+from rules_db.library import shipped_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Side

@@ -17,8 +17,11 @@ from rulegen.enumerate.candidates import FloatVerdict
 from rulegen.share import audit as audit_module
 from rulegen.share.audit import audit, try_out
 from rulegen.share.merge import merge
+from rules_db.entries import Entry, by_size
 from rules_db.exchange import format_rule, format_rules, read_rules
-from rules_db.store import Entry, RuleStore, StoreError, by_size, open_rules
+from rules_db.files import StoreError
+from rules_db.library import open_rules
+from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule

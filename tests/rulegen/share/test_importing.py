@@ -21,7 +21,8 @@ from rulegen.share.audit import audit
 from rulegen.share.importing import Imported, Importer, Status, import_file
 from rulegen.taso.translation import Kind, Parameter, Untranslatable, decode, read_taso, typings
 from rules_db.exchange import RuleTextError, format_rule
-from rules_db.store import StoreError, open_rules, shipped_rules
+from rules_db.files import StoreError
+from rules_db.library import open_rules, shipped_rules
 
 
 def varint(value: int) -> bytes:

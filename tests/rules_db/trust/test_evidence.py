@@ -10,8 +10,11 @@ import pytest
 from mugraph.terms.text import parse_type
 from rulegen.share.audit import audit
 from rulegen.show.explain import proof_in_words
+from rules_db.entries import preferred
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
-from rules_db.store import RuleStore, StoreError, open_rules, preferred
+from rules_db.files import StoreError
+from rules_db.library import open_rules
+from rules_db.store import RuleStore
 from rules_db.trust.certificate import BoundedTests, Certificate
 from rules_db.trust.check import check
 from rules_db.trust.evidence import gather

@@ -1,0 +1,72 @@
+"""Rules as they are written somewhere: block by block, unread, and which of equal ones to keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rules_db.exchange import RuleTextError, format_rule, parse_rule
+from rules_db.files import StoreError
+from rules_db.trust.check import check
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import FloatClass, Rule
+
+__all__ = ["Entry", "by_size", "preferred", "proved"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rule as it is written somewhere, unread: one that cannot be read is a failure of its own and hides no other.
+
+    Attributes:
+        place: the file, or the database and the row.
+        text: its block.
+        line: where the block begins in the file.
+        identity: that of the database's row, which the block must have.
+    """
+
+    place: str
+    text: str
+    line: int = 1
+    identity: str = ""
+
+    @property
+    def name(self) -> str:
+        """The identity that is claimed, or the place."""
+        found = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
+        return self.identity or (found.group(1) if found else f"at {self.place}:{self.line}")
+
+    def read(self) -> Rule:
+        """Raises :class:`RuleTextError`, naming place and line."""
+        rule = parse_rule(self.text, self.place, self.line)
+        if self.identity not in ("", rule.id):
+            raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
+        return rule
+
+
+def preferred(rules: Iterable[Rule]) -> Rule:
+    """The one to keep of rules with one identity, in whatever order they come.
+
+    Proofs from operator properties win, then the more careful float class, then the shorter proof, then the smaller text.
+    """
+
+    def key(rule: Rule) -> tuple[bool, int, int, int, str]:
+        text, proof = format_rule(rule), rule.certificate
+        return proof.kind != "axioms", -list(FloatClass).index(rule.float_class), len(proof.instances), len(text), text
+
+    return min(rules, key=key)
+
+
+def by_size(rules: Iterable[Rule]) -> list[Rule]:
+    """The order of exported files: the smallest programs first, then by identity."""
+    return sorted(rules, key=lambda rule: (sum(term.size for term in (*rule.source, *rule.target)), rule.id))
+
+
+def proved(rules: list[Rule], name: str) -> list[Rule]:
+    """The rules of the file or database ``name``. Raises StoreError where one is not proved by its certificate."""
+    for rule in rules:
+        failures = check(rule, load_axioms())
+        if failures:
+            raise StoreError(f"{name}: rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit {name}' and remove it")
+    return rules

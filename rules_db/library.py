@@ -1,0 +1,140 @@
+"""The rules to work with: those that ship with the package, and those of a file or database that is named.
+
+The shipped rules are text (``shipped/*.rules``), checked at first use. A database in the cache folder remembers that they
+were: it is named by the digest of the text and by the stamp of the trusted base (:mod:`rules_db.stamp`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+from rules_db.entries import Entry, proved
+from rules_db.exchange import RuleTextError, read_rules, read_text, split_rules
+from rules_db.files import StoreError, cache_folder
+from rules_db.stamp import stamp
+from rules_db.store import SCHEMA_VERSION, RuleStore
+from rules_db.trust.rule import Rule
+
+__all__ = ["open_rules", "read_entries", "shipped_rules"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def _shipped_entries() -> list[Entry]:
+    """The shipped text, unread."""
+    files = [file for file in resources.files("rules_db").joinpath("shipped").iterdir() if file.name.endswith(".rules")]
+    blocks = [(file.name, split_rules(file.read_text(encoding="utf-8"))) for file in sorted(files, key=lambda file: file.name)]
+    return [Entry(name, text, line) for name, entries in blocks for line, text in entries]
+
+
+def _shipped_digest(entries: Iterable[Entry]) -> str:
+    """16 hexadecimal digits of the shipped text and of all that decides whether it is proved."""
+    content = hashlib.blake2b(f"schema {SCHEMA_VERSION} {stamp()}".encode(), digest_size=8)
+    for entry in entries:
+        content.update(entry.text.encode())
+    return content.hexdigest()
+
+
+def _write_database(path: Path, rows: Mapping[str, str]) -> None:
+    """A database of these rows, whole or not at all. Raises OSError, StoreError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        with RuleStore.open(name) as store:
+            store.fill(rows)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
+    """Whether there is a database of these rows; what is damaged or altered is told."""
+    if not path.exists():
+        return False
+    try:
+        with RuleStore.open(str(path), create=False) as store:
+            if store.texts() == rows:
+                return True
+        reason = f"{path}: its rules are not those that the package ships"
+    except StoreError as problem:
+        reason = str(problem)
+    _LOG.warning("%s; it is written anew", reason)
+    return False
+
+
+@lru_cache(maxsize=4)
+def _shipped(folder: Path) -> tuple[Rule, ...]:
+    """The shipped rules; a database in ``folder`` records that this text was checked with these properties."""
+    entries: dict[str, Entry] = {}
+    for entry in _shipped_entries():
+        entries.setdefault(entry.name, entry)
+    rows = {name: entry.text for name, entry in entries.items()}
+    path = folder / f"shipped-{_shipped_digest(entries.values())}.sqlite"
+    try:
+        rules = [entry.read() for entry in entries.values()]
+    except RuleTextError as problem:
+        raise StoreError(str(problem)) from None
+    if not _read_database(path, rows):
+        proved(rules, "the shipped rules")
+        try:
+            _write_database(path, rows)
+        except (OSError, StoreError) as problem:
+            _LOG.warning(
+                "%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem
+            )
+    return tuple(rules)
+
+
+def shipped_rules() -> list[Rule]:
+    """The rules that come with the package, those of several groups once.
+
+    They are text. At first use they are checked and put into an SQLite database in the cache folder, which stands for the
+    check afterwards: its rows must be that very text.
+
+    Raises:
+        StoreError: a shipped rule cannot be read or is not proved.
+    """
+    return list(_shipped(cache_folder()))
+
+
+def read_entries(url: str | None = None) -> list[Entry]:
+    """What :func:`open_rules` would read, block by block and unread, for an audit.
+
+    Raises:
+        StoreError: there is no such file or database, or it cannot be read as a whole.
+    """
+    if url is None:
+        return _shipped_entries()
+    if url.endswith(".rules"):
+        try:
+            return [Entry(url, text, line) for line, text in split_rules(read_text(url))]
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
+    with RuleStore.open(url, create=False) as store:
+        return store.entries()
+
+
+def open_rules(url: str | None = None) -> list[Rule]:
+    """The rules to work with: those shipped, or those of a ``.rules`` file, a database path or a database URL.
+
+    Raises:
+        StoreError: they cannot be read, or one is not proved by its certificate.
+    """
+    if url is None:
+        return shipped_rules()
+    if url.endswith(".rules"):
+        try:
+            return proved(read_rules(url), url)
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
+    with RuleStore.open(url, create=False) as store:
+        return store.rules()
