@@ -27,8 +27,8 @@ from mugraph.onnx import load
 from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from tests.support.block_kernels import rms_norm_matmul
-from tools import zoo
 from tools.bench import gpu, gpu_models, gpu_runners, models, peers, show
+from tools.zoo.skeletons import write_skeleton
 
 
 def timing(ratio: float, low: float, high: float) -> Timing:
@@ -402,7 +402,7 @@ def test_the_floor_of_a_large_product_is_its_arithmetic() -> None:
 def test_the_gpu_table_on_the_cpu_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skeletons, work = tmp_path / "skeletons", tmp_path / "work"
     skeletons.mkdir()
-    zoo.write_skeleton(onnx.load(small_model(tmp_path / "m.onnx")), skeletons / "small.skeleton")
+    write_skeleton(onnx.load(small_model(tmp_path / "m.onnx")), skeletons / "small.skeleton")
     (skeletons / "damaged.skeleton").write_bytes(b"no skeleton")
     asked: list[list[str]] = []
 

@@ -5,7 +5,7 @@
     python -m tools.bench.gpu_models SKELETONS --work DIR --json peers.json --peers-only
     python -m tools.bench.show ours.json peers.json
 
-SKELETONS is a folder of files that ``python -m tools.zoo skeleton`` wrote, named as `tools.zoo.SIZED_ARCHITECTURES`. Each is
+SKELETONS is a folder of files that ``python -m tools.zoo skeleton`` wrote, named as `tools.SIZED_ARCHITECTURES`. Each is
 filled with random weights, every tool optimises it, and the results are compared with the float64 reference on inputs that
 the capture of the CUDA graph has not seen, into outputs full of NaN. What is right is timed in turns: in each round every
 runner replays its graph many times on the same fresh inputs, and ratios are taken within the round. Replays follow each other
@@ -45,7 +45,6 @@ from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
 from rewriter.run.accept import FLOORS, Timing, paired
 from rewriter.runtime_env import environment
-from tools import zoo
 from tools.bench.gpu_runners import (
     CLOCKS,
     TORCH_MODES,
@@ -74,6 +73,8 @@ from tools.bench.models import (
     superopt,
 )
 from tools.bench.peers import PEERS, PeerFailed
+from tools.zoo.exported import SIZED_ARCHITECTURES
+from tools.zoo.skeletons import fill, read_skeleton
 
 BASELINE, AGAIN, OPERATORS = "onnxruntime", "A/A", "operators-only"
 
@@ -504,7 +505,7 @@ def main(
         try:
             source = work / f"{name}.onnx"
             if not source.exists():
-                onnx.save(zoo.fill(zoo.read_skeleton(skeletons / f"{name}.skeleton")), source)
+                onnx.save(fill(read_skeleton(skeletons / f"{name}.skeleton")), source)
             beside = {key: work / f"{name}.{key}.onnx" for key in (OURS, OPERATORS)} if peers_only else {}
             beside = {key: path for key, path in beside.items() if path.exists()}
             tools = tools_of(name)
@@ -539,7 +540,7 @@ def open_torch(
     names: Sequence[str], modes: Sequence[str], device: str, clock: str, seconds: float, jobs: int
 ) -> dict[tuple[str, str], Remote | RunnerFailed]:
     """Builds, compiles and captures models in torch, each in every mode."""
-    known = {(name, mode): zoo.SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
+    known = {(name, mode): SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
     specs: dict[tuple[str, str], Spec] = {
         key: TorchSpec(architecture, key[1], device, clock) for key, architecture in known.items() if architecture
     }

@@ -30,7 +30,7 @@ import onnxruntime as ort
 from rewriter import runtime
 from rewriter.runtime.plan import DOMAIN
 from rewriter.runtime_env import PROVIDERS
-from tools import zoo
+from tools.zoo.exported import ZooArchitecture, build_module, example_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -259,7 +259,7 @@ class TorchSpec:
         clock: One of `CLOCKS`.
     """
 
-    architecture: zoo.Architecture
+    architecture: ZooArchitecture
     mode: str
     device: str = "cuda"
     clock: str = "events"
@@ -277,9 +277,9 @@ class TorchRunner:
 
         torch.set_grad_enabled(False)
         self.note, self.on_gpu = "", spec.device == "cuda"
-        module = zoo.build_module(spec.architecture).half().to(spec.device)
+        module = build_module(spec.architecture).half().to(spec.device)
         self.wide = copy.deepcopy(module).float()
-        example = zoo.example_inputs(spec.architecture, {}, fp16=True)
+        example = example_inputs(spec.architecture, {}, fp16=True)
         self.inputs = {name: example[name].to(spec.device) for name in spec.architecture.inputs}
         mode = TORCH_MODES[spec.mode]
         self.call = torch.compile(module, mode=mode, dynamic=False) if mode else module

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tools.zoo import write_big
+from tools.zoo.built import write_big
 
 LIMIT = 300_000_000
 """Bytes that import and export may hold beyond the weights touched."""

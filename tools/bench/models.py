@@ -40,10 +40,12 @@ from mugraph.onnx import load
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
-from tools import zoo
 from tools.bench.peers import PEERS, PeerFailed
 from tools.bench.peers import run as run_peer
-from tools.taso_models import TASO_MODELS
+from tools.zoo.__main__ import DEFAULT_DIR
+from tools.zoo.exported import ARCHITECTURES
+from tools.zoo.light import light_models, load_light
+from tools.zoo.taso import TASO_MODELS
 
 OURS = "onnx-superopt"
 
@@ -294,7 +296,7 @@ def count_nodes(path: Path) -> int:
 
 def zoo_names() -> list[str]:
     """The models that are measured by default."""
-    return [*zoo.ARCHITECTURES, *TASO_MODELS, *(f"light_{name}" for name in zoo.light_models())]
+    return [*ARCHITECTURES, *TASO_MODELS, *(f"light_{name}" for name in light_models())]
 
 
 def zoo_file(name: str, directory: Path) -> Path:
@@ -309,8 +311,8 @@ def zoo_file(name: str, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     if name in TASO_MODELS:
         onnx.save(TASO_MODELS[name](0), path)
-    elif name.removeprefix("light_") in zoo.light_models():
-        onnx.save(zoo.load_light(name.removeprefix("light_")), path)
+    elif name.removeprefix("light_") in light_models():
+        onnx.save(load_light(name.removeprefix("light_")), path)
     else:
         raise click.ClickException(f"{path} is missing; 'python -m tools.zoo export {name} --dir {directory}' exports it")
     return path
@@ -399,7 +401,7 @@ def plain(value: Any) -> Any:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--only", multiple=True, type=click.Choice(zoo_names()), help="A model of the zoo; repeatable. Default: all.")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), default=zoo.DEFAULT_DIR, show_default=True, help="The zoo.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="The zoo.")
 @click.option("--tool", "chosen", multiple=True, type=click.Choice([OURS, *PEERS]), help="Repeatable. Default: all.")
 @click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
 @click.option("--seconds", default=8.0, show_default=True, help="Timing budget of a pair.")

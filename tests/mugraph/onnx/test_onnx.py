@@ -19,7 +19,8 @@ from mugraph.onnx import Model, ModelError, load, open_in, save, to_bytes, to_pr
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.term import make_attrs
 from tools.bench.memory import measure
-from tools.zoo import light_models, load_light, write_big
+from tools.zoo.built import write_big
+from tools.zoo.light import light_models, load_light
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 ZOO = sorted(Path(__file__).parents[3].glob("zoo_models/*.onnx"))

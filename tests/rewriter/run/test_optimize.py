@@ -22,7 +22,7 @@ from rewriter.reference import Error, bind_sizes, compare, random_inputs, refere
 from rewriter.run import accept
 from rules_db.library import shipped_rules
 from tests.rewriter.search.test_rewriter import rule
-from tools.zoo import lora_block
+from tools.zoo.built import lora_block
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
 SAME = accept.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from mugraph.onnx import load
-from tools.taso_models import TASO_MODELS
+from tools.zoo.taso import TASO_MODELS
 
 
 @pytest.mark.parametrize("name", TASO_MODELS)

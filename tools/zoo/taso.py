@@ -18,7 +18,7 @@ __all__ = ["TASO_MODELS"]
 OPSET, IR_VERSION = 20, 10
 
 
-class _Builder:
+class _ModelBuilder:
     """A graph under construction: values are names, and channels are remembered by name."""
 
     def __init__(self, seed: int) -> None:
@@ -64,7 +64,7 @@ def _window(kernel: int, stride: int) -> dict[str, list[int]]:
 
 def resnext50(seed: int = 0) -> onnx.ModelProto:
     """ResNeXt-50 32×4d at 1×3×224×224 (Xie et al., CVPR 2017)."""
-    b = _Builder(seed)
+    b = _ModelBuilder(seed)
     b.channels["x"] = 3
     x = b.pool("MaxPool", b.conv("x", 64, 7, 2), 2)
     for stage, blocks in enumerate((3, 4, 6, 3)):
@@ -80,7 +80,7 @@ def resnext50(seed: int = 0) -> onnx.ModelProto:
 
 def nasnet_a(seed: int = 0, channels: int = 64, cells: int = 3) -> onnx.ModelProto:
     """NasNet-A's normal and reduction cells (Zoph et al., CVPR 2018, figure 4) at 1×3×224×224."""
-    b = _Builder(seed)
+    b = _ModelBuilder(seed)
     b.channels["x"] = 3
 
     def separable(x: str, out: int, kernel: int, stride: int = 1) -> str:
@@ -121,7 +121,7 @@ def nasnet_a(seed: int = 0, channels: int = 64, cells: int = 3) -> onnx.ModelPro
 
 def nasrnn(seed: int = 0, hidden: int = 512, length: int = 5) -> onnx.ModelProto:
     """The recurrent cell that architecture search found (Zoph and Le, ICLR 2017, figure 8), unrolled, batch 1."""
-    b = _Builder(seed)
+    b = _ModelBuilder(seed)
     state = "h"
     weights = [(b.weight(hidden, hidden), b.weight(hidden, hidden)) for _ in range(8)]
     for step in range(length):
