@@ -171,7 +171,7 @@ def test_two_processes_write_one_file_at_the_same_time(tmp_path: Path) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
-        assert writer.communicate(timeout=60)[1] == ""
+        assert writer.communicate()[1] == ""
     assert sorted(map(format_rule, open_rules(str(path)))) == sorted(map(format_rule, RULES))
 
 
@@ -442,7 +442,7 @@ def test_first_uses_at_the_same_time_do_not_collide(cache: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]
-    told = {process.communicate(timeout=60)[0].decode() for process in processes}
+    told = {process.communicate()[0].decode() for process in processes}
     assert told == {f"{len(shipped_rules())}\n"}
     assert [file.suffix for file in cache.iterdir()] == [".sqlite"]
 

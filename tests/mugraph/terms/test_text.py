@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
 from mugraph.terms.term import AttrVar, Term, const, format_term, make, substitute, var, variables, walk
 from mugraph.terms.text import TextError, parse_term, parse_type
+from tests.support.work import calls
 
 PROPERTY = settings(max_examples=200, deadline=None, database=None)
 
@@ -119,12 +120,16 @@ def test_substitution_and_variables() -> None:
 DEPTH = 10_000
 
 
-def test_a_chain_of_ten_thousand_nodes() -> None:
-    """Built, walked, typed, evaluated, substituted and printed without recursion, in time linear in its length."""
-    started = time.perf_counter()
+def chain(depth: int) -> Term:
     term = var("x")
-    for position in range(DEPTH):
+    for position in range(depth):
         term = make("Add", [term, const(1)]) if position % 2 else make("Neg", [term])
+    return term
+
+
+def test_a_chain_of_ten_thousand_nodes() -> None:
+    """Built, walked, typed, evaluated, substituted and printed without recursion."""
+    term = chain(DEPTH)
     assert term.size == DEPTH
     assert sum(1 for _ in walk([term])) == DEPTH + 2
     type_ = TensorType(DataType.FLOAT, (2,))
@@ -139,8 +144,24 @@ def test_a_chain_of_ten_thousand_nodes() -> None:
     assert text.startswith("Add(Neg(Add(Neg(") and text.count("(") == text.count(")") == DEPTH
     renamed = substitute(term, {"x": var("y")})
     assert renamed is not term and substitute(renamed, {"y": var("x")}) is term
-    del term, renamed
-    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        chain,
+        lambda depth: infer_types([chain(depth)], {"x": TensorType(DataType.FLOAT, (2,))}),
+        lambda depth: evaluate([chain(depth)], Real(), {"x": np.ones(2)}),
+        lambda depth: evaluate([chain(depth)], RangeDomain(), {"x": Range.finite_input()}),
+        lambda depth: format_term(chain(depth)),
+        lambda depth: substitute(chain(depth), {"x": var("y")}),
+    ],
+    ids=["build", "type", "evaluate", "bound", "print", "substitute"],
+)
+def test_work_grows_with_the_length_of_a_chain_and_no_faster(work: Callable[[int], object]) -> None:
+    work(10)  # whatever is done once
+    short, long = calls(lambda: work(500)), calls(lambda: work(2000))
+    assert 3.5 < long / short < 4.5
 
 
 @pytest.mark.parametrize("text", ["Neg(" * 3000 + "x" + ")" * 3000, "F[a=" + "(" * 3000 + "1" + ",)" * 3000 + "](x)"])
