@@ -10,7 +10,8 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -32,14 +33,6 @@ def _shipped_entries() -> list[Entry]:
     files = [file for file in resources.files("rules_db").joinpath("shipped").iterdir() if file.name.endswith(".rules")]
     blocks = [(file.name, split_rules(file.read_text(encoding="utf-8"))) for file in sorted(files, key=lambda file: file.name)]
     return [Entry(name, text, line) for name, entries in blocks for line, text in entries]
-
-
-def _shipped_digest(entries: Iterable[Entry]) -> str:
-    """16 hexadecimal digits of the shipped text and of all that decides whether it is proved."""
-    content = hashlib.blake2b(f"schema {SCHEMA_VERSION} {stamp()}".encode(), digest_size=8)
-    for entry in entries:
-        content.update(entry.text.encode())
-    return content.hexdigest()
 
 
 def _write_database(path: Path, rows: Mapping[str, str]) -> None:
@@ -71,27 +64,46 @@ def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
     return False
 
 
-@lru_cache(maxsize=4)
-def _shipped(folder: Path) -> tuple[Rule, ...]:
-    """The shipped rules; a database in ``folder`` records that this text was checked with these properties."""
+@dataclass(frozen=True)
+class _Shipment:
+    """The shipped rules, those of several groups once: their text by identity, the rules, and a digest.
+
+    The digest is of the text and of all that decides whether it is proved.
+    """
+
+    texts: Mapping[str, str]
+    rules: tuple[Rule, ...]
+    digest: str
+
+
+@lru_cache(maxsize=1)
+def _shipment() -> _Shipment:
+    """Reads the shipped text, once a process. Raises StoreError."""
     entries: dict[str, Entry] = {}
     for entry in _shipped_entries():
         entries.setdefault(entry.name, entry)
-    rows = {name: entry.text for name, entry in entries.items()}
-    path = folder / f"shipped-{_shipped_digest(entries.values())}.sqlite"
+    content = hashlib.blake2b(f"schema {SCHEMA_VERSION} {stamp()}".encode(), digest_size=8)
+    for entry in entries.values():
+        content.update(entry.text.encode())
     try:
-        rules = [entry.read() for entry in entries.values()]
+        rules = tuple(entry.read() for entry in entries.values())
     except RuleTextError as problem:
         raise StoreError(str(problem)) from None
-    if not _read_database(path, rows):
-        proved(rules, "the shipped rules")
-        try:
-            _write_database(path, rows)
-        except (OSError, StoreError) as problem:
-            _LOG.warning(
-                "%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem
-            )
-    return tuple(rules)
+    return _Shipment({name: entry.text for name, entry in entries.items()}, rules, content.hexdigest())
+
+
+@lru_cache(maxsize=4)
+def _ensure_proved(folder: Path) -> None:
+    """Checks the shipped rules, unless a database in ``folder`` records that it was done. Raises StoreError."""
+    shipment = _shipment()
+    path = folder / f"shipped-{shipment.digest}.sqlite"
+    if _read_database(path, shipment.texts):
+        return
+    proved(list(shipment.rules), "the shipped rules")
+    try:
+        _write_database(path, shipment.texts)
+    except (OSError, StoreError) as problem:
+        _LOG.warning("%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem)
 
 
 def shipped_rules() -> list[Rule]:
@@ -103,7 +115,8 @@ def shipped_rules() -> list[Rule]:
     Raises:
         StoreError: a shipped rule cannot be read or is not proved.
     """
-    return list(_shipped(cache_folder()))
+    _ensure_proved(cache_folder())
+    return list(_shipment().rules)
 
 
 def read_entries(url: str | None = None) -> list[Entry]:

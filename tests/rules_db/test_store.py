@@ -378,17 +378,22 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
     assert len(open_rules(str(path))) == 1
 
 
+def forget() -> None:
+    library._shipment.cache_clear()
+    library._ensure_proved.cache_clear()
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
-    library._shipped.cache_clear()
+    forget()
     yield tmp_path / "cache"
-    library._shipped.cache_clear()
+    forget()
 
 
 def again() -> list[Rule]:
     """As another process would read the shipped rules."""
-    library._shipped.cache_clear()
+    forget()
     return shipped_rules()
 
 
