@@ -155,9 +155,9 @@ class Tables:
             ShapeError, Undecided: the application is ill-typed or cannot be typed.
         """
         key = (op, repr(attrs), tuple(inputs))
-        found = self._interned.get(key)
-        if found is not None:
-            return found
+        interned = self._interned.get(key)
+        if interned is not None:
+            return interned
         operand_types: list[TensorType] = []
         for value in inputs:
             type_ = self.types[value]
@@ -228,9 +228,9 @@ class Graph:
         seen: set[Node] = set()
         for root in self.outputs:
             stack: list[tuple[Node, bool]] = []
-            found = self.definition(root)
-            if found is not None:
-                stack.append((found[0], False))
+            definition = self.definition(root)
+            if definition is not None:
+                stack.append((definition[0], False))
             while stack:
                 node, ready = stack.pop()
                 if ready:
@@ -308,11 +308,11 @@ class _Change:
         """Counts a live value's definition, and whatever becomes live by it."""
         stack = [(value, definition)]
         while stack:
-            current, found = stack.pop()
-            if found is None:
+            current, maker = stack.pop()
+            if maker is None:
                 continue
-            node = found[0]
-            self.digest = (self.digest + _mix(current, node.index * 64 + found[1])) & _MASK
+            node, output = maker
+            self.digest = (self.digest + _mix(current, node.index * 64 + output)) & _MASK
             count = self.references.get(node, 0)
             self.references[node] = count + 1
             if count:
@@ -328,11 +328,11 @@ class _Change:
         """Uncounts a definition that no longer serves its value, and whatever dies by it."""
         stack = [(value, definition)]
         while stack:
-            current, found = stack.pop()
-            if found is None:
+            current, maker = stack.pop()
+            if maker is None:
                 continue
-            node = found[0]
-            self.digest = (self.digest - _mix(current, node.index * 64 + found[1])) & _MASK
+            node, output = maker
+            self.digest = (self.digest - _mix(current, node.index * 64 + output)) & _MASK
             count = self.references[node]
             if count > 1:
                 self.references[node] = count - 1
@@ -352,8 +352,8 @@ class _Change:
         """Looks for a path from a changed value back to itself, upwards from its new definition."""
         for value in changed:
             seen = set(independent)
-            found = self.lookup(value)
-            stack = list(found[0].inputs) if found is not None else []
+            maker = self.lookup(value)
+            stack = list(maker[0].inputs) if maker is not None else []
             while stack:
                 current = stack.pop()
                 if current == value:

@@ -34,8 +34,8 @@ class Entry:
     @property
     def name(self) -> str:
         """The identity that is claimed, or the place."""
-        found = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
-        return self.identity or (found.group(1) if found else f"at {self.place}:{self.line}")
+        heading = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
+        return self.identity or (heading.group(1) if heading else f"at {self.place}:{self.line}")
 
     def read(self) -> Rule:
         """Raises :class:`RuleTextError`, naming place and line."""

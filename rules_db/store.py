@@ -182,8 +182,8 @@ class RuleStore:
         groups: dict[str, list[Rule]] = {}
         for rule in rules:
             groups.setdefault(rule.id, []).append(rule)
-        known = self.texts()
-        changed = [rule for rule in map(preferred, groups.values()) if known.get(rule.id) != format_rule(rule)]
+        stored = self.texts()
+        changed = [rule for rule in map(preferred, groups.values()) if stored.get(rule.id) != format_rule(rule)]
         for rule in changed:
             failures = check(rule, load_axioms())
             if failures:

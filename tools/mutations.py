@@ -32,7 +32,7 @@ from rules_db.trust.condition import RANGE_PREDICATES, Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import FloatClass, Rule, Side
 
-__all__ = ["Mutant", "Outcome", "Tally", "attack", "corpus", "examine", "mutants"]
+__all__ = ["Mutant", "MutantOutcome", "Tally", "attack", "corpus", "examine", "mutants"]
 
 _OPERATORS = (
     ("Add", "Sub", "Mul", "Div", "Max", "Min"),
@@ -44,7 +44,7 @@ _OPERATORS = (
 """Operators that take each other's place."""
 
 
-class Outcome(StrEnum):
+class MutantOutcome(StrEnum):
     """What became of a mutant."""
 
     ILL_TYPED = "ill-typed"
@@ -69,18 +69,18 @@ class Mutant:
 class Tally:
     """Mutants by kind and outcome, and the false ones that were accepted."""
 
-    counts: Mapping[tuple[str, Outcome], int]
+    counts: Mapping[tuple[str, MutantOutcome], int]
     accepted: tuple[Mutant, ...]
 
     @property
     def false(self) -> int:
         """Mutants that evaluation refutes."""
-        return sum(n for (_, outcome), n in self.counts.items() if outcome in (Outcome.REJECTED, Outcome.ACCEPTED))
+        return sum(n for (_, outcome), n in self.counts.items() if outcome in (MutantOutcome.REJECTED, MutantOutcome.ACCEPTED))
 
 
 def corpus(rules: Sequence[Rule], axioms: Mapping[str, Axiom], families: Sequence[str] = ("conv", "pool")) -> list[Rule]:
     """The rules, and one instance of every property of the ``families``."""
-    found = list(rules)
+    material = list(rules)
     for axiom in axioms.values():
         if axiom.family in families:
             for case in enumerate_cases(axiom, limit=8).cases[:1]:
@@ -88,8 +88,8 @@ def corpus(rules: Sequence[Rule], axioms: Mapping[str, Axiom], families: Sequenc
                 sides = [(substitute(side, {}, case.attrs),) for side in (axiom.left, axiom.right)]
                 certificate = Certificate((Instance(axiom.name, terms, tuple(case.attrs.items())),))
                 conditions = tuple(c.substitute({}, case.attrs) for c in axiom.conditions)
-                found.append(Rule(*sides, dict(case.types), conditions, FloatClass.REASSOCIATES, certificate))
-    return found
+                material.append(Rule(*sides, dict(case.types), conditions, FloatClass.REASSOCIATES, certificate))
+    return material
 
 
 # Changes of terms. Each gives a subterm's replacement or None.
@@ -363,7 +363,7 @@ def _holds(predicate: str, value: np.ndarray) -> bool:
     return bool(np.all(np.isfinite(value)))
 
 
-def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover) -> Outcome:
+def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover) -> MutantOutcome:
     """Offers a mutant to the checker with its certificate, and to the prover without.
 
     A proof that the prover finds has conditions of its own, and the mutant counts as accepted only if it is false under
@@ -373,22 +373,22 @@ def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover) -> Outc
     try:
         types = infer_types([*sample.source, *sample.target], rule.types)
     except (ShapeError, Undecided, KeyError, ValueError, TypeError, IndexError):
-        return Outcome.ILL_TYPED if check(rule, axioms) else Outcome.ACCEPTED
+        return MutantOutcome.ILL_TYPED if check(rule, axioms) else MutantOutcome.ACCEPTED
     accepted = not check(rule, axioms)
     if any(types[a] != types[b] for a, b in zip(sample.source, sample.target, strict=True)):
-        return Outcome.ACCEPTED if accepted else Outcome.ILL_TYPED
+        return MutantOutcome.ACCEPTED if accepted else MutantOutcome.ILL_TYPED
     if not _false(sample, axioms):
-        return Outcome.TRUE
+        return MutantOutcome.TRUE
     if accepted:
-        return Outcome.ACCEPTED
+        return MutantOutcome.ACCEPTED
     if mutant.kind != "condition":
         proof = prover.certify(sample.source, sample.target, sample.types)
         if proof is not None:
             proved = replace(sample, conditions=proof.conditions, certificate=proof.certificate)
             if _false(proved, axioms):
-                return Outcome.ACCEPTED
-            return Outcome.TRUE
-    return Outcome.REJECTED
+                return MutantOutcome.ACCEPTED
+            return MutantOutcome.TRUE
+    return MutantOutcome.REJECTED
 
 
 def attack(
@@ -401,15 +401,15 @@ def attack(
 ) -> Tally:
     """Examines mutants until ``count`` of them were false; the prover has default limits where left out."""
     prover = prover or Prover(axioms)
-    counts: Counter[tuple[str, Outcome]] = Counter()
+    counts: Counter[tuple[str, MutantOutcome]] = Counter()
     accepted: list[Mutant] = []
     false = 0
     for mutant in mutants(rules, seed):
         outcome = examine(mutant, axioms, prover)
         counts[mutant.kind, outcome] += 1
-        if outcome == Outcome.ACCEPTED:
+        if outcome == MutantOutcome.ACCEPTED:
             accepted.append(mutant)
-        if outcome in (Outcome.REJECTED, Outcome.ACCEPTED):
+        if outcome in (MutantOutcome.REJECTED, MutantOutcome.ACCEPTED):
             false += 1
             if progress is not None:
                 progress(false)

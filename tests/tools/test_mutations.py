@@ -18,7 +18,7 @@ from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
 from rules_db.trust.rule import Rule
 from tests.support.rules_help import landmark
 from tools import mutations
-from tools.mutations import Mutant, Outcome, attack, corpus, examine, mutants
+from tools.mutations import Mutant, MutantOutcome, attack, corpus, examine, mutants
 
 AXIOMS = load_axioms()
 CHOSEN = ("conv.concat_outputs", "conv.concat_groups", "conv.input_factor", "conv.pad_input", "pool.concat", "average_pool.conv")
@@ -45,14 +45,14 @@ def test_no_false_rule_is_accepted() -> None:
     tally = attack(rules(), AXIOMS, 110, seed=4, prover=prover())
     assert tally.accepted == (), tally.accepted[0]
     assert tally.false == 110
-    kinds = {kind for (kind, outcome) in tally.counts if outcome == Outcome.REJECTED}
+    kinds = {kind for (kind, outcome) in tally.counts if outcome == MutantOutcome.REJECTED}
     assert kinds >= {"operands", "operator", "factor", "subterm", "wrapped", "everywhere"}, "the sample is one-sided"
 
 
 def test_mutants_of_convolutions_bring_wrong_groups() -> None:
     found = [m for m in islice(mutants(rules(), seed=1), 600) if m.kind == "groups"]
     outcomes = Counter(examine(m, AXIOMS, prover()) for m in found[:25])
-    assert outcomes[Outcome.REJECTED] >= 1 and not outcomes[Outcome.ACCEPTED]
+    assert outcomes[MutantOutcome.REJECTED] >= 1 and not outcomes[MutantOutcome.ACCEPTED]
 
 
 def test_mutants_are_the_same_for_the_same_seed() -> None:
@@ -87,9 +87,9 @@ def test_a_true_mutant_is_told_apart() -> None:
     rule = landmark("four_terms")
     (swapped,) = (side for side in landmark("four_terms").source)
     true = Mutant("operands", replace(rule, target=(swapped,), certificate=Certificate(())), rule)
-    assert examine(true, AXIOMS, prover()) == Outcome.TRUE
+    assert examine(true, AXIOMS, prover()) == MutantOutcome.TRUE
     false = Mutant("operator", replace(rule, target=landmark("reciprocal").target, types=landmark("reciprocal").types), rule)
-    assert examine(false, AXIOMS, prover()) == Outcome.ILL_TYPED
+    assert examine(false, AXIOMS, prover()) == MutantOutcome.ILL_TYPED
 
 
 def test_an_unsound_property_lets_false_rules_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_an_unsound_property_lets_false_rules_through(monkeypatch: pytest.Monkey
     false = replace(
         rule, source=(make("Sub", (x, y)),), target=(make("Sub", (y, x)),), conditions=(), certificate=Certificate((instance,))
     )
-    assert examine(Mutant("operands", false, rule), axioms, Prover(axioms, LIMITS)) == Outcome.ACCEPTED
-    assert examine(Mutant("operands", false, rule), AXIOMS, prover()) == Outcome.REJECTED
+    assert examine(Mutant("operands", false, rule), axioms, Prover(axioms, LIMITS)) == MutantOutcome.ACCEPTED
+    assert examine(Mutant("operands", false, rule), AXIOMS, prover()) == MutantOutcome.REJECTED
     monkeypatch.setattr(mutations, "mutants", lambda rules, seed: iter([Mutant("operands", false, rule)]))
     tally = attack([rule], axioms, 1, prover=Prover(axioms, LIMITS))
     assert len(tally.accepted) == 1 and tally.false == 1
