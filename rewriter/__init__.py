@@ -7,6 +7,8 @@ The documented entry point is :func:`rewriter.run.optimize`::
     print(outcome.improved, outcome.latency)
 """
 
-from rewriter.run.optimize import Outcome, optimize
+from rewriter.run.optimize import optimize
+from rewriter.run.options import Options
+from rewriter.run.outcome import Outcome
 
-__all__ = ["Outcome", "optimize"]
+__all__ = ["Options", "Outcome", "optimize"]

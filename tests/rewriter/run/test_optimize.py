@@ -20,6 +20,7 @@ from rewriter import optimize
 from rewriter.cli.main import main
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs
 from rewriter.run import accept
+from rewriter.run import kernels as run_kernels
 from rules_db.library import shipped_rules
 from tests.rewriter.search.test_rewriter import rule
 from tools.zoo import lora_block
@@ -391,11 +392,8 @@ def test_no_room_for_temporary_files_blames_no_rule(
     tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk is not the rules' fault: one message, nothing quarantined."""
-    import importlib
-
-    run = importlib.import_module("rewriter.run.optimize")
     calls: list[int] = []
-    genuine = run.open_in
+    genuine = run_kernels.open_in
 
     def full(model: Any, graph: Any, directory: Any) -> Any:
         calls.append(1)
@@ -403,11 +401,11 @@ def test_no_room_for_temporary_files_blames_no_rule(
             raise ModelError("candidate0.onnx cannot be written: No space left on device; make room")
         return genuine(model, graph, directory)
 
-    monkeypatch.setattr(run, "open_in", full)
+    monkeypatch.setattr(run_kernels, "open_in", full)
     source = _lora(tmp_path / "lora.onnx")
     _expect(_invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20"), "No space left")
     assert not (tmp_path / "o.onnx").exists()
-    monkeypatch.setattr(run, "open_in", genuine)
+    monkeypatch.setattr(run_kernels, "open_in", genuine)
     again = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20)
     assert again.improved and not again.dropped
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,8 @@ from onnx.parser import parse_model
 
 from rewriter import optimize
 from rewriter.reference import InputError
-from rewriter.run import accept
+from rewriter.run import accept, searching
+from rewriter.run.checking import Checker
 from rewriter.run.outcome import Outcome
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.layers import Lifted, ShortModel
@@ -196,8 +196,7 @@ def _folded(source: Path, target: Path, **options: Any) -> Outcome:
 
 def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short model weighs otherwise: what paid there may not on the whole one."""
-    module = importlib.import_module("rewriter.run.optimize")
-    idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), module.lift
+    idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), searching.lift
 
     def with_more(search: Search, short: ShortModel, candidate: Candidate) -> Lifted:
         found = genuine(search, short, candidate)
@@ -207,7 +206,7 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
         assert more is not None and more.moves[-1].gain <= 0
         return Lifted(more, found.missing)
 
-    monkeypatch.setattr(module, "lift", with_more)
+    monkeypatch.setattr(searching, "lift", with_more)
     source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]
     outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=rules, budget=20, alpha=2.0)
     assert outcome.improved and idle.id + ">" not in [fired.rule for fired in outcome.fired]
@@ -263,8 +262,7 @@ def test_at_most_three_rules_are_left_out_in_turn(tmp_path: Path, timing: Any, m
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     rules = [rule(f"{outer}({inner}(X))", "X", "X:[m,n]") for outer, inner in pairs]
     tried: list[int] = []
-    run = importlib.import_module("rewriter.run.optimize")._Run
-    monkeypatch.setattr(run, "verified", lambda self, search, candidate, *rest: tried.append(len(candidate.moves)))
+    monkeypatch.setattr(Checker, "check", lambda self, proposal: tried.append(len(proposal.candidate.moves)))
     optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", rules=rules, budget=20, top=20, device="h200", kernels=False)
     assert tried[0] == 5 and tried[1:4] == [4, 4, 4]
     assert tried[4:] and max(tried[4:]) < 5 and len(tried) > 4
@@ -298,7 +296,7 @@ def test_measurements_keep_to_the_budget(
 ) -> None:
     """A small saving is measured again only in the time that is left, and never for longer than that."""
     clock = [0.0]
-    monkeypatch.setattr(importlib.import_module("rewriter.run.optimize"), "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: clock[0]))
     asked: list[float] = []
 
     def measured(
