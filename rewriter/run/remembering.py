@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from mugraph.graph import Graph
 from rewriter.run.decision import Decision
 from rewriter.run.outcome import Outcome
 from rewriter.run.searching import UnknownRule, new_search, recorded_moves
@@ -77,17 +78,13 @@ class Verdicts:
 
     def recall(self) -> Decision | None:
         """The decision of an earlier run; ``None`` where there is none that holds, or another was asked for."""
-        options, clock = self._bench.task.options, self._bench.clock
+        options = self._bench.task.options
         if not options.use_verdicts or options.explain:
             return None
         text = self._bench.store.verdict(self._key)
         try:
-            if text is None:
-                return None
-            record = _Record.parse(text, self._bench.task)
-            with clock.lap("replay"):
-                return self._replayed(record)
-        except StaleVerdict:  # measured again, and remembered anew
+            return None if text is None else self.replayed(text)
+        except StaleVerdict:  # it is measured again, and remembered anew
             return None
 
     def remember(self, decision: Decision, outcome: Outcome) -> None:
@@ -108,8 +105,14 @@ class Verdicts:
         )
         self._bench.store.remember(self._key, kept.text())
 
-    def _replayed(self, record: _Record) -> Decision:
-        """The decision of a record. Raises StaleVerdict where it is not reached any more."""
+    def replayed(self, text: str) -> Decision:
+        """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
+        record = _Record.parse(text, self._bench.task)
+        with self._bench.clock.lap("replay"):
+            return Decision(self._graph(record), record.outcome)
+
+    def _graph(self, record: _Record) -> Graph:
+        """The graph that a record leads to, with its kernels compiled."""
         bench = self._bench
         graph = bench.task.model.graph
         if record.moves:
@@ -123,4 +126,4 @@ class Verdicts:
                 bench.notes.drop(*problems)
                 raise StaleVerdict(problems[0])
             graph = candidate.graph
-        return Decision(graph, record.outcome)
+        return graph
