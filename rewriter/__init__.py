@@ -5,6 +5,8 @@ The documented entry point is :func:`rewriter.run.optimize`::
     from rewriter import optimize
     outcome = optimize("model.onnx", "model.superopt.onnx", shapes={"input_ids": (1, 128)})
     print(outcome.improved, outcome.latency)
+
+Its keyword arguments are the fields of :class:`rewriter.run.options.Options`.
 """
 
 from rewriter.run.optimize import optimize

@@ -12,4 +12,4 @@ from rules_db.files import StoreError
 __all__ = ["USER_ERRORS"]
 
 USER_ERRORS = (ModelError, InputError, ProviderError, ProfileError, StoreError, RuntimeLibraryError)
-"""What commands catch."""
+"""Types of exceptions whose message is for the user."""

@@ -1,4 +1,4 @@
-"""What a result is compared with: inputs to test on, the float64 reference for them, and how far an output is from it."""
+"""Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
 from rewriter.reference.comparison import Error, compare, worst
 from rewriter.reference.evaluation import Evaluated, reference_outputs

@@ -88,7 +88,7 @@ class Checker:
         return None
 
     def _conditions(self, candidate: Candidate, missing: int) -> tuple[str, ...]:
-        """What a candidate rests on, and what it lacks."""
+        """The assumption that a candidate rests on, and the sites that it lacks, in words."""
         conditions = [ATTENDED] if self._search.relies_on_attention(candidate) else []
         if missing:
             conditions.append(f"{missing} sites in repeated layers did not admit what the others did; they were left alone")

@@ -1,4 +1,4 @@
-"""Decisions: what is to be written, with the outcome that says so. The one place where outcomes are put together."""
+"""Decisions: a graph to write and the outcome that goes with it. The one place where outcomes are put together."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Decision", "decided", "written"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be written.
+    """A graph to write, and the outcome of writing it.
 
     Attributes:
-        graph: of the model.
-        outcome: lacks what only writing tells.
+        graph: the winner's or the original's.
+        outcome: complete but for what only writing tells.
         winner: the candidate behind the graph; ``None`` for the original, and for a decision of an earlier run.
         is_verdict: later runs may rest on it.
     """

@@ -13,7 +13,7 @@ __all__ = ["explanations"]
 
 
 def explanations(bench: Workbench, search: ModelSearch) -> tuple[Explanation, ...]:
-    """What ``explain`` asks for: of a value, a node, all rules, or one.
+    """The explanations that ``explain`` asks for: of a value, a node, all rules, or one rule.
 
     Raises:
         InputError: it is none of these.

@@ -42,8 +42,8 @@ class Flag:
         is_path: the word is a path.
         is_repeatable: it may be given several times; ``read`` gets all words.
         alone: the value where the flag stands without one.
-        negates: the option is false where the flag is given.
-        read: what the option is, given the word. Raises InputError.
+        negates: writing the flag makes the option false.
+        read: makes the option's value of the word. Raises InputError.
     """
 
     name: str
@@ -94,8 +94,8 @@ class OptionField:
     Attributes:
         name, default: the field's.
         flag: as a command line has it; ``None`` where it has not.
-        check: what the value has to keep to.
-        verdict: the text of what it gives stands in the digest of what verdicts depend on; ``None``: they do not depend on it.
+        check: refuses values.
+        verdict: makes the value that stands, as text, in the digest of a verdict; ``None`` where verdicts do not depend on it.
     """
 
     name: str
@@ -131,7 +131,7 @@ def check_options(options: Any) -> None:
 
 
 def verdict_values(options: Any) -> dict[str, tuple[object, bool]]:
-    """What verdicts depend on by field: the value in canonical form, and whether it is the default."""
+    """The fields that verdicts depend on: the value of each in canonical form, and whether it is the default."""
     values = {}
     for item in option_fields(options):
         if item.verdict is not None:

@@ -25,7 +25,7 @@ __all__ = ["Judge", "Judgement"]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is to be written and why.
+    """The candidate to write, and why it is that one.
 
     Attributes:
         winner: the candidate to write; ``None`` for the original.
@@ -48,7 +48,7 @@ class Judgement:
 class Judge:
     """Numeric acceptance and paired timing of proposals.
 
-    Requires an open workbench; :meth:`prepare` comes before anything else. Ensures that a winner is right
+    Requires an open workbench. Ensures that a winner is right
     (:class:`rewriter.run.checking.Checker`), that it is faster beyond noise where time can be measured, that the decision rests
     on fresh measurements (the luckiest of several noisy numbers is too good), and that after Ctrl-C nothing is written that is
     not known to be right.
@@ -73,11 +73,9 @@ class Judge:
             KeyboardInterrupt: the caller goes on with :meth:`stopped`.
         """
         task = self._bench.task
-        searched = proposals.searched
         if proposals.is_empty:
-            judgement = Judgement(
-                message=f"no candidate is cheaper by the cost model ({searched.stopped}): the original was written"
-            )
+            reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
+            judgement = Judgement(message=f"{reason}: the original was written")
         elif task.target.run_on == "cpu" and any(
             type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in task.model.inputs.values()
         ):
@@ -85,7 +83,7 @@ class Judge:
         else:
             with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
                 judgement = self._compared(proposals, Path(folder))
-        return replace(judgement, is_interrupted=searched.interrupted)
+        return replace(judgement, is_interrupted=proposals.is_interrupted)
 
     def stopped(self) -> Judgement:
         """After Ctrl-C: the best candidate that is known to be right by then, or the original."""
@@ -110,7 +108,7 @@ class Judge:
             return Judgement(message=f"{reason}: it was written unchanged")
         self._own_error = acceptance.own_error()
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
-        if proposals.searched.interrupted or not task.measures:
+        if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
         trials = self._ranked(checker, acceptance, list(proposals))
         acceptance.close()
@@ -121,7 +119,7 @@ class Judge:
         for proposal in proposals:
             opened = checker.check(proposal)
             if opened is not None:
-                if proposals.searched.interrupted:
+                if proposals.is_interrupted:
                     self._bench.notes.add("interrupted while searching: the best until then was checked numerically, not timed")
                 return self._won(opened.trial)
         return self._kept("no candidate was left that can be built and is numerically right: the original was written")

@@ -1,4 +1,4 @@
-"""Custom kernels as the stages of a run use them: where there can be none, every question has an answer, too."""
+"""Custom kernels as the stages of a run use them; where a run has none, each question has an answer all the same."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: 
 
 
 def _obstacle(target: Target) -> str:
-    """What keeps a GPU from having custom kernels; empty where nothing does."""
+    """The reason why a target cannot have custom kernels; empty where it can."""
     if target.device.architecture < LEAST_ARCHITECTURE:
         return f"they need a GPU of sm_{LEAST_ARCHITECTURE} or later"
     if target.here and not is_built():
@@ -80,17 +80,17 @@ class RunKernels:
 
     @property
     def generators(self) -> tuple[Generator, ...]:
-        """For the search: regions as kernels."""
+        """Proposals for the search, in which regions are kernels."""
         return () if self._custom is None else (self._custom.children,)
 
     @property
     def timed(self) -> int:
-        """Schedules that were timed."""
+        """How many schedules were timed."""
         return 0 if self._custom is None else self._custom.timed
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know of the kernels."""
+        """Lines about the kernels for the summary."""
         return [] if self._custom is None else self._custom.notes
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:

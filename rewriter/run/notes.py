@@ -1,4 +1,4 @@
-"""What a run tells its user beside figures."""
+"""Notes for the user of a run, beside its figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Notes"]
 
 
 class Notes:
-    """Lines for the summary, in the order in which the stages of a run came upon what they say.
+    """Lines for the summary, in the order in which the stages of a run add them.
 
     Attributes:
-        lines: what the user should know of the result.
-        dropped: what could not be used and why: rules that break the model, kernels that do not compile.
+        lines: facts that the user should know of the result.
+        dropped: rules that break the model and kernels that do not compile, with the reason.
     """
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
@@ -20,9 +20,9 @@ class Notes:
         self.dropped: list[str] = []
 
     def add(self, *lines: str) -> None:
-        """Adds to what the user should know."""
+        """Adds lines about the result."""
         self.lines.extend(lines)
 
     def drop(self, *lines: str) -> None:
-        """Adds to what could not be used."""
+        """Adds lines about rules and kernels that cannot be used."""
         self.dropped.extend(lines)

@@ -1,4 +1,9 @@
-"""The whole run: read, propose, judge, remember, write. The command line only wraps :func:`optimize`."""
+"""The whole run. The command line only wraps :func:`optimize`.
+
+Its stages, each in a module: the target (``target``) and the task (``task``) are read, the workbench is opened (``workbench``), a
+remembered verdict is replayed (``remembering``), or candidates are proposed (``proposing``) and judged (``judging``); what was
+decided (``decision``) is written (``writing``) and remembered.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +111,7 @@ def _decide(bench: Workbench) -> Decision:
         judge.prepare()
         with bench.clock.lap("search"):
             proposals = proposer.propose()
-        if bench.task.options.explain and not proposals.searched.interrupted:
+        if bench.task.options.explain and not proposals.is_interrupted:
             with bench.clock.lap("explain"):
                 explained = explanations(bench, proposals.search)
         with bench.clock.lap("accept"):

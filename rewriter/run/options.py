@@ -47,7 +47,7 @@ def _names(architectures: Sequence[Architecture] | None) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is asked for, all but the model and where the result goes.
+    """All that a user may ask of a run, but for the model and the file to write.
 
     Raises:
         InputError: a value that its field does not admit.

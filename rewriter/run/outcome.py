@@ -28,7 +28,7 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done and measured; ``--json`` writes it.
+    """The result of a run, its measurements and its reasons; ``--json`` writes it.
 
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.

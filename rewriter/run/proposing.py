@@ -53,7 +53,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What searching came to; iterating gives the candidates that are worth a trial, the best first, made one by one.
+    """The result of searching; iterating over it makes the candidates that are worth a trial, the best first, one by one.
 
     These are the best candidate, the best without one of the rules that save least, and the next best that use other rules: the
     cost model knows no more than a part of what onnxruntime does with a model, and what it missed shows only end to end. After
@@ -61,7 +61,7 @@ class Proposals:
 
     Attributes:
         search: at the prices of the last round.
-        searched: what it found, on the short model where there is one.
+        searched: its candidates and counts, on the short model where there is one.
         short: the model with its repeated layers shortened.
         top: most candidates to pick.
     """
@@ -72,13 +72,18 @@ class Proposals:
     top: int
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether the user stopped the search."""
+        return self.searched.interrupted
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is cheaper than the model as it came."""
         return not self.searched.better
 
     def __iter__(self) -> Iterator[Proposal]:
         graph = self.search.model.graph if self.short is None else self.short.graph
-        picked = [self.searched.better[0]] if self.searched.interrupted else self._picked(graph)
+        picked = [self.searched.better[0]] if self.is_interrupted else self._picked(graph)
         start = self.search.start()
         digests = set()
         for candidate in picked:
@@ -103,7 +108,7 @@ class Proposals:
         return Proposal(whole, lifted.missing)
 
     def _picked(self, graph: Graph) -> list[Candidate]:
-        """What is worth a trial, of the candidates that a search on ``graph`` found."""
+        """The candidates that are worth a trial, of those that the search found on ``graph``."""
         search, better = self.search, self.searched.better
         best = search.simplified(better[0], graph)
         picked, digests = [best], {best.graph.digest}
@@ -141,8 +146,8 @@ class Proposer:
     """Searches a task's model, in rounds: after each, prices of what the best candidate changes are measured once more.
 
     Requires an open workbench. Ensures that rules which broke this model in an earlier run are left out, that kernels of the
-    best candidate are timed where they can be, and that what was measured is in the store. Whether a proposal is right is not
-    known.
+    best candidate are timed where they can be, and that what was measured is in the store. Whether a proposal is right is
+    left to others.
 
     Attributes:
         predictions: of the rounds so far, whether or not the last was interrupted.
@@ -185,7 +190,7 @@ class Proposer:
         """Times kernels until those of the best candidate are known.
 
         Returns:
-            the candidates in the order of what is known now, without kernels that do not work; whether any was timed.
+            the candidates in the order of their new costs, without kernels that do not work; whether any was timed.
         """
         kernels, timed = self._bench.kernels, False
         while kernels.can_be_used and searched.better and not searched.interrupted:

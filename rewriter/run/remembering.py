@@ -27,7 +27,7 @@ class StaleVerdict(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _StoredVerdict:
     """A verdict as it is kept.
 
     Attributes:
@@ -49,14 +49,14 @@ class _Record:
         return json.dumps(record)
 
     @staticmethod
-    def parse(text: str, task: Task) -> _Record:
+    def parse(text: str, task: Task) -> _StoredVerdict:
         """Reads :meth:`text`. Raises StaleVerdict for what is none."""
         try:
             record = json.loads(text)
             outcome = Outcome.of_record(record["outcome"], task.name, str(task.output))
             moves = [(rule, keys) for rule, keys in record["moves"]]
             kernels = [parse_rule(rule) for rule in record["kernels"]]
-            return _Record(outcome, moves, record["graph"], kernels)
+            return _StoredVerdict(outcome, moves, record["graph"], kernels)
         except (ValueError, KeyError, TypeError) as problem:
             raise StaleVerdict(f"not a verdict: {problem}") from None
 
@@ -97,7 +97,7 @@ class Verdicts:
             return
         winner = decision.winner
         rules = {} if winner is None else {move.direction.rule.id: move.direction.rule for move in winner.moves}
-        kept = _Record(
+        kept = _StoredVerdict(
             outcome,
             [] if winner is None else recorded_moves(self._bench.task.model, winner),
             None if winner is None else winner.graph.content_digest(),
@@ -107,11 +107,11 @@ class Verdicts:
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
-        record = _Record.parse(text, self._bench.task)
+        record = _StoredVerdict.parse(text, self._bench.task)
         with self._bench.clock.lap("replay"):
             return Decision(self._graph(record), record.outcome)
 
-    def _graph(self, record: _Record) -> Graph:
+    def _graph(self, record: _StoredVerdict) -> Graph:
         """The graph that a record leads to, with its kernels compiled."""
         bench = self._bench
         graph = bench.task.model.graph

@@ -18,13 +18,13 @@ __all__ = ["Target", "choose_target"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the model is optimised for.
+    """A device with a runtime, for which a model is optimised.
 
     Attributes:
         environment: device, versions and provider, in words: part of the key of all that is remembered.
         device: whose roofline fills gaps.
         here: it is this machine, so that results can be measured end to end.
-        costs: measured costs that a table told.
+        costs: measured costs, from a table.
     """
 
     environment: str

@@ -48,7 +48,7 @@ class Task:
         return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
 
     def notes(self) -> list[str]:
-        """What the user should know of the model as it was read."""
+        """Lines about the model as it was read, for the summary."""
         sizes = f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."
         return [*self.model.notes, *([sizes] if self.assumed else ())]
 

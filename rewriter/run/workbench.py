@@ -1,4 +1,4 @@
-"""The workbench of a run: what its stages share, opened together and closed together."""
+"""The workbench of a run: rules, costs and kernels that its stages share, opened together and closed together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """What the stages of a run share.
+    """The things that all stages of a run use.
 
     Attributes:
         task: what is to be done.
