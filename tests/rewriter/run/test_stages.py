@@ -31,11 +31,11 @@ from rewriter.run.proposing import Predictions, Proposal, Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.remembering import StaleVerdict, Verdicts
 from rewriter.run.searching import UnknownRule, new_search, recorded_moves
-from rewriter.run.task import read_task
+from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
 from tests.rewriter.search.test_rewriter import rule
-from tests.support.runs import FASTER, ops, own_cache, timing, workbench
+from tests.support.runs import FASTER, SAME, ops, own_cache, timing, workbench
 
 __all__ = ["own_cache", "timing"]
 
@@ -186,6 +186,14 @@ def test_proposals_are_cheaper_and_no_two_are_the_same(source: Path) -> None:
         assert proposals_of(bench).is_empty
 
 
+def test_what_is_no_cheaper_on_the_whole_model_is_not_proposed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.fused", lambda self, candidate: self.start())
+        start = proposals.search.start()
+        assert start.graph.digest not in {proposal.candidate.graph.digest for proposal in proposals}
+
+
 def test_figures_of_searching_survive_an_interruption(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -316,6 +324,35 @@ def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch
         judgement = judge_of(bench).judge(proposals_of(bench))
         assert judgement.winner is None and "no candidate was left that can be built" in judgement.message
         assert judgement.error_before is not None and judgement.error_after is None
+
+
+def test_the_two_most_promising_are_confirmed_in_their_order(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second proposal is the fastest at first sight, then the first and the fourth; the third is slower for sure."""
+    impressions = [(0.9, 0.8), (0.5, 0.4), (1.2, 1.1), (0.95, 0.9)]
+    ratios = iter(impressions)
+
+    def pair(self: Acceptance, session: Any, seconds: float) -> accept.Timing:
+        ratio, low = next(ratios)
+        return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, low, 1.3)
+
+    confirmed: list[tuple[str, int]] = []
+
+    def confirm(original: Path, candidate: Path, *_: Any, **__: Any) -> accept.Timing:
+        confirmed.append((candidate.name, len(list(candidate.parent.glob("candidate*.onnx")))))
+        return SAME
+
+    monkeypatch.setattr(Acceptance, "pair", pair)
+    monkeypatch.setattr(accept, "confirm", confirm)
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        (first, *others) = [proposal.candidate for proposal in proposals]
+        assert len(others) == 2
+        monkeypatch.setattr(Proposals, "__iter__", lambda self: iter(map(Proposal, [first, *others, first])))
+        monkeypatch.setattr(Task, "measures", True)
+        judgement = judge_of(bench).judge(proposals)
+    assert [name for name, _ in confirmed] == ["candidate2.onnx", "candidate1.onnx"]
+    assert {left for _, left in confirmed} == {3}, "the original and two candidates"
+    assert judgement.winner is None and "took 1.000 [0.950, 1.050] of the original's time" in judgement.message
 
 
 def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
