@@ -64,11 +64,10 @@ def test_a_verdict_does_not_depend_on_these(values: dict[str, Any]) -> None:
     assert Options(**values).digest() == Options().digest()
 
 
-def test_every_option_is_a_field_once() -> None:
-    names = [item.name for item in option_fields(Options)]
+def test_every_option_has_a_flag_of_its_own() -> None:
     flags = [item.flag.name for item in option_fields(Options) if item.flag is not None]
-    assert len(set(names)) == len(names) == 20 and len(set(flags)) == len(flags) == 19
-    assert [item.name for item in option_fields(Options) if item.flag is None] == ["cache"]
+    assert len(set(flags)) == len(flags)
+    assert [item.name for item in option_fields(Options) if item.flag is None] == ["cache"], "an environment variable names it"
 
 
 @pytest.mark.parametrize(
