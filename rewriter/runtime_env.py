@@ -87,7 +87,7 @@ def _processor() -> str:
 
 @functools.cache
 def environment(provider: str) -> str:
-    """What a measured cost holds for: device, cores, onnxruntime version and provider, in words."""
+    """The environment that a measured cost holds for: device, cores, onnxruntime version and provider, in words."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     device = f"{_processor()} x{cores}"
     if provider == "cuda":
@@ -97,9 +97,9 @@ def environment(provider: str) -> str:
 
 def _gpu_name() -> str:
     """The first GPU's name and the driver's version."""
-    told = _asked_of_gpu("name,driver_version")
-    if told:
-        return ", driver ".join(part.strip() for part in told.split(","))
+    answer = _asked_of_gpu("name,driver_version")
+    if answer:
+        return ", driver ".join(part.strip() for part in answer.split(","))
     try:
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except OSError:
@@ -114,13 +114,13 @@ def gpu_architecture() -> int:
 
 
 def _asked_of_gpu(fields: str) -> str:
-    """What the driver's tool tells of the first GPU; empty where there is none."""
+    """The answer of the driver's tool about the first GPU; empty where there is none."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return told[0].strip() if told else ""
+    return lines[0].strip() if lines else ""
 
 
 def digest(*parts: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import onnxruntime as ort
@@ -12,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mugraph.onnx import ModelError, load
-from rewriter.cli.main import parse_shapes
+from mugraph.onnx import load
+from rewriter.cli.errors import USER_ERRORS
+from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
     CostModel,
     CostTable,
@@ -26,12 +28,12 @@ from rewriter.cost import (
 )
 from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
-from rewriter.reference import InputError, bind_sizes
-from rewriter.runtime_env import ProviderError, environment, pick_provider
+from rewriter.reference import bind_sizes
+from rewriter.run.options import Options
+from rewriter.runtime_env import environment, pick_provider
 from rewriter.search.backtracking import Limits, Search
 from rewriter.search.layers import opaque_kind, shorten
 from rewriter.search.ranges import RangeOracle
-from rules_db.files import StoreError
 from rules_db.library import open_rules
 
 __all__ = ["main"]
@@ -65,21 +67,21 @@ def list_command() -> None:
 
 @cli.command("fill")
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--provider", type=click.Choice(["cpu", "cuda", "auto"]), default="auto", show_default=True)
-@click.option("--input", "inputs", multiple=True, metavar="NAME=2x128", help="Size of an input for measuring; repeatable.")
+@flags(Options, only=("provider", "shapes"))
 @click.option("--rules", metavar="URL", help="Rules whose results are measured too; default: the shipped rules.")
 @click.option("--budget", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
-def fill_command(models: tuple[Path, ...], provider: str, inputs: tuple[str, ...], rules: str | None, budget: float) -> None:
+def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
     """Measures the operators of MODELS, and those that rewriting them leads to."""
-    provider = pick_provider(provider)
-    known = open_rules(rules)
+    options = Options(**values_of_flags(Options, written))
+    provider = pick_provider(options.provider)
+    all_rules = open_rules(rules)
     for path in models:
         model = load(path)
-        sizes, _ = bind_sizes(model, parse_shapes(inputs))
+        sizes, _ = bind_sizes(model, options.shapes or {})
         store = ProfileStore(default_profile_path(), environment(provider))
         costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget, default_device(provider))
-        runtime = runtime_directions(known, store, provider)
-        search = Search(known, costs, RangeOracle({}), Limits(seconds=budget), runtime_directions=runtime)
+        runtime = runtime_directions(all_rules, store, provider)
+        search = Search(all_rules, costs, RangeOracle({}), Limits(seconds=budget), runtime_directions=runtime)
         search.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
         short = shorten(model.graph, search.depth, opaque_kind(model))
         search.run(model.graph if short is None else short.graph)
@@ -111,8 +113,8 @@ def import_command(files: tuple[Path, ...]) -> None:
     for table in [read_table(file) for file in files]:
         store = ProfileStore(default_profile_path(), table.environment)
         for signature, microseconds in table.costs.items():
-            known = store.get(signature)
-            store.put(signature, microseconds if known is None else min(known, microseconds))
+            before = store.get(signature)
+            store.put(signature, microseconds if before is None else min(before, microseconds))
         store.close()
         _out().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
 
@@ -138,6 +140,6 @@ def main() -> None:
         print(f"superopt-costs: {problem.format_message()}", file=sys.stderr)
     except click.Abort:
         sys.exit(130)
-    except (ModelError, InputError, ProviderError, ProfileError, StoreError) as problem:
+    except USER_ERRORS as problem:
         print(f"superopt-costs: {problem}", file=sys.stderr)
     sys.exit(2)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rewriter.reference import Error
-from rewriter.run.optimize import Outcome
+from rewriter.run.outcome import Outcome
 from rewriter.search.explain import Explanation
 
 __all__ = ["print_explanations", "print_summary"]

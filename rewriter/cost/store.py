@@ -40,7 +40,7 @@ class ProfileStore:
         self.environment = environment
         self.path = path
         self._engine: Engine | None = None
-        self._known: dict[str, float] = {}
+        self._costs: dict[str, float] = {}
         self._fresh: dict[str, float] = {}
         if path is None:
             return
@@ -52,7 +52,7 @@ class ProfileStore:
                 rows = connection.execute(
                     select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == environment)
                 )
-                self._known = {row.signature: row.microseconds for row in rows}
+                self._costs = {row.signature: row.microseconds for row in rows}
         except (DatabaseError, OSError) as problem:
             raise self._error("opened", problem) from problem
         # A cache that cannot be written is noticed now, not after the search.
@@ -60,12 +60,12 @@ class ProfileStore:
 
     def preload(self, costs: Mapping[str, float]) -> None:
         """Adds costs that hold for this run and are not written back."""
-        self._known.update(costs)
+        self._costs.update(costs)
 
     @property
     def costs(self) -> Mapping[str, float]:
         """Everything known of the environment: signature to microseconds."""
-        return self._known
+        return self._costs
 
     def environments(self) -> dict[str, int]:
         """Every environment in the file with the number of its costs."""
@@ -79,10 +79,10 @@ class ProfileStore:
             raise self._error("read", problem) from problem
 
     def get(self, signature: str) -> float | None:
-        return self._known.get(signature)
+        return self._costs.get(signature)
 
     def put(self, signature: str, microseconds: float) -> None:
-        self._known[signature] = self._fresh[signature] = microseconds
+        self._costs[signature] = self._fresh[signature] = microseconds
 
     def flush(self) -> None:
         """Writes what was measured since the last flush; other processes' rows stay."""
@@ -98,10 +98,10 @@ class ProfileStore:
             return None
         try:
             with self._engine.connect() as connection:
-                found = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
+                row = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
         except DatabaseError as problem:
             raise self._error("read", problem) from problem
-        return None if found is None else str(found[0])
+        return None if row is None else str(row[0])
 
     def remember(self, key: str, value: str) -> None:
         self.remember_all({key: value})

@@ -22,7 +22,7 @@ FORMAT = 2
 """Counted up when costs are measured in another way, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CostTable:
     """Measured costs of one environment.
 

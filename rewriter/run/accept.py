@@ -151,10 +151,10 @@ class Acceptance:
         self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
         again = self.original.run(None, self.feeds[0])
         self.references = reference_outputs(model, self.feeds) if references is None else references.result()
-        self.own = self._errors(self.outputs)
-        for second, first, own, floor in zip(again, self.outputs[0], self.own[0], self.floors, strict=True):
+        self.own_errors = self._errors(self.outputs)
+        for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
-            if not compare(second, first).within(own if own.is_small else Error(0.0, 0.0), floor):
+            if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
         self._evaluated: list[list[np.ndarray]] | None = None
 
@@ -166,11 +166,11 @@ class Acceptance:
 
     def _errors(self, outputs: Sequence[Sequence[Any]]) -> list[list[Error]]:
         pairs = zip(outputs, self.references, strict=True)
-        return [[compare(a, w) for a, w in zip(found, wanted, strict=True)] for found, wanted in pairs]
+        return [[compare(a, w) for a, w in zip(actual, wanted, strict=True)] for actual, wanted in pairs]
 
     def own_error(self) -> Error:
         """The original's error against the reference, the worst over inputs and outputs."""
-        return worst([error for errors in self.own for error in errors])
+        return worst([error for errors in self.own_errors for error in errors])
 
     def judge(self, session: Any) -> tuple[Error, bool]:
         """A candidate's error against the reference, the worst over inputs and outputs, and whether it is acceptable.
@@ -182,19 +182,19 @@ class Acceptance:
         """
         errors: list[Error] = []
         right = True
-        originals, own_errors = self.outputs, self.own
+        originals, own_errors = self.outputs, self.own_errors
         if isinstance(session, Evaluated):
             if self._evaluated is None:
                 original = Evaluated(self.model, self.model.graph)
                 self._evaluated = [original.run(None, feed) for feed in self.feeds]
             originals, own_errors = self._evaluated, self._errors(self._evaluated)
-        for feed, outputs, references, owns in zip(self.feeds, originals, self.references, own_errors, strict=True):
-            for actual, original, wanted, own, floor in zip(
-                session.run(None, feed), outputs, references, owns, self.floors, strict=True
+        for feed, outputs, references, errors_of_original in zip(self.feeds, originals, self.references, own_errors, strict=True):
+            for actual, original, wanted, own_error, floor in zip(
+                session.run(None, feed), outputs, references, errors_of_original, self.floors, strict=True
             ):
                 errors.append(compare(actual, wanted))
-                if own.is_small:
-                    right &= errors[-1].within(own, floor)
+                if own_error.is_small:
+                    right &= errors[-1].within(own_error, floor)
                 else:
                     right &= compare(actual, original).within(Error(0.0, 0.0), floor)
         return worst(errors), right

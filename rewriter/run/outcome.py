@@ -1,10 +1,11 @@
-"""What a run did and measured."""
+"""The outcome of a run as a value."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rewriter.reference import Error
@@ -25,9 +26,9 @@ class Fired:
     where: tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done and measured; ``--json`` writes it.
+    """The result of a run, its measurements and its reasons; ``--json`` writes it.
 
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
@@ -36,6 +37,15 @@ class Outcome:
         error_before, error_after: against the float64 reference.
         kernels: custom kernels that the written model holds.
         message: why the original was kept, where it was.
+        predicted_before, predicted_after: microseconds by the cost model.
+        expanded, generated: candidates of the search.
+        rules: that the search could use.
+        measured_costs, estimated_costs: of operators: measured in this run, and by a roofline for want of measurements.
+        dropped: rules and kernels that could not be used, and why.
+        notes: what the user should know beside that.
+        seconds: by stage, and ``total``.
+        cached_verdict: the decision is that of an earlier run on the same model, rules, options and environment.
+        explanations: why rules did not fire, where that was asked.
     """
 
     model: str
@@ -47,7 +57,7 @@ class Outcome:
     nodes_before: int = 0
     nodes_after: int = 0
     kernels: int = 0
-    fired: list[Fired] = field(default_factory=list)
+    fired: tuple[Fired, ...] = ()
     latency: accept.Timing | None = None
     paired: accept.Timing | None = None
     error_before: Error | None = None
@@ -59,14 +69,45 @@ class Outcome:
     rules: int = 0
     measured_costs: int = 0
     estimated_costs: int = 0
-    dropped: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
     cached_verdict: bool = False
-    explanations: list[Explanation] = field(default_factory=list)
+    explanations: tuple[Explanation, ...] = ()
 
     def to_json(self) -> str:
+        """All fields; numbers that JSON lacks are ``null``."""
         return json.dumps(_finite(asdict(self)), indent=2, allow_nan=False)
+
+    def record(self) -> dict[str, Any]:
+        """The fields that hold for later runs on the same task, too."""
+        return {name: value for name, value in asdict(self).items() if name not in _VOLATILE}
+
+    @staticmethod
+    def of_record(record: Mapping[str, Any], model: str, output: str) -> Outcome:
+        """The outcome of a run that reuses the verdict of an earlier one.
+
+        Args:
+            record: the earlier run's :meth:`record`, read from JSON.
+            model, output: of the later run.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        names = {field.name for field in fields(Outcome)} - set(_VOLATILE)
+        values: dict[str, Any] = {name: record[name] for name in names & {*record}}
+        values["fired"] = tuple(Fired(**{**fired, "where": tuple(fired["where"])}) for fired in record["fired"])
+        for name in ("dropped", "notes"):
+            values[name] = tuple(record[name])
+        for name in ("latency", "paired"):
+            values[name] = accept.Timing(**record[name]) if record[name] else None
+        for name in ("error_before", "error_after"):
+            values[name] = Error(**record[name]) if record[name] else None
+        return Outcome(model, output, **values, cached_verdict=True)
+
+
+_VOLATILE = ("model", "output", "seconds", "explanations", "cached_verdict")
+"""Fields that are each run's own."""
 
 
 def _finite(value: Any) -> Any:

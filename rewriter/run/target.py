@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from rewriter.cost import Device, ProfileError, default_device, get_device, read_table
 from rewriter.reference import InputError
+from rewriter.run.options import Options
 from rewriter.runtime_env import environment, gpu_architecture, pick_provider, usable_providers
 
 __all__ = ["Target", "choose_target"]
@@ -17,13 +18,13 @@ __all__ = ["Target", "choose_target"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the model is optimised for.
+    """A device with a runtime, for which a model is optimised.
 
     Attributes:
         environment: device, versions and provider, in words: part of the key of all that is remembered.
         device: whose roofline fills gaps.
         here: it is this machine, so that results can be measured end to end.
-        costs: measured costs that were given.
+        costs: measured costs, from a table.
     """
 
     environment: str
@@ -38,8 +39,22 @@ class Target:
         return self.provider if self.here else "cpu"
 
 
-def choose_target(provider: str, costs: Path | None, device: str | None) -> Target:
-    """Resolves the options that name a device; refuses a table of another onnxruntime or provider by name."""
+def choose_target(options: Options) -> Target:
+    """The target that options name.
+
+    Raises:
+        InputError: an unknown device, or options about custom kernels for a target that has none.
+        ProviderError: a provider that does not work here.
+        ProfileError: a cost table that cannot be read, of another onnxruntime or provider.
+    """
+    target = _named_target(options.provider, options.costs, options.device)
+    asks_for_kernels = options.architectures is not None or options.kernels_folder is not None
+    if asks_for_kernels and not (options.kernels and target.provider == "cuda"):
+        raise InputError("custom kernels are for GPUs: name one by --device, --costs or --provider cuda, without --no-kernels")
+    return target
+
+
+def _named_target(provider: str, costs: Path | None, device: str | None) -> Target:
     if costs is None and device is None:
         provider = pick_provider(provider)
         return Target(environment(provider), provider, _device_here(provider), True, {})

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 
 from mugraph.terms.shape import DataType
 from rewriter import optimize
-from rewriter.cli.costs import cli
-from rewriter.cost import DEVICES, CostModel, CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
+from rewriter.cost import DEVICES, CostModel, CostTable, ProfileError, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import InputError
 from rewriter.run import accept
-from rewriter.runtime_env import environment
-from tests.rewriter.run.test_optimize import _lora, _ops
+from tests.support.runs import lora, ops
 
 SIZES = {"x": (2, 4, 32)}
 
@@ -72,9 +68,9 @@ def test_merging_keeps_the_smaller_time_and_refuses_another_environment() -> Non
 
 
 def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -> None:
-    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, shapes=SIZES, device="h200", kernels=False)
-    assert outcome.improved and outcome.latency is None and _ops(target) == ["MatMul"]
+    assert outcome.improved and outcome.latency is None and ops(target) == ["MatMul"]
     assert outcome.provider == "cuda" and outcome.environment.startswith("h200 by its roofline")
     assert outcome.error_after is not None and outcome.estimated_costs
     assert not default_profile_path().exists(), "nothing of it is remembered"
@@ -84,18 +80,18 @@ def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -
 
 def test_a_table_steers_the_search(tmp_path: Path, _nothing_is_measured: None) -> None:
     """Where the table says that folding the adapter costs more, nothing is folded."""
-    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     folded = "MatMul[](float[2,4,32], const float[32,48])"
     for microseconds in (0.1, 1e6):
         there = CostTable("a GPU | onnxruntime | cuda", ort.__version__, "cuda", {folded: microseconds})
         write_table(there, tmp_path / "t.json")
         outcome = optimize(source, target, shapes=SIZES, costs=tmp_path / "t.json", kernels=False)
         assert outcome.environment == "a GPU | onnxruntime | cuda"
-        assert (_ops(target) == ["MatMul"]) == (microseconds < 1)
+        assert (ops(target) == ["MatMul"]) == (microseconds < 1)
 
 
 def test_a_table_of_another_version_or_provider_is_refused(tmp_path: Path) -> None:
-    source, path = _lora(tmp_path / "lora.onnx"), tmp_path / "t.json"
+    source, path = lora(tmp_path / "lora.onnx"), tmp_path / "t.json"
     write_table(table(), path)
     with pytest.raises(ProfileError, match=f"with onnxruntime 1, this is {ort.__version__}"):
         optimize(source, tmp_path / "out.onnx", costs=path)
@@ -106,7 +102,7 @@ def test_a_table_of_another_version_or_provider_is_refused(tmp_path: Path) -> No
 
 
 def test_equal_arguments_write_equal_bytes(tmp_path: Path, _nothing_is_measured: None) -> None:
-    source = _lora(tmp_path / "lora.onnx")
+    source = lora(tmp_path / "lora.onnx")
     written = []
     for name in ("a.onnx", "b.onnx"):
         assert optimize(source, tmp_path / name, shapes=SIZES, provider="cpu", deterministic=True).improved
@@ -120,26 +116,3 @@ def test_the_roofline_is_the_device_s() -> None:
     assert a100.microseconds(2 * 4096**3, 0, DataType.FLOAT16) == pytest.approx(440.5, rel=1e-3)
     assert a100.microseconds(2 * 4096**3, 0, DataType.FLOAT) > 10 * a100.microseconds(2 * 4096**3, 0, DataType.FLOAT16)
     assert l4.microseconds(0, 3e8, DataType.FLOAT16) == pytest.approx(1000)
-
-
-def test_the_command_line(tmp_path: Path) -> None:
-    def run(*arguments: object) -> str:
-        result = CliRunner().invoke(cli, [str(a) for a in arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.output
-
-    source, file, merged = _lora(tmp_path / "lora.onnx"), tmp_path / "here.json", tmp_path / "merged.json"
-    assert "costs measured" in run("fill", source, "--provider", "cpu", "--input", "x=2x4x32", "--budget", "5")
-    assert "x" in run("list")
-    run("export", file)
-    exported = read_table(file)
-    assert exported.environment == environment("cpu") and exported.version == ort.__version__ and exported.costs
-    write_table(CostTable(exported.environment, exported.version, "cpu", dict.fromkeys(exported.costs, 0.0)), merged)
-    run("merge", file, merged, "-o", merged)
-    assert set(read_table(merged).costs.values()) == {0.0}
-    run("import", merged)
-    assert set(ProfileStore(default_profile_path(), environment("cpu")).costs.values()) == {0.0}
-    with pytest.raises(ProfileError, match="no costs are known of 'nowhere'"):
-        run("export", file, "--environment", "nowhere")
-    assert json.loads(file.read_text())["format"] == 2

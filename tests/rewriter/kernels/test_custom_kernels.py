@@ -28,6 +28,8 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.kernels.triton.measure import Measured, NoDevice, NotMeasured, record
 from rewriter.reference import InputError
 from rewriter.run import accept
+from rewriter.run.checking import Checker, Opened
+from rewriter.run.proposing import Proposal
 from rewriter.run.target import Target
 from rewriter.search.backtracking import Candidate
 from rewriter.search.explain import Explanation
@@ -169,14 +171,13 @@ def test_what_was_refused_once_is_dropped_from_later_candidates_too(
 ) -> None:
     """The first candidate finds it out, and says so; the second must not be written with a kernel that has no image."""
     _refusing(monkeypatch, {"sm_90"})
-    run = sys.modules["rewriter.run.optimize"]._Run
-    plain = run.verified
+    plain = Checker.check
 
-    def twice(self: object, *rest: object) -> object:
-        plain(self, *rest)
-        return plain(self, *rest)
+    def twice(self: Checker, proposal: Proposal) -> Opened | None:
+        plain(self, proposal)
+        return plain(self, proposal)
 
-    monkeypatch.setattr(run, "verified", twice)
+    monkeypatch.setattr(Checker, "check", twice)
     outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
     assert outcome.dropped and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
 
@@ -207,7 +208,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     target = Target("a GPU | onnxruntime | cuda", "cuda", get_device("h200"), True, {})
     whole_run = sys.modules["rewriter.run.optimize"]  # the package has a function of this name
     monkeypatch.setattr(whole_run, "choose_target", lambda *_: target)
-    monkeypatch.setattr(whole_run, "is_built", lambda: True)
+    monkeypatch.setattr("rewriter.run.kernels.is_built", lambda: True)
     monkeypatch.setattr(runtime_env, "is_built", lambda: False)
     monkeypatch.setattr(runtime_env, "PROVIDERS", {"cpu": "CPUExecutionProvider", "cuda": "CPUExecutionProvider"})
     monkeypatch.setattr("rewriter.cost.model.CostModel._measure_on_cuda", lambda self, signature: None)

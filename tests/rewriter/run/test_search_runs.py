@@ -1,168 +1,32 @@
-"""Ctrl-C while searching, checking and measuring; the files that a quarantined rule leaves; layers solved once, end to end."""
+"""Layers solved once, strategies and what is tried, end to end."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from rewriter import optimize
 from rewriter.reference import InputError
-from rewriter.run import accept
+from rewriter.run import accept, searching
+from rewriter.run.checking import Checker
 from rewriter.run.outcome import Outcome
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.layers import Lifted, ShortModel
-from rules_db.exchange import parse_rules
-from tests.rewriter.run.test_optimize import FASTER, _lora, _ops, _own_cache, _run, timing
 from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, MERGE, rule
+from tests.support.runs import ops, own_cache, small, timing
 
-__all__ = ["_own_cache", "timing"]
+__all__ = ["own_cache", "timing"]
 
-WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 SQUARE = rule("Pow(X, 2.0)", "Mul(X, X)", "X:[m,n]")
-
-
-def _small(path: Path) -> Path:
-    """Two independent savings: a double negation and a square."""
-    onnx.save(
-        parse_model("""
-            <ir_version: 8, opset_import: ["" : 17]>
-            g (float[64,64] x) => (float[64,64] y) {
-                two = Constant<value_float = 2.0>()
-                a = Neg(x)
-                b = Neg(a)
-                c = Pow(b, two)
-                y = Tanh(c)
-            }"""),
-        path,
-    )
-    return path
-
-
-def _stopped(when: Callable[..., bool], genuine: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is interrupted when ``when`` says so, given how often it was called, and else does its work."""
-    calls: list[int] = []
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        if when(len(calls)):
-            raise KeyboardInterrupt
-        return genuine(*args, **kwargs)
-
-    return wrapped
-
-
-def _while_searching(text: str) -> None:
-    """Ctrl-C as soon as something better was found."""
-    if text.startswith("searching") and " 1.000 of" not in text:
-        raise KeyboardInterrupt
-
-
-def _same_results(first: Path, second: Path) -> None:
-    feeds = {"x": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)}
-    np.testing.assert_allclose(_run(first, feeds)[0], _run(second, feeds)[0], rtol=1e-4, atol=1e-5)
-
-
-def _optimised(tmp_path: Path, **options: Any) -> Outcome:
-    rules = [NEGATION, SQUARE]
-    return optimize(_small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=rules, budget=20, **options)
-
-
-def test_interrupted_before_anything_is_known_the_original_is_written(
-    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accept.Acceptance, "judge", _stopped(lambda n: n == 1, accept.Acceptance.judge))
-    outcome = _optimised(tmp_path)
-    assert not outcome.improved and "interrupted before" in outcome.message
-    assert _ops(tmp_path / "o.onnx") == _ops(tmp_path / "m.onnx")
-
-
-def test_interrupted_while_measuring_the_best_that_is_right_is_written(
-    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accept, "confirm", _stopped(lambda n: True, accept.confirm))
-    outcome = _optimised(tmp_path)
-    assert outcome.improved and outcome.latency is None and any("interrupted" in note for note in outcome.notes)
-    assert "Neg" not in _ops(tmp_path / "o.onnx")
-    _same_results(tmp_path / "m.onnx", tmp_path / "o.onnx")
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: FASTER)
-    assert not _optimised(tmp_path).cached_verdict, "an interrupted run is no verdict"
-    assert _optimised(tmp_path).cached_verdict
-
-
-def test_a_candidate_that_was_slower_is_not_written_on_interruption(
-    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timing["pair"] = accept.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
-    monkeypatch.setattr(accept.Acceptance, "close", _stopped(lambda n: True, accept.Acceptance.close))
-    outcome = _optimised(tmp_path)
-    assert not outcome.improved and "interrupted before" in outcome.message
-
-
-def test_interrupted_while_searching_the_best_so_far_is_checked(
-    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is right or it is not written; there is no time for measurements."""
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("measured after Ctrl-C"))
-    outcome = _optimised(tmp_path, progress=_while_searching)
-    assert outcome.improved and any("interrupted while searching" in note for note in outcome.notes)
-    _same_results(tmp_path / "m.onnx", tmp_path / "o.onnx")
-
-
-@pytest.mark.parametrize("second", [1, 2, 3, 4])
-def test_a_second_interruption_while_checking_writes_the_original(
-    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch, second: int
-) -> None:
-    where: dict[int, tuple[Any, str]] = {
-        1: (accept, "reference_outputs"),
-        2: (accept.Acceptance, "open"),
-        3: (accept.Acceptance, "judge"),
-        4: (accept.Acceptance, "own_error"),
-    }
-    owner, name = where[second]
-    monkeypatch.setattr(owner, name, _stopped(lambda n: True, getattr(owner, name)))
-    outcome = _optimised(tmp_path, progress=_while_searching)
-    assert not outcome.improved and _ops(tmp_path / "o.onnx") == _ops(tmp_path / "m.onnx")
-
-
-# Quarantine
-
-
-def test_a_quarantined_rule_leaves_a_reproduction(tmp_path: Path, timing: Any) -> None:
-    source, target = _lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
-    outcome = optimize(source, target, provider="cpu", rules=[WRONG], budget=20, shapes={"x": (2, 4, 32)})
-    folder = tmp_path / "out.onnx.quarantine"
-    assert any(str(folder / f"{WRONG.id}.onnx") in line for line in outcome.dropped)
-    text = (folder / f"{WRONG.id}.txt").read_text()
-    assert "relative error" in text and "Add(X, Mul(Y, s))" in text and "at        y" in text
-    assert parse_rules(text[text.index("rule ") :])[0].id == WRONG.id
-    model = onnx.load(folder / f"{WRONG.id}.onnx")
-    assert [node.op_type for node in model.graph.node] == ["Mul", "Add"]
-    assert [float(numpy_helper.to_array(i)) for i in model.graph.initializer] == [2.0]
-    feeds = dict(np.load(folder / f"{WRONG.id}.npz"))
-    session = ort.InferenceSession(folder / f"{WRONG.id}.onnx", providers=["CPUExecutionProvider"])
-    (result,) = session.run(None, feeds)
-    assert sorted(a.shape for a in feeds.values()) == [(2, 4, 48), (2, 4, 48)]
-    assert any(np.allclose(result, a + 2 * b) for a in feeds.values() for b in feeds.values() if a is not b)
-
-
-def test_without_trouble_there_is_no_quarantine(tmp_path: Path, timing: Any) -> None:
-    assert _optimised(tmp_path).improved
-    assert not list(tmp_path.glob("*.quarantine"))
-
-
-# Layers and strategies, end to end
 
 
 def _layers(path: Path, count: int) -> Path:
@@ -196,8 +60,7 @@ def _folded(source: Path, target: Path, **options: Any) -> Outcome:
 
 def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The short model weighs otherwise: what paid there may not on the whole one."""
-    module = importlib.import_module("rewriter.run.optimize")
-    idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), module.lift
+    idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), searching.lift
 
     def with_more(search: Search, short: ShortModel, candidate: Candidate) -> Lifted:
         found = genuine(search, short, candidate)
@@ -207,18 +70,18 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
         assert more is not None and more.moves[-1].gain <= 0
         return Lifted(more, found.missing)
 
-    monkeypatch.setattr(module, "lift", with_more)
+    monkeypatch.setattr(searching, "lift", with_more)
     source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]
     outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=rules, budget=20, alpha=2.0)
     assert outcome.improved and idle.id + ">" not in [fired.rule for fired in outcome.fired]
-    assert "Neg" not in _ops(tmp_path / "o.onnx")
+    assert "Neg" not in ops(tmp_path / "o.onnx")
 
 
 def test_layers_are_searched_once_and_rewritten_everywhere(tmp_path: Path) -> None:
     source = _layers(tmp_path / "m.onnx", 8)
     once = _folded(source, tmp_path / "once.onnx")
     each = _folded(source, tmp_path / "each.onnx", reuse_layers=False)
-    assert _ops(tmp_path / "once.onnx").count("MatMul") == 8
+    assert ops(tmp_path / "once.onnx").count("MatMul") == 8
     assert (tmp_path / "once.onnx").read_bytes() == (tmp_path / "each.onnx").read_bytes()
     assert once.predicted_before == each.predicted_before and once.predicted_after == each.predicted_after
     assert {fired.sites for fired in once.fired} == {8}
@@ -263,8 +126,7 @@ def test_at_most_three_rules_are_left_out_in_turn(tmp_path: Path, timing: Any, m
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     rules = [rule(f"{outer}({inner}(X))", "X", "X:[m,n]") for outer, inner in pairs]
     tried: list[int] = []
-    run = importlib.import_module("rewriter.run.optimize")._Run
-    monkeypatch.setattr(run, "verified", lambda self, search, candidate, *rest: tried.append(len(candidate.moves)))
+    monkeypatch.setattr(Checker, "check", lambda self, proposal: tried.append(len(proposal.candidate.moves)))
     optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", rules=rules, budget=20, top=20, device="h200", kernels=False)
     assert tried[0] == 5 and tried[1:4] == [4, 4, 4]
     assert tried[4:] and max(tried[4:]) < 5 and len(tried) > 4
@@ -279,7 +141,7 @@ def test_a_substitution_that_would_make_a_cycle_is_left_out(tmp_path: Path) -> N
         outcome = optimize(
             tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", kernels=False, deterministic=True, rules=rules, budget=20
         )
-        assert not outcome.dropped and _ops(tmp_path / "o.onnx") == ["MatMul", "Relu", "MatMul"]
+        assert not outcome.dropped and ops(tmp_path / "o.onnx") == ["MatMul", "Relu", "MatMul"]
     asked = optimize(
         tmp_path / "m.onnx",
         tmp_path / "o.onnx",
@@ -298,7 +160,7 @@ def test_measurements_keep_to_the_budget(
 ) -> None:
     """A small saving is measured again only in the time that is left, and never for longer than that."""
     clock = [0.0]
-    monkeypatch.setattr(importlib.import_module("rewriter.run.optimize"), "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: clock[0]))
     asked: list[float] = []
 
     def measured(
@@ -309,5 +171,5 @@ def test_measurements_keep_to_the_budget(
         return accept.Timing(1.0, 0.99, 0.1, 0.1, 0.99, 0.9, 1.1)
 
     monkeypatch.setattr(accept, "confirm", measured)
-    outcome = optimize(_small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=[NEGATION, SQUARE], budget=42)
+    outcome = optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=[NEGATION, SQUARE], budget=42)
     assert not outcome.improved and asked[:2] == [14.0, 28.0] and sum(asked) <= 42 + 2

@@ -1,0 +1,69 @@
+"""Flags of a command made from the fields of a class of options (:mod:`rewriter.run.fields`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rewriter.run.fields import AtLeast, OneOf, OptionField, option_fields
+
+__all__ = ["flags", "values_of_flags"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def flags(options: type, only: Collection[str] | None = None) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command the flags of a class of options, in the order of its fields.
+
+    The command gets what was written as keyword arguments by field; :func:`values_of_flags` reads them.
+
+    Args:
+        only: names of the fields to take; all by default.
+    """
+
+    def decorated(command: _Command) -> _Command:
+        for item in reversed(list(option_fields(options))):  # click lists first what was added last
+            if item.flag is not None and (only is None or item.name in only):
+                command = click.option(item.flag.name, item.name, **_click_settings(item))(command)
+        return command
+
+    return decorated
+
+
+def values_of_flags(options: type, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields for what was written.
+
+    Raises:
+        InputError: words that a field cannot be read from.
+    """
+    values = {}
+    for item in option_fields(options):
+        if item.flag is not None and item.name in written:
+            word = written[item.name]
+            values[item.name] = not word if item.flag.negates else item.flag.read(word)
+    return values
+
+
+def _click_settings(item: OptionField) -> dict[str, Any]:
+    """How click calls what a field says of its flag."""
+    flag = item.flag
+    assert flag is not None
+    settings: dict[str, Any] = {"help": flag.help, "metavar": flag.metavar}
+    choices = flag.choices or (item.check.words if isinstance(item.check, OneOf) else ())
+    if flag.is_path:
+        settings["type"] = click.Path(path_type=Path)
+    elif choices:
+        settings["type"] = click.Choice(choices)
+    elif isinstance(item.check, AtLeast):
+        in_range = click.IntRange if isinstance(item.default, int) else click.FloatRange
+        settings["type"] = in_range(min=item.check.least)  # type: ignore[arg-type]
+    if flag.is_repeatable:
+        return settings | {"multiple": True}
+    if flag.alone is not None:
+        return settings | {"is_flag": False, "flag_value": flag.alone}
+    if isinstance(item.default, bool) and "/" not in flag.name:
+        return settings | {"is_flag": True}
+    return settings | {"default": item.default, "show_default": item.default is not None}

@@ -1,0 +1,67 @@
+"""How far an output is from its reference (docs/measuring.md, Errors)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["INFINITE", "Error", "compare", "is_float", "worst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The distance of an output from its reference; integers and booleans are exact or infinitely far."""
+
+    relative_l2: float
+    max_over_rms: float
+
+    @property
+    def is_small(self) -> bool:
+        """Whether twice as much would still be an approximation."""
+        return self.relative_l2 < 0.1 and math.isfinite(self.max_over_rms)
+
+    def within(self, own: Error, floor: float) -> bool:
+        """Whether this error is acceptable beside the original's own: twice that, with a floor by element type."""
+        return self.relative_l2 <= 2 * own.relative_l2 + floor and self.max_over_rms <= 2 * own.max_over_rms + 8 * floor
+
+
+INFINITE = Error(math.inf, math.inf)
+
+
+def worst(errors: Sequence[Error]) -> Error:
+    """The greatest of each measure."""
+    return Error(max((e.relative_l2 for e in errors), default=0.0), max((e.max_over_rms for e in errors), default=0.0))
+
+
+def compare(actual: np.ndarray, wanted: np.ndarray) -> Error:
+    """Error of one output against its reference."""
+    actual, wanted = np.asarray(actual), np.asarray(wanted)
+    if actual.shape != wanted.shape:
+        return INFINITE
+    if not is_float(wanted):
+        same = (
+            np.array_equal(actual, wanted) if wanted.dtype.kind in "OSU" else np.array_equal(actual.astype(wanted.dtype), wanted)
+        )
+        return Error(0.0, 0.0) if same else INFINITE
+    a, w = actual.astype(np.float64), wanted.astype(np.float64)
+    special = ~np.isfinite(w)
+    if not np.array_equal(a[special], w[special], equal_nan=True):
+        return INFINITE
+    difference, finite = np.abs(a[~special] - w[~special]), w[~special]
+    if not finite.size:
+        return Error(0.0, 0.0)
+    if not np.isfinite(difference).all():
+        return INFINITE
+    norm = float(np.sqrt(np.sum(finite * finite)))
+    if not norm:
+        return INFINITE if np.any(difference > 0) else Error(0.0, 0.0)
+    distance = float(np.sqrt(np.sum(difference * difference)))
+    return Error(distance / norm, float(difference.max()) * math.sqrt(finite.size) / norm)
+
+
+def is_float(array: np.ndarray) -> bool:
+    """Whether the entries are floats, those that NumPy itself does not know included."""
+    return np.issubdtype(array.dtype, np.floating) or array.dtype.name in ("bfloat16", "float16")

@@ -1,0 +1,186 @@
+"""Models run through the registry's definitions: the float64 reference, and candidates that no provider here can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from mugraph.domains import Real, Unsupported
+from mugraph.domains.base import FLOATS
+from mugraph.graph import Graph, Node
+from mugraph.onnx import Model
+from mugraph.ops import get_operator
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.terms.term import bind_attrs
+from rewriter.reference.comparison import is_float
+from rewriter.runtime_env import new_session
+
+__all__ = ["Evaluated", "reference_outputs"]
+
+
+def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
+
+    Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
+    distance without its fraction) are those that the model's own types give: another choice would be another function, not
+    a more exact one. A value is dropped after its last use, and each weight is loaded and widened once, for the one node
+    that reads it.
+    """
+    return _outputs(model, model.graph, feeds, exact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A candidate run through the registry's definitions instead of in a session: where there is no kernel for it.
+
+    Every value has its own float type, as kernels leave it; what is narrower than 32 bits is computed in 32.
+    """
+
+    model: Model
+    graph: Graph
+
+    def run(self, names: None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """All outputs, as of a session's method of this name."""
+        return _outputs(self.model, self.graph, [feed], exact=False)[0]
+
+
+def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], exact: bool) -> list[list[np.ndarray]]:
+    """Outputs of a candidate through the registry's definitions; ``exact`` in float64, else in its values' own types."""
+
+    def made(value: int) -> int:
+        """The value under which the node that computes this one leaves it."""
+        definition = graph.definition(value)
+        return value if definition is None else definition[0].values[definition[1]]
+
+    nodes = list(graph.nodes())
+    last_reader = {made(value): node for node in nodes for value in node.inputs}
+    results = {made(value) for value in graph.outputs}
+    deciding, upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
+    evaluations = [_Tensors(model, feed, exact) for feed in feeds]
+    own_types = [_Tensors(model, feed, False) if upstream else None for feed in feeds]
+    for node in nodes:
+        stored = {v: graph.tables.constants[v].load() for v in node.inputs if v in graph.tables.constants}
+        settled = {v: _widen(array) if exact else np.asarray(array) for v, array in stored.items()}
+        for tensors, narrow in zip(evaluations, own_types, strict=True):
+            computed: Sequence[Any] = ()
+            if narrow is not None and node in upstream:
+                operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
+                computed = _computed(model, graph, node, operands, tensors.sizes, exact=False)
+                narrow.by_value.update(zip(node.values, computed, strict=True))
+            if node not in deciding:
+                operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
+                computed = _computed(model, graph, node, operands, tensors.sizes, exact)
+            tensors.by_value.update(zip(node.values, computed, strict=True))
+            for value, array in zip(node.values, computed, strict=True):
+                _bind_shape(tensors.sizes, graph.type(value), np.shape(array))
+            for operand in map(made, node.inputs):
+                if last_reader[operand] is node and operand not in results:
+                    tensors.by_value.pop(operand, None)
+                    if narrow is not None:
+                        narrow.by_value.pop(operand, None)
+    settle = _widen if exact else np.asarray
+    constants = {v: settle(graph.tables.constants[v].load()) for v in graph.outputs if v in graph.tables.constants}
+    return [
+        [np.asarray(constants[v] if v in constants else tensors.by_value[made(v)]) for v in graph.outputs]
+        for tensors in evaluations
+    ]
+
+
+class _Tensors:
+    """The tensors of one evaluation by the value they are of, and the sizes that dimension symbols have in it."""
+
+    def __init__(self, model: Model, feed: Mapping[str, np.ndarray], exact: bool) -> None:
+        settle = _widen if exact else np.asarray
+        self.by_value: dict[int, Any] = {model.values[name]: settle(array) for name, array in feed.items()}
+        for name, default in model.defaults.items():
+            self.by_value.setdefault(model.values[name], settle(default.load()))
+        self.sizes: dict[str, Dim] = {}
+        for name, type_ in model.inputs.items():
+            _bind_shape(self.sizes, type_, np.shape(feed[name]))
+
+
+def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
+    """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
+    types = graph.tables.types
+    deciding = set()
+    for node in nodes:
+        before, after = (types[node.inputs[0]], types[node.values[0]]) if node.op == "Cast" else (None, None)
+        if before is not None and after is not None and before.dtype in FLOATS and after.dtype not in FLOATS | {DataType.BOOL}:
+            deciding.add(node)
+    upstream, stack = set(deciding), list(deciding)
+    while stack:
+        for value in stack.pop().inputs:
+            definition = graph.definition(value)
+            if definition is not None and definition[0] not in upstream:
+                upstream.add(definition[0])
+                stack.append(definition[0])
+    return frozenset(deciding), frozenset(upstream)
+
+
+def _computed(
+    model: Model, graph: Graph, node: Node, operands: Sequence[Any], sizes: Mapping[str, Dim], exact: bool
+) -> Sequence[Any]:
+    """A node's results: in float64, or in its values' own types."""
+    wide = operands if exact else [_computable(array) for array in operands]
+    single = not exact and not any(array.dtype == np.float64 for array in operands)
+    results: Sequence[Any]
+    if node.is_opaque:
+        results = _run_opaque(model, graph, node, operands)
+    else:
+        try:
+            results = get_operator(node.op).run(Real(np.float32 if single else np.float64), bind_attrs(node.attrs, sizes), wide)
+        except Unsupported:
+            results = _run_opaque(model, graph, node, operands)
+    if not exact:
+        results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
+    return results
+
+
+def _computable(array: Any) -> Any:
+    """An operand in a type that NumPy computes in: floats of less than 32 bits in 32."""
+    return array.astype(np.float32) if is_float(array) and array.dtype.itemsize < 4 else array
+
+
+def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
+    """A result rounded to the float type of its value."""
+    array = np.asarray(result)
+    return array.astype(type_.dtype.numpy()) if type_ is not None and type_.dtype in FLOATS else array
+
+
+def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:
+    """Learns the sizes that dimension symbols have in an evaluation from the shape of a value."""
+    for dim, size in zip(type_.shape if type_ is not None else (), shape, strict=False):
+        if isinstance(dim, SymDim) and dim == symbol(str(dim)):
+            bound.setdefault(str(dim), size)
+
+
+def _widen(array: np.ndarray) -> np.ndarray:
+    """Floats in float64; everything else as it is."""
+    plain = np.asarray(array)
+    exact = plain.dtype.kind in "iub" or plain.dtype == object or plain.dtype.kind in "US"
+    return plain if exact else plain.astype(np.float64)
+
+
+def _run_opaque(model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Runs one original ONNX node alone in onnxruntime, operands in their own types."""
+    assert node.origin is not None
+    origin = model.origins[node.origin]
+    names = {value: graph.tables.names[value] or f"value_{value}" for value in node.inputs}
+    infos, feeds = [], {}
+    for value, array in zip(node.inputs, inputs, strict=True):
+        type_ = graph.type(value)
+        dtype = type_.dtype if type_ is not None else DataType.from_numpy(array.dtype)
+        infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
+        feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
+    unique = {info.name: info for info in infos}
+    results = [onnx.ValueInfoProto(name=name) for name in origin.output if name]
+    body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)
+    proto = onnx.helper.make_model(body, opset_imports=list(model.proto.opset_import), functions=list(model.proto.functions))
+    proto.ir_version = model.proto.ir_version
+    outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
+    types: list[TensorType | None] = [graph.type(v) for v in node.values]
+    return [_widen(o) if t is None or t.dtype in FLOATS else o for o, t in zip(outputs, types, strict=True)]

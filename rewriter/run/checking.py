@@ -1,0 +1,133 @@
+"""Checking: a proposal is built and run, and what makes it wrong is found and left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mugraph.terms.shape import Undecided
+from rewriter.reference import Error
+from rewriter.run.accept import Acceptance, Timing, first_failing
+from rewriter.run.proposing import Proposal
+from rewriter.run.quarantine import Quarantine
+from rewriter.run.searching import ModelSearch
+from rewriter.run.workbench import Workbench
+from rewriter.search.backtracking import Candidate
+
+__all__ = ["ATTENDED", "Checker", "Opened", "Trial", "first_line"]
+
+ATTENDED = (
+    "assumes that no row of a mask is hidden throughout (every position attends to something); --no-assume-attended drops it"
+)
+"""Said of a result that rests on the assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate that runs and is right.
+
+    Attributes:
+        path: its file.
+        error: against the reference.
+        conditions: what the user should know of it.
+        timing: a first impression of its speed; ``None`` before there is one.
+    """
+
+    candidate: Candidate
+    path: Path
+    error: Error
+    conditions: tuple[str, ...] = ()
+    timing: Timing | None = None
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the first impression leaves no doubt that it is slower than the original."""
+        return self.timing is not None and self.timing.low > 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A trial and a session of it."""
+
+    trial: Trial
+    session: Any
+
+
+class Checker:
+    """Numeric acceptance of proposals.
+
+    Requires proposals of ``search``, whose model is that of ``acceptance``. Ensures that what it lets pass was built, ran and
+    is right on every input, and is cheaper than the original by the cost model; that each rule which bisection finds guilty of
+    a miss is in the quarantine and in no later trial; that kernels which do not compile are in no later trial either.
+
+    Args:
+        folder: where candidates are written.
+    """
+
+    def __init__(
+        self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance, folder: Path
+    ) -> None:
+        self._bench, self._search, self._quarantine = bench, search, quarantine
+        self._acceptance, self._folder = acceptance, folder
+
+    def check(self, proposal: Proposal) -> Opened | None:
+        """The proposal without what does not work, where that still saves something."""
+        search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
+        candidate = search.without(proposed, self._quarantine.rules | kernels.refused(proposed))
+        while problems := kernels.compile(candidate):
+            self._bench.notes.drop(*problems)
+            candidate = search.without(candidate, kernels.refused(candidate))
+        while candidate.moves and candidate.cost < search.start().cost:
+            built = self._build(candidate)
+            if isinstance(built, Opened):
+                missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
+                return replace(built, trial=replace(built.trial, conditions=self._conditions(candidate, missing)))
+            self._quarantine_guilty(candidate, built)
+            candidate = search.without(candidate, self._quarantine.rules)
+        return None
+
+    def _conditions(self, candidate: Candidate, missing: int) -> tuple[str, ...]:
+        """The assumption that a candidate rests on, and the sites that it lacks, in words."""
+        conditions = [ATTENDED] if self._search.relies_on_attention(candidate) else []
+        if missing:
+            conditions.append(f"{missing} sites in repeated layers did not admit what the others did; they were left alone")
+        return tuple(conditions)
+
+    def _quarantine_guilty(self, candidate: Candidate, problem: str) -> None:
+        """Finds the move that breaks a candidate by bisection."""
+        moves = candidate.moves
+
+        def passes(count: int) -> bool:
+            built = self._build(self._search.replayed(moves[:count]))
+            if isinstance(built, Opened):
+                built.trial.path.unlink()
+            return isinstance(built, Opened)
+
+        number = first_failing(len(moves), passes) - 1
+        before = self._search.replayed(moves[:number])
+        self._quarantine.put(moves[number].matches[0], before.graph, problem)
+
+    def _build(self, candidate: Candidate) -> Opened | str:
+        """Builds and runs a candidate; the reason where it cannot be built, does not run or is wrong."""
+        acceptance, target = self._acceptance, self._bench.task.target
+        try:
+            path = self._bench.kernels.open_in(candidate.graph, self._folder)
+        except Undecided as problem:
+            return f"the rewritten model cannot be written ({problem})"
+        try:
+            session = acceptance.open(path, None if target.here else candidate.graph)
+            error, right = acceptance.judge(session)
+        except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
+            path.unlink()
+            return f"the rewritten model does not run ({first_line(problem)})"
+        if not right:
+            path.unlink()
+            return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+        return Opened(Trial(candidate, path, error), session)
+
+
+def first_line(problem: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing."""
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__

@@ -1,0 +1,94 @@
+"""Decisions: a graph to write and the outcome that goes with it. The one place where outcomes are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mugraph.graph import Graph
+from mugraph.onnx import Model
+from rewriter.run.judging import Judgement
+from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.proposing import Predictions
+from rewriter.run.workbench import Workbench
+from rewriter.search.backtracking import Candidate
+from rewriter.search.explain import Explanation
+
+__all__ = ["Decision", "decided", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A graph to write, and the outcome of writing it.
+
+    Attributes:
+        graph: the winner's or the original's.
+        outcome: complete but for what only writing tells.
+        winner: the candidate behind the graph; ``None`` for the original, and for a decision of an earlier run.
+        is_verdict: later runs may rest on it.
+    """
+
+    graph: Graph
+    outcome: Outcome
+    winner: Candidate | None = None
+    is_verdict: bool = False
+
+
+def decided(
+    bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[Explanation] = ()
+) -> Decision:
+    """The decision of a run that has judged."""
+    task, winner = bench.task, judgement.winner
+    nodes = len(task.model.proto.graph.node)
+    outcome = Outcome(
+        task.name,
+        str(task.output),
+        improved=winner is not None,
+        message=judgement.message,
+        provider=task.target.provider,
+        environment=task.target.environment,
+        nodes_before=nodes,
+        nodes_after=nodes,
+        fired=() if winner is None else _fired(task.model, winner),
+        latency=judgement.latency,
+        paired=judgement.paired,
+        error_before=judgement.error_before,
+        error_after=judgement.error_after,
+        predicted_before=predictions.start,
+        predicted_after=predictions.start if winner is None else winner.cost,
+        expanded=predictions.expanded,
+        generated=predictions.generated,
+        rules=len(bench.rules),
+        measured_costs=predictions.measured,
+        estimated_costs=predictions.estimated,
+        dropped=tuple(bench.notes.dropped),
+        notes=tuple(bench.notes.lines),
+        explanations=tuple(explanations),
+    )
+    graph = task.model.graph if winner is None else winner.graph
+    return Decision(graph, outcome, winner, is_verdict=not judgement.is_interrupted)
+
+
+def written(bench: Workbench, decision: Decision, nodes: int, kernels: int) -> Outcome:
+    """The outcome of a run that has written its decision.
+
+    Args:
+        nodes, kernels: of the written model.
+    """
+    notes = (*decision.outcome.notes, *bench.kernels.notes)
+    return replace(decision.outcome, nodes_after=nodes, kernels=kernels, notes=notes, seconds=bench.clock.seconds())
+
+
+def _fired(model: Model, winner: Candidate) -> tuple[Fired, ...]:
+    """The rules of a winner."""
+    names = model.tables.names
+    return tuple(
+        Fired(
+            move.direction.id,
+            str(move.direction),
+            len(move.sites),
+            round(move.gain, 2),
+            tuple(names[site[0]] or f"value {site[0]}" for site in move.sites),
+        )
+        for move in winner.moves
+    )

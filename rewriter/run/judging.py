@@ -1,0 +1,190 @@
+"""Judging: of the proposals that are right the one that is faster end to end beyond noise, or none."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mugraph.terms.shape import DataType
+from rewriter.reference import Error, reference_outputs
+from rewriter.run import accept
+from rewriter.run.background import in_background
+from rewriter.run.checking import Checker, Trial, first_line
+from rewriter.run.proposing import Proposal, Proposals
+from rewriter.run.quarantine import Quarantine
+from rewriter.run.workbench import Workbench
+from rewriter.search.backtracking import Candidate
+
+__all__ = ["Judge", "Judgement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The candidate to write, and why it is that one.
+
+    Attributes:
+        winner: the candidate to write; ``None`` for the original.
+        message: why the original is kept, where it is.
+        error_before, error_after: of the original and of the winner against the reference.
+        paired: the first impression of the winner's speed.
+        latency: beside the original under default settings; ``None`` where that was not measured to the end.
+        is_interrupted: the user stopped the run: this is no verdict.
+    """
+
+    winner: Candidate | None = None
+    message: str = ""
+    error_before: Error | None = None
+    error_after: Error | None = None
+    paired: accept.Timing | None = None
+    latency: accept.Timing | None = None
+    is_interrupted: bool = False
+
+
+class Judge:
+    """Numeric acceptance and paired timing of proposals.
+
+    Requires an open workbench. Ensures that a winner is right
+    (:class:`rewriter.run.checking.Checker`), that it is faster beyond noise where time can be measured, that the decision rests
+    on fresh measurements (the luckiest of several noisy numbers is too good), and that after Ctrl-C nothing is written that is
+    not known to be right.
+    """
+
+    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
+        self._bench, self._quarantine = bench, quarantine
+        self._references: Future[list[list[np.ndarray]]] | None = None
+        self._own_error: Error | None = None
+        self._best_right: Trial | None = None
+
+    def prepare(self) -> None:
+        """Begins with what takes long and needs no proposal: on a GPU, the processor has time for the reference."""
+        task = self._bench.task
+        if task.measures and task.target.run_on == "cuda":
+            self._references = in_background(lambda: reference_outputs(task.model, task.feeds()))
+
+    def judge(self, proposals: Proposals) -> Judgement:
+        """Decides. Where the search was interrupted, the best proposal is checked and not timed.
+
+        Raises:
+            KeyboardInterrupt: the caller goes on with :meth:`stopped`.
+        """
+        task = self._bench.task
+        if proposals.is_empty:
+            reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
+            judgement = Judgement(message=f"{reason}: the original was written")
+        elif task.target.run_on == "cpu" and any(
+            type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in task.model.inputs.values()
+        ):
+            judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was written")
+        else:
+            with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
+                judgement = self._compared(proposals, Path(folder))
+        return replace(judgement, is_interrupted=proposals.is_interrupted)
+
+    def stopped(self) -> Judgement:
+        """After Ctrl-C: the best candidate that is known to be right by then, or the original."""
+        trial = self._best_right
+        if trial is None:
+            message = "interrupted before a better candidate was known to be right: the original was written"
+            return Judgement(message=message, error_before=self._own_error, is_interrupted=True)
+        self._bench.notes.add("interrupted: the best that was known to be right was written, not timed to the end")
+        return replace(self._won(trial), is_interrupted=True)
+
+    def _compared(self, proposals: Proposals, folder: Path) -> Judgement:
+        """The judgement where there is something to compare."""
+        task = self._bench.task
+        original = self._bench.kernels.open_in(task.model.graph, folder)
+        self._bench.progress("running the original and its reference in float64")
+        try:
+            acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references)
+        except accept.NondeterministicModel as problem:
+            return Judgement(message=f"{problem}: nothing can be compared, the original was written")
+        except Exception as problem:  # onnxruntime raises many types
+            reason = f"onnxruntime cannot run the original on test inputs ({first_line(problem)})"
+            return Judgement(message=f"{reason}: it was written unchanged")
+        self._own_error = acceptance.own_error()
+        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
+        if proposals.is_interrupted or not task.measures:
+            return self._first_right(checker, proposals)
+        trials = self._ranked(checker, acceptance, list(proposals))
+        acceptance.close()
+        return self._confirmed(original, trials, acceptance.feeds)
+
+    def _first_right(self, checker: Checker, proposals: Proposals) -> Judgement:
+        """The best proposal by the cost model that is right: where time cannot or must not be measured."""
+        for proposal in proposals:
+            opened = checker.check(proposal)
+            if opened is not None:
+                if proposals.is_interrupted:
+                    self._bench.notes.add("interrupted while searching: the best until then was checked numerically, not timed")
+                return self._won(opened.trial)
+        return self._kept("no candidate was left that can be built and is numerically right: the original was written")
+
+    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Sequence[Proposal]) -> list[Trial]:
+        """The two most promising candidates that are right, the better first. This only orders them."""
+        clock = self._bench.clock
+        ranked: list[tuple[float, Trial]] = []
+        for number, proposal in enumerate(proposals):
+            if ranked and clock.left() < clock.budget / 4:
+                self._bench.notes.add(f"the budget allowed {number} of {len(proposals)} candidates to be tried end to end")
+                break
+            self._bench.progress(f"trying candidate {number + 1} of {len(proposals)} end to end")
+            trial = self._timed(checker, acceptance, proposal)
+            if trial is None:
+                continue
+            assert trial.timing is not None
+            # The first is the best by the cost model: it has the benefit of the doubt.
+            ranked.append((trial.timing.ratio * (0.99 if number == 0 else 1.0), trial))
+            ranked.sort(key=lambda row: row[0])
+            promising = [row for row in ranked[:2] if not row[1].is_slower]
+            for row in ranked:
+                if row not in promising:
+                    row[1].path.unlink()
+            ranked = promising
+            self._best_right = ranked[0][1] if ranked else None
+        return [trial for _, trial in ranked]
+
+    def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:
+        """A proposal that is right, with a first impression of its speed; its session is closed again."""
+        opened = checker.check(proposal)
+        if opened is None:
+            return None
+        self._best_right = self._best_right or opened.trial
+        return replace(opened.trial, timing=acceptance.pair(opened.session, self._bench.clock.budget / 40))
+
+    def _confirmed(self, original: Path, trials: Iterable[Trial], feeds: Sequence[Mapping[str, np.ndarray]]) -> Judgement:
+        """The first trial that is faster beyond noise under default settings."""
+        task, clock = self._bench.task, self._bench.clock
+        message = ""
+        for trial in trials:
+            self._best_right = trial
+            self._bench.progress("measuring the most promising candidate under default settings")
+            seconds = min(max(clock.budget / 3, 2.0), 30.0, max(clock.left(), 2.0))
+            timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True)
+            longer = min(2 * seconds, clock.left())
+            if not timing.faster and timing.ratio < 0.995 and longer >= 10:
+                self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
+                timing = accept.confirm(original, trial.path, feeds, task.target.provider, longer)
+            if timing.faster:
+                return replace(self._won(trial), latency=timing)
+            self._best_right = None
+            message = (
+                f"the most promising candidate took {timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the "
+                "original's time, not less beyond noise: the original was written"
+            )
+            if clock.left() <= 0:
+                break
+        return self._kept(message or "no candidate seemed faster end to end: the original was written")
+
+    def _won(self, trial: Trial) -> Judgement:
+        """For a trial; the notes say under which conditions."""
+        self._bench.notes.add(*trial.conditions)
+        return Judgement(trial.candidate, "", self._own_error, trial.error, trial.timing)
+
+    def _kept(self, message: str) -> Judgement:
+        """For the original."""
+        return Judgement(message=message, error_before=self._own_error)

@@ -1,0 +1,147 @@
+"""Custom kernels as the stages of a run use them; where a run has none, each question has an answer all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mugraph.graph import Graph
+from mugraph.onnx import Model, open_in, save
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
+from rewriter.kernels.emit import kernels_of
+from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
+from rewriter.run.notes import Notes
+from rewriter.run.target import Target
+from rewriter.run.task import Task
+from rewriter.runtime import is_built
+from rewriter.search.backtracking import Candidate, Generator, Search
+from rewriter.search.explain import Explanation
+from rules_db.trust.rule import Rule
+
+__all__ = ["RunKernels", "has_kernels", "open_kernels"]
+
+
+def has_kernels(candidate: Candidate) -> bool:
+    """Whether a candidate holds custom kernels."""
+    return bool(kernels_of(candidate.graph))
+
+
+def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: Notes) -> RunKernels:
+    """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
+    options, target = task.options, task.target
+    if not options.kernels or target.provider != "cuda":
+        return RunKernels(task.model)
+    obstacle = _obstacle(target)
+    if obstacle:
+        notes.add(f"no custom kernels: {obstacle}")
+        return RunKernels(task.model)
+    kernels = CustomKernels(
+        target.device,
+        store,
+        {name: size for name, size in task.sizes.items() if isinstance(size, int)},
+        rules,
+        options.architectures or default_architectures(target.device),
+        strict=options.architectures is not None,
+        learned=learned_path() if task.measures else None,
+        measures=task.measures,
+    )
+    kernels.keep_as_given(task.model.graph)
+    return RunKernels(task.model, kernels)
+
+
+def _obstacle(target: Target) -> str:
+    """The reason why a target cannot have custom kernels; empty where it can."""
+    if target.device.architecture < LEAST_ARCHITECTURE:
+        return f"they need a GPU of sm_{LEAST_ARCHITECTURE} or later"
+    if target.here and not is_built():
+        return "the library that runs them was not built when onnx-superopt was installed, for want of a C compiler"
+    if not compiler_is_here():
+        return "Triton is not installed"
+    return ""
+
+
+class RunKernels:
+    """The custom kernels of one run, if it has any, and the writing of models that may hold them.
+
+    Args:
+        model: that is optimised.
+        custom: ``None`` where there can be no custom kernels.
+    """
+
+    def __init__(self, model: Model, custom: CustomKernels | None = None) -> None:
+        self.model = model
+        self._custom = custom
+
+    @property
+    def can_be_used(self) -> bool:
+        """Whether the model may get custom kernels."""
+        return self._custom is not None
+
+    @property
+    def generators(self) -> tuple[Generator, ...]:
+        """Proposals for the search, in which regions are kernels."""
+        return () if self._custom is None else (self._custom.children,)
+
+    @property
+    def timed(self) -> int:
+        """How many schedules were timed."""
+        return 0 if self._custom is None else self._custom.timed
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about the kernels for the summary."""
+        return [] if self._custom is None else self._custom.notes
+
+    def tune(self, candidate: Candidate, deadline: float) -> bool:
+        """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
+        """
+        return self._custom is not None and self._custom.tune(candidate.graph, deadline)
+
+    def refused(self, candidate: Candidate) -> set[str]:
+        """Ids of a candidate's rules whose kernels cannot be used."""
+        rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
+        return {i for i, rule in rules.items() if self._custom is not None and self._custom.refusal(rule)}
+
+    def compile(self, candidate: Candidate) -> list[str]:
+        """Makes a candidate's kernels ready to be written; why some cannot be, which are refused from now on."""
+        return [] if self._custom is None else self._custom.attach(candidate.graph)
+
+    def explanations(self, search: Search) -> Iterator[Explanation]:
+        """Why regions did not become kernels."""
+        if self._custom is not None:
+            yield from self._custom.explanations(search)
+
+    def learn(self, candidate: Candidate) -> None:
+        """Remembers the kernels of a candidate for other models."""
+        if self._custom is not None:
+            self._custom.learn(candidate)
+
+    def open_in(self, graph: Graph, folder: Path) -> Path:
+        """Writes a candidate to be run and measured. Raises Undecided and ModelError, as :func:`mugraph.onnx.open_in`."""
+        return open_in(self.model, graph, folder)
+
+    def save(self, graph: Graph, output: Path, folder: Path | None) -> tuple[int, int]:
+        """Writes the result, and its kernels for people to read.
+
+        Args:
+            folder: for the kernels; ``None`` for none.
+
+        Returns:
+            the nodes and the kernels of what was written.
+
+        Raises:
+            ModelError, StoreError: a file cannot be written.
+        """
+        nodes = save(self.model, graph, output)
+        if self._custom is not None and folder is not None:
+            self._custom.keep(graph, folder)
+        return nodes, len(kernels_of(graph))
+
+    def close(self) -> None:
+        """Ends the compiler's processes."""
+        if self._custom is not None:
+            self._custom.close()

@@ -1,0 +1,199 @@
+"""The options of a run.
+
+A new option is a field here, the place where it acts, and a row of the table in README.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rewriter.cost.devices import DEVICES
+from rewriter.kernels.triton.compile import Architecture
+from rewriter.run.fields import AtLeast, Flag, OneOf, check_options, option, same, verdict_values
+from rewriter.run.parse import load_data, parse_arch, parse_shapes
+from rewriter.runtime_env import PROVIDERS, digest
+from rewriter.search.strategy import BACKTRACKING, STRATEGIES
+from rules_db.trust.rule import Rule
+
+__all__ = ["Options"]
+
+_SECONDS_AND_FACTOR = "budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on"
+
+_FIRST_PARTS = (
+    "shapes",
+    "data",
+    ("budget", "alpha", "top", ("assume_finite", "assume_attended"), "strategy", "reuse_layers"),
+    ("kernels", "architectures"),
+)
+"""The first options, nested as digests have had them from the start, so that verdicts stay valid; others follow by name."""
+
+
+def _sorted_shapes(shapes: Mapping[str, Sequence[int]] | None) -> object:
+    return sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())
+
+
+def _hashes(data: Sequence[Mapping[str, np.ndarray]]) -> object:
+    return [hashlib.sha256(feed[name].tobytes()).hexdigest() for feed in data for name in sorted(feed)]
+
+
+def _names(architectures: Sequence[Architecture] | None) -> object:
+    return [str(architecture) for architecture in architectures or ()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All that a user may ask of a run, but for the model and the file to write.
+
+    Raises:
+        InputError: a value that its field does not admit.
+    """
+
+    provider: str = option("auto", flag=Flag("--provider", choices=(*PROVIDERS, "auto")))
+    """Execution provider that costs are measured on: ``cpu``, ``cuda`` or ``auto``."""
+
+    shapes: Mapping[str, Sequence[int]] | None = option(
+        None,
+        flag=Flag(
+            "--input",
+            "Size of an input for measuring; repeatable.",
+            metavar="NAME=2x128",
+            is_repeatable=True,
+            read=parse_shapes,
+        ),
+        verdict=_sorted_shapes,
+    )
+    """Sizes of inputs for measuring; the written model keeps its dynamic dimensions."""
+
+    data: Sequence[Mapping[str, np.ndarray]] = option(
+        (),
+        flag=Flag("--data", "An .npz file of real inputs to test with.", is_path=True, is_repeatable=True, read=load_data),
+        verdict=_hashes,
+    )
+    """User-given inputs, tested beside the random ones."""
+
+    rules: str | Sequence[Rule] | None = option(
+        None, flag=Flag("--rules", "Rule database or .rules file; default: the rules that the package ships.", metavar="URL")
+    )
+    """URL or path of a rule database, rules, or ``None`` for those that the package ships."""
+
+    budget: float = option(
+        60.0,
+        flag=Flag("--budget", "For search and measurement; 0 writes the plain round trip.", metavar="SECONDS"),
+        check=AtLeast(0, _SECONDS_AND_FACTOR),
+        verdict=same,
+    )
+    """Seconds for search and measurement; 0 writes the plain round trip."""
+
+    alpha: float = option(
+        1.05,
+        flag=Flag("--alpha", "Explore candidates up to this factor of the best cost."),
+        check=AtLeast(1.0, _SECONDS_AND_FACTOR),
+        verdict=same,
+    )
+    """How much worse than the best a candidate may be to be explored further."""
+
+    top: int = option(5, flag=Flag("--top", "Candidates measured end to end."), check=AtLeast(1), verdict=same)
+    """How many candidates are measured end to end."""
+
+    assume_finite: bool = option(
+        True,
+        flag=Flag("--inputs-may-be-infinite", "Do not assume that model inputs are finite numbers.", negates=True),
+        verdict=same,
+    )
+    """Model inputs hold no NaN and no infinity."""
+
+    assume_attended: bool = option(
+        True,
+        flag=Flag("--no-assume-attended", "Do not assume that masks let every position attend to something.", negates=True),
+        verdict=same,
+    )
+    """Masks that are computed from model inputs let every position attend to something."""
+
+    explain: str | None = option(None, flag=Flag("--explain", "Say why rules did not fire.", metavar="[RULE|NODE]", alone="all"))
+    """``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``."""
+
+    cache: Path | None = option(None)
+    """File of measured costs and verdicts; default is in the user's cache directory."""
+
+    costs: Path | None = option(
+        None, flag=Flag("--costs", "Optimise for the device of this cost table.", metavar="FILE", is_path=True)
+    )
+    """A cost table, such as ``superopt-costs export`` writes: the model is optimised for the device it was measured on."""
+
+    device: str | None = option(
+        None, flag=Flag("--device", f"Optimise for a device by its roofline: {', '.join(DEVICES)}.", metavar="NAME")
+    )
+    """Name of a device that is not here: its roofline stands in for measurements."""
+
+    deterministic: bool = option(False, flag=Flag("--deterministic", "Measure nothing: equal arguments write equal bytes."))
+    """Nothing is measured and no clock is read, so that equal arguments write equal bytes."""
+
+    strategy: str = option(
+        BACKTRACKING.name, flag=Flag("--strategy", "How to search."), check=OneOf(tuple(STRATEGIES)), verdict=same
+    )
+    """Name of one of :data:`rewriter.search.strategy.STRATEGIES`."""
+
+    reuse_layers: bool = option(
+        True,
+        flag=Flag("--no-layer-reuse", "Search every one of equal layers instead of one for all.", negates=True),
+        verdict=same,
+    )
+    """Repeated layers are searched once."""
+
+    kernels: bool = option(
+        True, flag=Flag("--kernels/--no-kernels", "Custom kernels, where the model is for a GPU."), verdict=same
+    )
+    """Regions may become custom kernels, where the model is for a GPU."""
+
+    architectures: Sequence[Architecture] | None = option(
+        None,
+        flag=Flag(
+            "--arch",
+            "Compile custom kernels for these; default: the device's own, and PTX.",
+            metavar="sm_80,sm_90",
+            read=parse_arch,
+        ),
+        verdict=_names,
+    )
+    """To compile custom kernels for; default is the device's own, and PTX for those to come."""
+
+    kernels_folder: Path | None = option(
+        None, flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True)
+    )
+    """Where the custom kernels of the written model are kept for people to read."""
+
+    use_verdicts: bool = option(
+        True, flag=Flag("--no-verdict-cache", "Search and measure again, whatever was remembered.", negates=True)
+    )
+    """Whether a remembered verdict on the same model, rules, options and environment may be reused."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def digest(self) -> str:
+        """A digest of all that a verdict depends on: equal for equal options, in every version that knows them.
+
+        An option that came later takes part where it has another value than its default.
+        """
+        values = verdict_values(self)
+        first = [str(_nested(part, values)) for part in _FIRST_PARTS]
+        later = [f"{name}={value}" for name, (value, is_default) in values.items() if not is_default and not _holds(name)]
+        return digest(*first, *later)
+
+
+_Part = str | tuple["_Part", ...]
+
+
+def _nested(part: _Part, values: Mapping[str, tuple[object, bool]]) -> object:
+    """Values in the place of their names."""
+    return values[part][0] if isinstance(part, str) else tuple(_nested(inner, values) for inner in part)
+
+
+def _holds(name: str, part: _Part = _FIRST_PARTS) -> bool:
+    """Whether a field is one of the first."""
+    return name == part if isinstance(part, str) else any(_holds(name, inner) for inner in part)

@@ -1,0 +1,205 @@
+"""Proposing: candidates that are cheaper by the cost model, found in rounds of ever better known prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mugraph.graph import Graph
+from rewriter.run.kernels import has_kernels
+from rewriter.run.quarantine import Quarantine
+from rewriter.run.searching import ModelSearch, new_search
+from rewriter.run.workbench import Workbench
+from rewriter.search.backtracking import Candidate, Searched
+from rewriter.search.layers import ShortModel
+
+__all__ = ["Predictions", "Proposal", "Proposals", "Proposer"]
+
+_LEFT_OUT = 3
+"""Most rules of the best candidate that are left out in turn."""
+
+_OPINIONS = 8
+"""Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Figures of searching.
+
+    Attributes:
+        start: cost of the model as it came, in microseconds.
+        expanded, generated: candidates of the last round.
+        measured, estimated: costs that were measured in this run, and those that a roofline stands in for.
+    """
+
+    start: float = 0.0
+    expanded: int = 0
+    generated: int = 0
+    measured: int = 0
+    estimated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate that is worth a trial.
+
+    Attributes:
+        missing: sites in repeated layers that did not admit what the others did.
+    """
+
+    candidate: Candidate
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The result of searching; iterating over it makes the candidates that are worth a trial, the best first, one by one.
+
+    These are the best candidate, the best without one of the rules that save least, and the next best that use other rules: the
+    cost model knows no more than a part of what onnxruntime does with a model, and what it missed shows only end to end. After
+    an interruption it is the best alone. Each applies to the whole model and costs less than it; no two are the same graph.
+
+    Attributes:
+        search: at the prices of the last round.
+        searched: its candidates and counts, on the short model where there is one.
+        short: the model with its repeated layers shortened.
+        top: most candidates to pick.
+    """
+
+    search: ModelSearch
+    searched: Searched
+    short: ShortModel | None
+    top: int
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user stopped the search."""
+        return self.searched.interrupted
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is cheaper than the model as it came."""
+        return not self.searched.better
+
+    def __iter__(self) -> Iterator[Proposal]:
+        graph = self.search.model.graph if self.short is None else self.short.graph
+        picked = [self.searched.better[0]] if self.is_interrupted else self._picked(graph)
+        start = self.search.start()
+        digests = set()
+        for candidate in picked:
+            whole = self._on_the_whole_model(candidate)
+            # What the price takes for granted of the runtime is written first, so that it holds.
+            written_out = [self.search.fused(whole.candidate)] if candidate is picked[0] else []
+            for proposed in [*written_out, whole.candidate]:
+                if proposed.cost < start.cost and proposed.graph.digest not in digests:
+                    digests.add(proposed.graph.digest)
+                    yield replace(whole, candidate=proposed)
+
+    def _on_the_whole_model(self, candidate: Candidate) -> Proposal:
+        """A candidate as a later run will come to it from its recorded moves, or done in every layer."""
+        search = self.search
+        if self.short is None:
+            again = search.replayed(candidate.moves)
+            return Proposal(again if again.cost <= candidate.cost + 1e-6 else candidate)
+        lifted = search.lifted(self.short, candidate)
+        whole = lifted.candidate
+        if any(move.gain <= 0 for move in whole.moves):  # the whole model may weigh differently
+            whole = search.simplified(whole)
+        return Proposal(whole, lifted.missing)
+
+    def _picked(self, graph: Graph) -> list[Candidate]:
+        """The candidates that are worth a trial, of those that the search found on ``graph``."""
+        search, better = self.search, self.searched.better
+        best = search.simplified(better[0], graph)
+        picked, digests = [best], {best.graph.digest}
+
+        def add(candidate: Candidate) -> None:
+            is_better = candidate.cost < self.searched.start.cost
+            if candidate.graph.digest not in digests and is_better and len(picked) < self.top:
+                digests.add(candidate.graph.digest)
+                picked.append(candidate)
+
+        for candidate in better if has_kernels(best) else ():
+            if not has_kernels(candidate):  # what kernels have to beat
+                add(search.simplified(candidate, graph))
+                break
+        gains: dict[str, float] = {}
+        for move in best.moves:
+            gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
+        for rule in sorted(gains, key=lambda r: (gains[r], r))[:_LEFT_OUT] if len(gains) > 1 else ():
+            others = [move for move in best.moves if move.direction.rule.id != rule]
+            add(search.simplified(search.replayed(others, graph), graph))
+        combinations = {_rules(candidate) for candidate in picked}
+        for candidate in better[1:]:
+            if _rules(candidate) not in combinations:
+                combinations.add(_rules(candidate))
+                add(candidate)
+        return picked
+
+
+def _rules(candidate: Candidate) -> frozenset[str]:
+    """Ids of the rules behind a candidate."""
+    return frozenset(move.direction.rule.id for move in candidate.moves)
+
+
+class Proposer:
+    """Searches a task's model, in rounds: after each, prices of what the best candidate changes are measured once more.
+
+    Requires an open workbench. Ensures that rules which broke this model in an earlier run are left out, that kernels of the
+    best candidate are timed where they can be, and that what was measured is in the store. Whether a proposal is right is
+    left to others.
+
+    Attributes:
+        predictions: of the rounds so far, whether or not the last was interrupted.
+    """
+
+    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
+        self.predictions = Predictions()
+        self._bench, self._quarantine = bench, quarantine
+
+    def propose(self) -> Proposals:
+        """Searches until prices change no more or half of the budget is spent. Ctrl-C ends it with the best until then."""
+        bench, clock, options = self._bench, self._bench.clock, self._bench.task.options
+        search = new_search(bench)
+        banned = self._quarantine.of_earlier_runs(bench.rules)
+        self.predictions = Predictions(search.start().cost)
+        short = search.shortened() if options.reuse_layers else None
+        graph = bench.task.model.graph if short is None else short.graph
+        searched = search.run(graph, banned)
+        for _ in range(_OPINIONS):
+            if searched.interrupted or not (bench.task.measures and searched.better):
+                break
+            changed = search.second_opinion(searched)
+            searched, timed = self._with_times(search, searched)
+            if not (changed or timed):
+                break
+            search = search.again(min(clock.budget / 2, max(clock.left(), 1.0)))
+            searched = search.run(graph, banned)
+        searched, _ = self._with_times(search, searched)
+        self.predictions = Predictions(
+            search.start().cost,
+            searched.expanded,
+            searched.generated,
+            search.costs.measured + bench.kernels.timed,
+            len(search.costs.estimated),
+        )
+        bench.store.flush()
+        return Proposals(search, searched, short, options.top)
+
+    def _with_times(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
+        """Times kernels until those of the best candidate are known.
+
+        Returns:
+            the candidates in the order of their new costs, without kernels that do not work; whether any was timed.
+        """
+        kernels, timed = self._bench.kernels, False
+        while kernels.can_be_used and searched.better and not searched.interrupted:
+            self._bench.progress(f"timing kernels: {kernels.timed} schedules so far")
+            if not kernels.tune(searched.better[0], self._bench.clock.instant(0.6)):
+                break
+            timed = True
+            working = (candidate for candidate in searched.better if not kernels.refused(candidate))
+            priced = [replace(c, cost=search.costs.total(c.executed.graph)) for c in working]
+            priced.sort(key=lambda c: (c.cost, len(c.moves)))
+            searched = replace(searched, better=tuple(c for c in priced if c.cost < searched.start.cost))
+        return searched, timed

@@ -1,0 +1,153 @@
+"""Candidates of one model: searched for, and reached again from their moves.
+
+The only module of a run that knows how searches are made and what they are asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from mugraph.graph import Graph
+from mugraph.onnx import Model
+from mugraph.onnx.fold import Folder
+from rewriter.cost import CostModel, runtime_directions
+from rewriter.run.workbench import Workbench
+from rewriter.search.backtracking import Candidate, Limits, Move, Search, Searched, Step, replay, retrace, simplify
+from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
+from rewriter.search.layouts import layout_children
+from rewriter.search.match import Direction
+from rewriter.search.ranges import RangeOracle
+from rewriter.search.strategy import STRATEGIES
+from rules_db.trust.rule import Rule
+
+__all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
+
+_UNTIMED_EXPANSIONS = 300
+"""Most expansions of a search that reads no clock."""
+
+
+class UnknownRule(ValueError):
+    """A recorded move is of a rule that the search has not."""
+
+
+class ModelSearch:
+    """The search for candidates of one model at one set of prices.
+
+    Candidates of the same graph are the same whichever method gives them; methods that take no graph are about the whole model.
+
+    Args:
+        model: the model.
+        search: over the model's graph, or a shorter one with the same values.
+    """
+
+    def __init__(self, model: Model, search: Search) -> None:
+        self.model, self.search = model, search
+        self.costs = search.costs
+
+    def again(self, seconds: float) -> ModelSearch:
+        """The same search with prices asked anew, for so many seconds."""
+        return ModelSearch(self.model, self.search.again(seconds))
+
+    def run(self, graph: Graph, banned: frozenset[str]) -> Searched:
+        """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
+
+        Args:
+            banned: ids of rules to leave out.
+        """
+        return self.search.run(graph, banned)
+
+    def shortened(self) -> ShortModel | None:
+        """The model with its repeated layers shortened; ``None`` where there are none."""
+        return shorten(self.model.graph, self.search.depth, opaque_kind(self.model))
+
+    def start(self) -> Candidate:
+        """The model as it came."""
+        return self.search.start(self.model.graph)
+
+    def second_opinion(self, searched: Searched) -> bool:
+        """Measures once more what the best candidate changes; whether that changed a price."""
+        return self.costs.second_opinion(searched.start.executed.graph, searched.better[0].executed.graph)
+
+    def replayed(self, moves: Sequence[Move], graph: Graph | None = None) -> Candidate:
+        """The candidate that moves lead to, as far as they apply."""
+        return replay(self.search, self.model.graph if graph is None else graph, moves)
+
+    def simplified(self, candidate: Candidate, graph: Graph | None = None) -> Candidate:
+        """The candidate without the moves that it does not need."""
+        return simplify(self.search, self.model.graph if graph is None else graph, candidate)
+
+    def without(self, candidate: Candidate, rules: Collection[str]) -> Candidate:
+        """The candidate without the moves of some rules, and without those that then gain nothing."""
+        kept = [move for move in candidate.moves if move.direction.rule.id not in rules]
+        return candidate if len(kept) == len(candidate.moves) else self.simplified(self.replayed(kept))
+
+    def lifted(self, short: ShortModel, candidate: Candidate) -> Lifted:
+        """A candidate of the short model on the whole one."""
+        return lift(self.search, short, candidate)
+
+    def fused(self, candidate: Candidate) -> Candidate:
+        """The candidate with all that the runtime is expected to fuse written out."""
+        return self.search.fused(candidate)
+
+    def retraced(self, recorded: Sequence[tuple[str, Sequence[str]]], kernel_rules: Sequence[Rule]) -> Candidate:
+        """The candidate that recorded moves lead to, as far as they apply.
+
+        Args:
+            kernel_rules: rules with kernels that the moves are of, which only a search that proposes kernels knows.
+
+        Raises:
+            UnknownRule: a move is of no rule of the search.
+        """
+        built = (Direction(rule, True, self.costs.provider) for rule in kernel_rules)
+        directions = {direction.id: direction for direction in (*self.search.directions, *built)}
+        for rule, _ in recorded:
+            if rule not in directions:
+                raise UnknownRule(f"rule {rule} is not among those of this run")
+        steps = [Step(directions[rule], frozenset(keys)) for rule, keys in recorded]
+        return retrace(self.search, self.model.graph, steps, self.model.tables.key)
+
+    def relies_on_attention(self, candidate: Candidate) -> bool:
+        """Whether a guard of one of its moves holds only where every position attends to something."""
+        applied = {(move.direction.id, match.values) for move in candidate.moves for match in move.matches}
+        return not applied.isdisjoint(self.search.oracle.relied)
+
+
+def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:
+    """A candidate's moves in terms that mean the same in another run: ids of directions, and keys of their sites."""
+    steps = [move.step(model.tables.key) for move in candidate.moves]
+    return [(step.direction.id, sorted(step.keys)) for step in steps]
+
+
+def new_search(bench: Workbench) -> ModelSearch:
+    """A search over the task's model with prices as they are known now."""
+    task, options, clock = bench.task, bench.task.options, bench.clock
+    model, target = task.model, task.target
+    deadline = clock.instant(0.5) if task.measures else -math.inf
+    costs = CostModel(bench.store, model.opset, task.sizes, target.provider, deadline, target.device)
+    op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
+    defaults = {model.values[name]: default for name, default in model.defaults.items()}
+    fold = Folder(model, model.graph).fold
+    oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended)
+
+    def report(expanded: int, start: float, best: float) -> None:
+        share = f"{best / max(start, 1e-9):.3f} of the original predicted"
+        bench.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
+
+    if options.deterministic:
+        limits = Limits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
+    else:
+        # What measures costs ends at half of the budget: some of that is for second opinions.
+        limits = Limits(alpha=options.alpha, seconds=min(0.4 * clock.budget, max(clock.left(), 1.0)))
+    search = Search(
+        bench.rules,
+        costs,
+        oracle,
+        limits,
+        report,
+        strategy=STRATEGIES[options.strategy],
+        layouts=(layout_children,),
+        kernels=bench.kernels.generators,
+        runtime_directions=runtime_directions(bench.rules, bench.store, target.provider),
+    )
+    return ModelSearch(model, search)

@@ -1,0 +1,79 @@
+"""Reading: a model, its target and its options as one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from mugraph.onnx import Model, load
+from mugraph.terms.shape import Dim
+from rewriter.reference import InputError, bind_sizes, check_data, random_inputs
+from rewriter.run.options import Options
+from rewriter.run.target import Target
+
+__all__ = ["Task", "read_task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A model to be optimised for a target.
+
+    Attributes:
+        model: as it was read.
+        name: what the summary calls it.
+        output: the file to write.
+        sizes: of the model's dimension symbols, as it is measured.
+        assumed: the sizes among these that nobody gave, as ``symbol = size``.
+    """
+
+    model: Model
+    name: str
+    output: Path
+    options: Options
+    target: Target
+    sizes: Mapping[str, Dim]
+    assumed: tuple[str, ...]
+
+    @property
+    def measures(self) -> bool:
+        """Whether the target is here and may be asked for times."""
+        return self.target.here and not self.options.deterministic
+
+    def feeds(self) -> list[Mapping[str, np.ndarray]]:
+        """The inputs that candidates are compared and timed on: the user's, and random ones."""
+        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+
+    def notes(self) -> list[str]:
+        """Lines about the model as it was read, for the summary."""
+        sizes = f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."
+        return [*self.model.notes, *([sizes] if self.assumed else ())]
+
+
+def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
+    """Reads a model and sees whether the rest of the task fits it.
+
+    Ensures that ``output`` lies in a directory that exists, that every dimension symbol of an input has a size, and that the
+    user's data are inputs of the model.
+
+    Args:
+        output: default is the model's name with ``.superopt.onnx``; a model in memory needs one.
+
+    Raises:
+        ModelError, InputError: one clear message each.
+    """
+    model = load(source)
+    if output is None:
+        if isinstance(source, onnx.ModelProto):
+            raise InputError("a model in memory needs an output path")
+        output = Path(source).with_suffix(".superopt.onnx")
+    path = Path(output)
+    if not path.parent.is_dir() or path.is_dir():
+        raise InputError(f"{path}: cannot be written there; name a file in an existing directory")
+    sizes, assumed = bind_sizes(model, options.shapes or {})
+    check_data(model, options.data)
+    name = "model" if isinstance(source, onnx.ModelProto) else str(source)
+    return Task(model, name, path, options, target, sizes, tuple(assumed))

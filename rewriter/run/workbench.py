@@ -1,0 +1,70 @@
+"""The workbench of a run: rules, costs and kernels that its stages share, opened together and closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from rewriter.cost.store import ProfileStore, default_profile_path
+from rewriter.run.clock import Clock
+from rewriter.run.kernels import RunKernels, open_kernels
+from rewriter.run.notes import Notes
+from rewriter.run.task import Task
+from rules_db.library import open_rules
+from rules_db.trust.rule import Rule
+
+__all__ = ["Progress", "Workbench", "open_workbench"]
+
+Progress = Callable[[str], None]
+"""Called with a line of text now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """The things that all stages of a run use.
+
+    Attributes:
+        task: what is to be done.
+        rules: that may be used.
+        store: of measured costs and of verdicts.
+        kernels: the custom ones.
+        clock: of the run.
+        notes: for the summary.
+        progress: tells the user what goes on.
+    """
+
+    task: Task
+    rules: Sequence[Rule]
+    store: ProfileStore
+    kernels: RunKernels
+    clock: Clock
+    notes: Notes
+    progress: Progress
+
+
+@contextmanager
+def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Workbench]:
+    """Opens rules, store and kernels for a task; where there is no budget to use them, none are.
+
+    Ensures that what was measured is written when the workbench is closed, however the run ends.
+
+    Raises:
+        StoreError, ProfileError: rules or costs cannot be read.
+    """
+    options, target, notes = task.options, task.target, Notes(task.notes())
+    if options.budget <= 0:
+        unused = ProfileStore(None, target.environment)
+        yield Workbench(task, (), unused, RunKernels(task.model), clock, notes, progress)
+        return
+    with ExitStack() as stack:
+        with clock.lap("import"):
+            rules = open_rules(options.rules) if options.rules is None or isinstance(options.rules, str) else options.rules
+            # Whatever else the cache holds must not change what a run that measures nothing gives.
+            path = (options.cache or default_profile_path()) if task.measures else None
+            store = ProfileStore(path, target.environment)
+            stack.callback(store.close)
+            store.preload(target.costs)
+            kernels = open_kernels(task, rules, store, notes)
+            stack.callback(kernels.close)
+        yield Workbench(task, tuple(rules), store, kernels, clock, notes, progress)

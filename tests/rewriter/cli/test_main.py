@@ -1,0 +1,131 @@
+"""The command ``onnx-superopt``: what it prints, and bad input in one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from mugraph.onnx import ModelError
+from rewriter import optimize
+from rewriter.cli.main import main
+from rewriter.run import accept
+from rewriter.run import kernels as run_kernels
+from tests.support.runs import lora, own_cache, timing
+
+__all__ = ["own_cache", "timing"]
+
+
+def _invoke(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def _expect(result: Any, *texts: str) -> None:
+    assert result.exit_code == 2, result.output
+    message = result.stderr.strip()
+    assert len(message.splitlines()) == 1 and "Traceback" not in message, message
+    for text in texts:
+        assert text in message
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source, target, summary = lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", tmp_path / "s.json"
+    result = _invoke(source, "-o", target, "--provider", "cpu", "--json", summary, "--budget", "20", "--input", "x=2x4x32")
+    assert result.exit_code == 0, result.output
+    for text in ("latency", "nodes", "relative error", "rules that fired", "improved"):
+        assert text in result.output
+    record = json.loads(summary.read_text())
+    assert record["improved"] and record["fired"][0]["sites"] >= 1 and record["error_after"]["relative_l2"] < 1e-6
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    target.write_bytes(b"previous")
+    truncated = tmp_path / "truncated.onnx"
+    truncated.write_bytes(source.read_bytes()[:2000])
+    text = tmp_path / "text.onnx"
+    text.write_text("this is no model")
+    misnamed, mistyped = tmp_path / "misnamed.npz", tmp_path / "mistyped.npz"
+    np.savez(misnamed, z=np.ones(3))
+    np.savez(mistyped, x=np.ones((2, 4, 32)))
+    cases = [
+        ((truncated,), ("truncated.onnx",)),
+        ((text,), ("text.onnx",)),
+        ((tmp_path / "missing.onnx",), ("missing.onnx",)),
+        ((source, "--input", "nope=2x4x32"), ("nope", "x")),
+        ((source, "--input", "x=2x4"), ("x", "dimensions")),
+        ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
+        ((source, "--input", "x2x5"), ("NAME=2x128",)),
+        ((source, "--input", "x=100000000000x4x32"), ("x", "smaller")),
+        ((source, "--data", tmp_path / "none.npz"), ("none.npz",)),
+        ((source, "--data", text), ("text.onnx",)),
+        ((source, "--data", misnamed), ("input x is missing",)),
+        ((source, "--data", mistyped), ("float64", "declares")),
+        ((source, "--json", tmp_path / "no" / "s.json"), ("s.json",)),
+        ((source, "--rules", tmp_path / "none.rules"), ("none.rules",)),
+        ((source, "--explain", "nothing-like-it"), ("nothing-like-it",)),
+    ]
+    for arguments, texts in cases:
+        _expect(_invoke(*arguments, "-o", target, "--provider", "cpu", "--budget", "5"), *texts)
+        assert target.read_bytes() == b"previous"
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "lora.onnx",
+        "out.onnx",
+        "truncated.onnx",
+        "text.onnx",
+        "misnamed.npz",
+        "mistyped.npz",
+        "cache",
+    }
+
+
+def test_a_corrupt_rule_database_or_cache_is_named(tmp_path: Path) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(b"SQLite format 3\0" + b"garbage" * 100)
+    _expect(_invoke(source, "--provider", "cpu", "--rules", broken), "broken.sqlite")
+    cache = tmp_path / "cache"
+    cache.mkdir(exist_ok=True)
+    (cache / "profile.sqlite").write_bytes(b"no database at all" * 100)
+    _expect(_invoke(source, "--provider", "cpu"), "profile.sqlite", "delete it")
+
+
+def test_cuda_without_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewriter.runtime_env._cuda_device_present", lambda: False)
+    _expect(_invoke(lora(tmp_path / "lora.onnx"), "--provider", "cuda"), "no CUDA device", "--provider cpu")
+
+
+def test_an_unwritable_output_is_named(tmp_path: Path) -> None:
+    _expect(_invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "no" / "such" / "o.onnx", "--budget", "0"), "o.onnx")
+
+
+def test_no_room_for_temporary_files_blames_no_rule(
+    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is not the rules' fault: one message, nothing quarantined."""
+    calls: list[int] = []
+    genuine = run_kernels.open_in
+
+    def full(model: Any, graph: Any, directory: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ModelError("candidate0.onnx cannot be written: No space left on device; make room")
+        return genuine(model, graph, directory)
+
+    monkeypatch.setattr(run_kernels, "open_in", full)
+    source = lora(tmp_path / "lora.onnx")
+    _expect(_invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20"), "No space left")
+    assert not (tmp_path / "o.onnx").exists()
+    monkeypatch.setattr(run_kernels, "open_in", genuine)
+    again = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20)
+    assert again.improved and not again.dropped
+
+
+def test_explanations_are_printed(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain")
+    assert result.exit_code == 0 and "why (not)" in result.output

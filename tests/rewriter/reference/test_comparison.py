@@ -1,0 +1,28 @@
+"""How far an output is from its reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rewriter.reference import Error, compare
+
+
+def test_the_error_bound_is_twice_the_originals_own() -> None:
+    own = Error(1e-4, 1e-3)
+    assert Error(1.9e-4, 1.9e-3).within(own, 0.0)
+    assert not Error(2.1e-4, 1e-3).within(own, 0.0)
+    assert not Error(1e-4, 2.1e-3).within(own, 0.0)
+    assert Error(5e-7, 5e-7).within(Error(0.0, 0.0), 1e-6) and not Error(2e-6, 0.0).within(Error(0.0, 0.0), 1e-6)
+
+
+def test_compare_notices_everything() -> None:
+    floats, ints = np.array([1.0, 2.0, np.nan, np.inf]), np.array([1, 2])
+    infinite = Error(float("inf"), float("inf"))
+    assert compare(floats.copy(), floats) == compare(ints, ints) == Error(0.0, 0.0)
+    assert compare(np.array([1.0, 2.0, 0.0, np.inf]), floats) == infinite, "a NaN that went away"
+    assert compare(np.array([1.0, np.nan, np.nan, np.inf]), floats) == infinite
+    assert compare(np.array([1, 3]), ints) == infinite, "integers are exact"
+    assert compare(floats[:3], floats) == infinite
+    assert compare(np.array([1.0, 2.1, np.nan, np.inf]), floats).relative_l2 == pytest.approx(0.1 / 5**0.5)
+    assert compare(np.array([1e-30]), np.array([0.0])) == infinite

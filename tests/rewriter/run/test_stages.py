@@ -1,0 +1,496 @@
+"""The contracts of a run's stages, each where it says no."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.onnx import open_in
+from rewriter import Options, optimize
+from rewriter.cost.store import ProfileStore
+from rewriter.reference import Error, InputError
+from rewriter.run import accept
+from rewriter.run.accept import Acceptance
+from rewriter.run.background import in_background
+from rewriter.run.checking import Checker, Opened
+from rewriter.run.clock import Clock
+from rewriter.run.decision import Decision, decided
+from rewriter.run.judging import Judge, Judgement
+from rewriter.run.kernels import RunKernels
+from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.proposing import Predictions, Proposal, Proposals, Proposer
+from rewriter.run.quarantine import Quarantine
+from rewriter.run.remembering import StaleVerdict, Verdicts
+from rewriter.run.searching import UnknownRule, new_search, recorded_moves
+from rewriter.run.task import Task, read_task
+from rewriter.run.workbench import Workbench, open_workbench
+from rewriter.run.writing import write
+from tests.rewriter.search.test_rewriter import rule
+from tests.support.runs import FASTER, SAME, ops, own_cache, timing, workbench
+
+__all__ = ["own_cache", "timing"]
+
+WRONG = rule("Tanh(X)", "X", "X:[m,n]")
+NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
+CLAMP = rule("Relu(Relu(X))", "Relu(X)", "X:[m,n]")
+RULES = (NEGATION, CLAMP)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two independent savings: a double negation and a second clamp."""
+    text = "a = Neg(x) b = Neg(a) c = Relu(b) d = Relu(c) y = Tanh(d)"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[64,64] x) => (float[64,64] y) {{ {text} }}'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def proposals_of(bench: Workbench) -> Proposals:
+    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes)).propose()
+
+
+# The clock
+
+
+def test_a_lap_that_is_not_finished_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = Clock(10.0)
+    for _ in range(2):
+        with clock.lap("search"):
+            now[0] += 2
+    with pytest.raises(KeyboardInterrupt), clock.lap("accept"):
+        now[0] += 3
+        raise KeyboardInterrupt
+    assert clock.seconds() == {"search": 4.0, "total": 7.0}
+    assert clock.left() == 3.0 and clock.instant(0.5) == 105.0
+    now[0] += 5
+    assert clock.left() == -2.0
+
+
+def test_what_fails_in_the_background_fails_where_it_is_asked_for() -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert in_background(lambda: 3).result() == 3
+    with pytest.raises(KeyboardInterrupt):
+        in_background(interrupted).result()
+
+
+# Reading
+
+
+def test_a_task_that_does_not_fit_its_model_is_refused(source: Path) -> None:
+    with workbench(source) as bench:
+        target = bench.task.target
+    with pytest.raises(InputError, match="needs an output path"):
+        read_task(onnx.load(source), None, Options(), target)
+    with pytest.raises(InputError, match="name a file in an existing directory"):
+        read_task(source, source.parent, Options(), target)
+    with pytest.raises(InputError, match="has no such input"):
+        read_task(source, None, Options(shapes={"z": (1,)}), target)
+    with pytest.raises(InputError, match="input x is missing"):
+        read_task(source, None, Options(data=[{}]), target)
+    assert read_task(source, None, Options(), target).output == source.with_name("m.superopt.onnx")
+
+
+def test_sizes_that_nobody_gave_are_told(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx") as bench:
+        assert bench.task.notes() == ["measured with N = 1; set sizes with --input NAME=..."]
+        assert [feed["x"].shape for feed in bench.task.feeds()] == [(1, 4), (1, 4)]
+    data = [{"x": np.ones((3, 4), np.float32)}]
+    with workbench(tmp_path / "m.onnx", shapes={"x": (2, 4)}, data=data) as bench:
+        assert bench.task.notes() == []
+        assert [feed["x"].shape for feed in bench.task.feeds()] == [(3, 4), (2, 4), (2, 4)]
+
+
+# The workbench
+
+
+def test_without_a_budget_nothing_is_opened(source: Path, tmp_path: Path) -> None:
+    with workbench(source, rules="no such.rules", cache=source, budget=0) as bench:  # type: ignore[arg-type]
+        assert not bench.rules and bench.store.verdict("opened") is None and not bench.kernels.can_be_used
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_was_measured_is_kept_however_a_run_ends(source: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "costs.sqlite"
+    with pytest.raises(KeyboardInterrupt), workbench(source, device=None, deterministic=False, cache=cache) as bench:
+        bench.store.put("a node", 3.5)
+        raise KeyboardInterrupt
+    assert ProfileStore(cache, bench.task.target.environment).get("a node") == 3.5
+
+
+def test_what_measures_nothing_reads_no_cache(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        bench.store.remember("key", "value")
+        assert bench.store.verdict("key") is None and not bench.task.measures
+
+
+def test_where_there_can_be_no_kernels_every_question_has_an_answer(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        kernels, search = bench.kernels, new_search(bench)
+        start = search.start()
+        assert not kernels.can_be_used and not kernels.generators and kernels.timed == 0 and not kernels.notes
+        assert not kernels.tune(start, 0.0) and not kernels.compile(start) and not kernels.refused(start)
+        assert not list(kernels.explanations(search.search))
+        kernels.learn(start)
+
+
+# Searching and proposing
+
+
+def test_moves_are_reached_again_from_their_record(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        (best, *_) = proposals
+        recorded = recorded_moves(bench.task.model, best.candidate)
+        assert {rule_ for rule_, _ in recorded} == {f"{r.id}>" for r in RULES}
+        again = new_search(bench).retraced(json.loads(json.dumps(recorded)), [])
+        assert again.graph.content_digest() == best.candidate.graph.content_digest()
+        assert [len(m) for m in (again.moves, new_search(bench).retraced([], []).moves)] == [2, 0]
+    with workbench(source, [NEGATION]) as bench, pytest.raises(UnknownRule, match=f"rule {CLAMP.id}> is not among"):
+        new_search(bench).retraced(recorded, [])
+
+
+def test_a_candidate_without_a_rule_keeps_the_others(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        search = new_search(bench)
+        best = search.run(bench.task.model.graph, frozenset()).better[0]
+        less = search.without(best, {CLAMP.id})
+        assert [move.direction.rule.id for move in less.moves] == [NEGATION.id]
+        assert search.without(best, {WRONG.id}) is best and not search.without(best, {r.id for r in RULES}).moves
+
+
+def test_proposals_are_cheaper_and_no_two_are_the_same(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        proposed = [proposal.candidate for proposal in proposals]
+        assert len({c.graph.digest for c in proposed}) == len(proposed) > 1
+        assert all(c.cost < proposals.search.start().cost for c in proposed)
+        assert len(list(replace(proposals, top=1))) == 1
+        interrupted = replace(proposals, searched=replace(proposals.searched, interrupted=True))
+        assert [p.candidate.graph.digest for p in interrupted] == [proposed[0].graph.digest]
+    with workbench(source, []) as bench:
+        assert proposals_of(bench).is_empty
+
+
+def test_what_is_no_cheaper_on_the_whole_model_is_not_proposed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.fused", lambda self, candidate: self.start())
+        start = proposals.search.start()
+        assert start.graph.digest not in {proposal.candidate.graph.digest for proposal in proposals}
+
+
+def test_figures_of_searching_survive_an_interruption(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with workbench(source, RULES) as bench:
+        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        assert proposer.predictions == Predictions()
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            proposer.propose()
+        assert proposer.predictions.start > 0 and proposer.predictions.expanded == 0
+
+
+def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
+    with workbench(source, RULES, **options) as bench:
+        bench.store.preload({})
+        quarantine = Quarantine(bench.task, bench.store, bench.notes)
+        search = new_search(bench)
+        move = search.run(bench.task.model.graph, frozenset()).better[0].moves[0]
+        quarantine.put(move.matches[0], bench.task.model.graph, "it was wrong")
+        broken = move.direction.rule.id
+        assert (
+            quarantine.rules == {broken}
+            and f"with it it was wrong; quarantined for this model; see {tmp_path}" in (bench.notes.dropped[0])
+        )
+        later = Quarantine(bench.task, bench.store, bench.notes)
+        assert later.of_earlier_runs(bench.rules) == {broken} and not later.rules
+        assert bench.notes.dropped[1:] == [f"{broken}: quarantined by an earlier run on this model"]
+        elsewhere = replace(bench.task, target=replace(bench.task.target, environment="another machine"))
+        assert not Quarantine(elsewhere, bench.store, bench.notes).of_earlier_runs(bench.rules)
+    other = tmp_path / "other.onnx"
+    onnx.save(parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }'), other)
+    with workbench(other, RULES, **options) as bench:
+        assert not Quarantine(bench.task, bench.store, bench.notes).of_earlier_runs(bench.rules)
+
+
+def test_a_quarantine_that_cannot_write_files_still_holds(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rewriter.run.quarantine.write_reproduction", full)
+    with workbench(source, RULES) as bench:
+        quarantine = Quarantine(bench.task, bench.store, bench.notes)
+        move = new_search(bench).run(bench.task.model.graph, frozenset()).better[0].moves[0]
+        quarantine.put(move.matches[0], bench.task.model.graph, "it was wrong")
+        assert quarantine.rules == {move.direction.rule.id}
+        assert "reproduction files could not be written: No space left on device" in bench.notes.dropped[0]
+
+
+# Checking and judging
+
+
+def checker_of(bench: Workbench, proposals: Proposals, folder: Path) -> tuple[Checker, Quarantine]:
+    task, quarantine = bench.task, Quarantine(bench.task, bench.store, bench.notes)
+    acceptance = Acceptance(task.model, open_in(task.model, task.model.graph, folder), task.feeds(), "cpu")
+    return Checker(bench, proposals.search, quarantine, acceptance, folder), quarantine
+
+
+def test_what_is_wrong_does_not_pass(source: Path, tmp_path: Path) -> None:
+    """The guilty rule is left out, what is right passes, and only the files of what passed are left."""
+    (folder := tmp_path / "candidates").mkdir()
+    with workbench(source, [*RULES, WRONG]) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals, folder)
+        best = next(iter(proposals))
+        assert WRONG.id in {move.direction.rule.id for move in best.candidate.moves}
+        opened = checker.check(replace(best, missing=3))
+        assert isinstance(opened, Opened) and quarantine.rules == {WRONG.id} and len(bench.notes.dropped) == 1
+        assert {move.direction.rule.id for move in opened.trial.candidate.moves} == {r.id for r in RULES}
+        assert opened.trial.error.relative_l2 < 1e-6 and not opened.trial.conditions, "the sites were counted for another graph"
+        assert {p.name for p in folder.glob("candidate*.onnx")} == {"candidate0.onnx", opened.trial.path.name}
+        again = checker.check(replace(best, missing=3))
+        assert again is not None and len(bench.notes.dropped) == 1, "a rule is found guilty once"
+        sound = checker.check(Proposal(opened.trial.candidate, 3))
+        assert sound is not None and "3 sites in repeated layers" in sound.trial.conditions[0]
+
+
+def test_what_saves_nothing_without_the_guilty_rule_does_not_pass(source: Path, tmp_path: Path) -> None:
+    with workbench(source, [WRONG]) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals, tmp_path)
+        assert checker.check(next(iter(proposals))) is None and quarantine.rules == {WRONG.id}
+
+
+def test_kernels_that_do_not_compile_do_not_pass(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: set[str] = set()
+
+    def compile_(self: RunKernels, candidate: Any) -> list[str]:
+        held = [m.direction.rule.id for m in candidate.moves if m.direction.rule.id == CLAMP.id]
+        refused.update(held)
+        return [f"kernel of {rule_} is refused" for rule_ in held]
+
+    monkeypatch.setattr(RunKernels, "compile", compile_)
+    monkeypatch.setattr(RunKernels, "refused", lambda self, candidate: refused)
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        opened = checker_of(bench, proposals, tmp_path)[0].check(next(iter(proposals)))
+        assert opened is not None and [m.direction.rule.id for m in opened.trial.candidate.moves] == [NEGATION.id]
+        assert bench.notes.dropped == [f"kernel of {CLAMP.id} is refused"]
+
+
+def judge_of(bench: Workbench) -> Judge:
+    return Judge(bench, Quarantine(bench.task, bench.store, bench.notes))
+
+
+def test_before_anything_is_right_the_original_is_kept(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        judgement = judge_of(bench).stopped()
+        assert judgement.winner is None and judgement.is_interrupted and "interrupted before" in judgement.message
+
+
+def test_nothing_cheaper_is_a_judgement(source: Path) -> None:
+    with workbench(source, []) as bench:
+        judgement = judge_of(bench).judge(proposals_of(bench))
+        assert judgement.winner is None and judgement.message.startswith("no candidate is cheaper by the cost model (")
+        assert judgement.error_before is None and not judgement.is_interrupted
+
+
+def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "confirm", lambda *_, **__: pytest.fail("timed end to end"))
+    with workbench(source, RULES) as bench:
+        proposals, judge = proposals_of(bench), judge_of(bench)
+        judgement = judge.judge(proposals)
+        assert judgement.winner is not None and not judgement.message and judgement.latency is judgement.paired is None
+        assert judgement.winner.graph.digest == next(iter(proposals)).candidate.graph.digest
+    with workbench(source, [WRONG]) as bench:
+        judgement = judge_of(bench).judge(proposals_of(bench))
+        assert judgement.winner is None and "no candidate was left that can be built" in judgement.message
+        assert judgement.error_before is not None and judgement.error_after is None
+
+
+def test_the_two_most_promising_are_confirmed_in_their_order(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second proposal is the fastest at first sight, then the first and the fourth; the third is slower for sure."""
+    impressions = [(0.9, 0.8), (0.5, 0.4), (1.2, 1.1), (0.95, 0.9)]
+    ratios = iter(impressions)
+
+    def pair(self: Acceptance, session: Any, seconds: float) -> accept.Timing:
+        ratio, low = next(ratios)
+        return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, low, 1.3)
+
+    confirmed: list[tuple[str, int]] = []
+
+    def confirm(original: Path, candidate: Path, *_: Any, **__: Any) -> accept.Timing:
+        confirmed.append((candidate.name, len(list(candidate.parent.glob("candidate*.onnx")))))
+        return SAME
+
+    monkeypatch.setattr(Acceptance, "pair", pair)
+    monkeypatch.setattr(accept, "confirm", confirm)
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        (first, *others) = [proposal.candidate for proposal in proposals]
+        assert len(others) == 2
+        monkeypatch.setattr(Proposals, "__iter__", lambda self: iter(map(Proposal, [first, *others, first])))
+        monkeypatch.setattr(Task, "measures", True)
+        judgement = judge_of(bench).judge(proposals)
+    assert [name for name, _ in confirmed] == ["candidate2.onnx", "candidate1.onnx"]
+    assert {left for _, left in confirmed} == {3}, "the original and two candidates"
+    assert judgement.winner is None and "took 1.000 [0.950, 1.050] of the original's time" in judgement.message
+
+
+def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first candidate is no faster, the second is: nothing says that the original was kept."""
+    answers = iter([accept.Timing(1.0, 1.1, 0.1, 0.1, 1.1, 1.0, 1.2), FASTER])
+    monkeypatch.setattr(accept, "confirm", lambda *_, **__: next(answers))
+    outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=60)
+    assert outcome.improved and not outcome.message and outcome.latency == FASTER
+
+
+def test_inputs_in_bfloat16_are_not_measured_on_the_cpu(tmp_path: Path) -> None:
+    text = "g (bfloat16[64,64] x) => (bfloat16[64,64] y) { a = Neg(x) b = Neg(a) y = Tanh(b) }"
+    onnx.save(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx", [NEGATION]) as bench:
+        proposals = proposals_of(bench)
+        assert not proposals.is_empty and "bfloat16 inputs are not measured" in judge_of(bench).judge(proposals).message
+
+
+# Remembering and writing
+
+
+def measuring(source: Path, **options: Any) -> Any:
+    return workbench(source, RULES, device=None, provider="cpu", deterministic=False, **options)
+
+
+def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
+    """For the best proposal, as if it had been measured."""
+    proposals = proposals_of(bench)
+    best = next(iter(proposals)).candidate
+    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, FASTER, is_interrupted)
+    return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
+
+
+def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
+    with measuring(source) as bench:
+        verdicts = Verdicts(bench)
+        assert verdicts.recall() is None
+        decision = decision_of(bench)
+        outcome = write(bench, decision)
+        verdicts.remember(decision, outcome)
+    with measuring(source) as bench:
+        recalled = Verdicts(bench).recall()
+        assert recalled is not None and not recalled.is_verdict, "a verdict is remembered by the run that found it"
+        assert recalled.graph.content_digest() == decision.graph.content_digest()
+        again = write(bench, recalled)
+        assert replace(again, cached_verdict=False, seconds=outcome.seconds) == outcome and again.cached_verdict
+        assert set(again.seconds) == {"import", "replay", "write", "total"}
+    for other in ({"use_verdicts": False}, {"explain": "all"}, {"alpha": 1.2}, {"data": [{"x": np.ones((64, 64), np.float32)}]}):
+        with measuring(source, **other) as bench:
+            assert Verdicts(bench).recall() is None
+
+
+def test_an_interrupted_decision_is_not_remembered(source: Path) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench, is_interrupted=True)
+        Verdicts(bench).remember(decision, write(bench, decision))
+        assert Verdicts(bench).recall() is None
+
+
+def rewritten(record: dict[str, Any], **changes: Any) -> str:
+    return json.dumps({**record, **changes})
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda r: "no JSON", "not a verdict"),
+        (lambda r: "[]", "not a verdict"),
+        (lambda r: json.dumps({k: v for k, v in r.items() if k != "graph"}), "not a verdict: 'graph'"),
+        (lambda r: rewritten(r, outcome=[]), "not a verdict"),
+        (lambda r: rewritten(r, outcome={**r["outcome"], "latency": {"ratio": 1}}), "not a verdict"),
+        (lambda r: rewritten(r, outcome={k: v for k, v in r["outcome"].items() if k != "notes"}), "not a verdict: 'notes'"),
+        (lambda r: rewritten(r, kernels=["rule broken"]), "not a verdict"),
+        (lambda r: rewritten(r, moves=[["unheard>", []]]), "rule unheard> is not among those of this run"),
+        (lambda r: rewritten(r, moves=r["moves"][:1]), "its moves lead to another graph"),
+        (lambda r: rewritten(r, graph="0" * 32), "its moves lead to another graph"),
+    ],
+)
+def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, damage: Any, reason: str) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench).remember(decision, write(bench, decision))
+    with sqlite3.connect(tmp_path / "cache" / "profile.sqlite") as connection:
+        ((key, value),) = connection.execute("select key, value from verdicts where value like '{\"outcome\"%'")
+        connection.execute("update verdicts set value = ? where key = ?", (damage(json.loads(value)), key))
+    with measuring(source) as bench:
+        verdicts = Verdicts(bench)
+        with pytest.raises(StaleVerdict, match=reason):
+            verdicts.replayed(bench.store.verdict(key))
+        assert verdicts.recall() is None and "replay" not in bench.clock.seconds()
+
+
+def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewriter.run.remembering.kernel_of_rule", lambda rule_: rule_)
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench).remember(decision, write(bench, decision))
+        assert Verdicts(bench).recall() is not None
+        monkeypatch.setattr(RunKernels, "compile", lambda self, candidate: ["kernel k is refused"])
+        assert Verdicts(bench).recall() is None and bench.notes.dropped == ["kernel k is refused"]
+
+
+def test_an_outcome_is_read_back_from_its_record() -> None:
+    fired = (Fired("a>", "x -> y", 2, 1.5, ("p", "q")),)
+    outcome = Outcome("m", "o", True, fired=fired, latency=FASTER, error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",))
+    record = json.loads(json.dumps(outcome.record()))
+    assert not {"model", "output", "seconds", "explanations", "cached_verdict"} & set(record)
+    later = Outcome.of_record(record, "other", "elsewhere")
+    assert later == replace(outcome, model="other", output="elsewhere", cached_verdict=True)
+    assert Outcome.of_record({**record, "of later versions": 1}, "other", "elsewhere") == later
+    with pytest.raises(KeyError):
+        Outcome.of_record({name: value for name, value in record.items() if name != "fired"}, "m", "o")
+    with pytest.raises(TypeError):
+        Outcome.of_record({**record, "fired": [{"rule": "a>", "where": []}]}, "m", "o")
+
+
+def test_what_is_written_is_what_was_decided(source: Path) -> None:
+    with workbench(source, RULES) as bench:
+        bench.notes.add("noticed")
+        decision = decision_of(bench)
+        outcome = write(bench, decision)
+        assert outcome.improved and outcome.nodes_after == len(ops(bench.task.output)) < outcome.nodes_before
+        assert "Neg" not in ops(bench.task.output) and outcome.notes == ("noticed",)
+        assert (outcome.predicted_before, outcome.expanded, outcome.generated) == (9.0, 1, 2)
+        assert (outcome.measured_costs, outcome.estimated_costs, outcome.rules) == (3, 4, 2)
+        kept = write(bench, decided(bench, Predictions(9.0), Judgement(message="it was kept")))
+        assert not kept.improved and kept.message == "it was kept" and kept.predicted_after == kept.predicted_before == 9.0
+        assert ops(bench.task.output) == ops(source)
+
+
+def test_a_workbench_is_closed_in_any_case(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(RunKernels, "close", lambda self: closed.append("kernels"))
+    monkeypatch.setattr(ProfileStore, "close", lambda self: closed.append("store"))
+    with workbench(source, RULES) as bench:
+        task = bench.task
+    assert closed == ["kernels", "store"]
+    monkeypatch.setattr("rewriter.run.workbench.open_kernels", lambda *_: pytest.fail("broken"))
+    with pytest.raises(pytest.fail.Exception), open_workbench(task, Clock(1.0), lambda _: None):
+        pass
+    assert closed == ["kernels", "store", "store"]

@@ -1,0 +1,104 @@
+"""Small models for whole runs, and runs whose stopwatch is replaced: what is tested is what is decided from its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+from rewriter.run import accept
+from rewriter.run.clock import Clock
+from rewriter.run.options import Options
+from rewriter.run.target import choose_target
+from rewriter.run.task import read_task
+from rewriter.run.workbench import Workbench, open_workbench
+from rules_db.trust.rule import Rule
+from tools.zoo.built import lora_block
+
+FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
+SAME = accept.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs and verdicts of each test in a folder of its own."""
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, accept.Timing]]:
+    """Fixed answers of the stopwatch: ``pair`` while choosing, ``confirm`` for the winner."""
+    answers = {"pair": FASTER, "confirm": FASTER}
+    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: answers["pair"])
+    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: answers["confirm"])
+    yield answers
+
+
+def block(path: Path) -> Path:
+    """A transformer block with adapters and a guard against NaN."""
+    onnx.save(lora_block(hidden=64, heads=2, sequence=16, intermediate=96, rank=4), path)
+    return path
+
+
+def lora(path: Path) -> Path:
+    """X·W + ((X·A)·B)·2, with a dynamic batch."""
+    generator = np.random.default_rng(0)
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        lora (float[N,4,32] x) => (float[N,4,48] y) {
+            base = MatMul(x, W)
+            low = MatMul(x, A)
+            high = MatMul(low, B)
+            scaled = Mul(high, two)
+            y = Add(base, scaled)
+        }""")
+    weights = {"W": (32, 48), "A": (32, 4), "B": (4, 48)}
+    arrays = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in weights.items()}
+    arrays["two"] = np.asarray(2.0, np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    onnx.save(model, path)
+    return path
+
+
+def run_model(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What a model gives on the CPU."""
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def ops(path: Path) -> list[str]:
+    """The operators of a file."""
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def small(path: Path) -> Path:
+    """Two independent savings: a double negation and a square."""
+    onnx.save(
+        parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[64,64] x) => (float[64,64] y) {
+                two = Constant<value_float = 2.0>()
+                a = Neg(x)
+                b = Neg(a)
+                c = Pow(b, two)
+                y = Tanh(c)
+            }"""),
+        path,
+    )
+    return path
+
+
+@contextmanager
+def workbench(source: Path, rules: Sequence[Rule] = (), **options: Any) -> Iterator[Workbench]:
+    """The workbench of a run that writes ``out.onnx`` beside its file; nothing is measured unless ``options`` ask for it."""
+    asked = Options(**{"device": "cpu", "deterministic": True, "budget": 20.0, "rules": rules, **options})
+    task = read_task(source, source.with_name("out.onnx"), asked, choose_target(asked))
+    with open_workbench(task, Clock(asked.budget), lambda _: None) as bench:
+        yield bench
