@@ -34,12 +34,17 @@ from rewriter.run.quarantine import write_reproduction
 from rewriter.run.target import Target, choose_target
 from rewriter.runtime import is_built
 from rewriter.runtime_env import digest
-from rewriter.search.backtracking import Candidate, Limits, Search, Searched, Step, replay, retrace, simplify
-from rewriter.search.explain import Explanation, explain_all, explain_node, explain_rule
+from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
+from rewriter.search.candidate import Candidate, RecordedMove
+from rewriter.search.explain import NearMiss, explain_all, explain_node, explain_rule
 from rewriter.search.layers import ShortModel, lift, opaque_kind, shorten
-from rewriter.search.layouts import layout_children
+from rewriter.search.layouts import LayoutChooser
 from rewriter.search.match import Direction
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
+from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES, Strategy
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.library import open_rules
@@ -315,11 +320,11 @@ class _Run:
         """The inputs that candidates are compared and timed on."""
         return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
 
-    def new_search(self) -> Search:
+    def new_search(self) -> Backtracking:
         op_types = {index: origin.op_type for index, origin in enumerate(self.model.origins)}
         deadline = self.began + self.budget / 2 if self.measures else -math.inf
         target = self.target
-        costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
+        self.costs = costs = CostModel(self.store, self.model.opset, self.sizes, target.provider, deadline, target.device)
         defaults = {self.model.values[name]: default for name, default in self.model.defaults.items()}
         fold = Folder(self.model, self.model.graph).fold
         self.oracle = oracle = RangeOracle(op_types, self.options.assume_finite, fold, defaults, self.options.assume_attended)
@@ -329,22 +334,20 @@ class _Run:
             self.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
         if self.options.deterministic:
-            limits = Limits(alpha=self.options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
+            limits = SearchLimits(alpha=self.options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
         else:
             # What measures costs ends at half of the budget: some of that is for second opinions.
-            limits = Limits(alpha=self.options.alpha, seconds=min(0.4 * self.budget, max(self.left(), 1.0)))
+            limits = SearchLimits(alpha=self.options.alpha, seconds=min(0.4 * self.budget, max(self.left(), 1.0)))
         if self.runtime is None:
             self.runtime = runtime_directions(self.rules, self.store, self.target.provider)
-        return Search(
-            self.rules,
-            costs,
-            oracle,
+        matches = Matches.of(self.rules, oracle, target.provider, self.model.opset, self.runtime)
+        return Backtracking(
+            Moves(matches, Prices(costs, matches.fusions)),
             limits,
-            report,
             strategy=self.options.strategy,
-            layouts=(layout_children,),
+            layouts=(LayoutChooser(matches),),
             kernels=() if self.kernels is None else (self.kernels.children,),
-            runtime_directions=self.runtime,
+            progress=report,
         )
 
     def decide(self) -> Candidate | None:
@@ -353,12 +356,14 @@ class _Run:
         on_gpu = self.measures and self.target.run_on == "cuda"  # the processor has time for what is compared with later
         references = _in_background(lambda: reference_outputs(self.model, self.feeds())) if on_gpu else None
         search = self.new_search()
-        costs = search.costs
+        costs = self.costs
         banned = frozenset(r.id for r in self.rules if self.store.verdict(self.quarantine_key(r.id)))
         outcome.dropped += [f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)]
-        start = search.start(self.model.graph)
+        start = search.moves.start(self.model.graph)
         outcome.predicted_before = outcome.predicted_after = start.cost
-        short = shorten(self.model.graph, search.depth, opaque_kind(self.model)) if self.options.reuse_layers else None
+        short = (
+            shorten(self.model.graph, search.moves.matches.depth, opaque_kind(self.model)) if self.options.reuse_layers else None
+        )
         graph = self.model.graph if short is None else short.graph
         searched = search.run(graph, banned)
         for _ in range(_OPINIONS):
@@ -368,13 +373,14 @@ class _Run:
             searched, timed = self.with_times(searched, costs)
             if not (changed or timed):
                 break
-            search = search.again(min(self.budget / 2, max(self.left(), 1.0)))
+            limits = replace(search.limits, seconds=min(self.budget / 2, max(self.left(), 1.0)))
+            search = replace(search, moves=search.moves.priced_anew(costs), limits=limits)
             searched = search.run(graph, banned)
         searched, _ = self.with_times(searched, costs)
         outcome.expanded, outcome.generated = searched.expanded, searched.generated
         schedules = 0 if self.kernels is None else self.kernels.timed
         outcome.measured_costs, outcome.estimated_costs = costs.measured + schedules, len(costs.estimated)
-        outcome.predicted_before = outcome.predicted_after = search.start(self.model.graph).cost
+        outcome.predicted_before = outcome.predicted_after = search.moves.start(self.model.graph).cost
         self.interrupted = searched.interrupted
         self.store.flush()
         now = self.lap("search", now)
@@ -427,7 +433,7 @@ class _Run:
 
     def choose(
         self,
-        search: Search,
+        search: Backtracking,
         searched: Searched,
         short: ShortModel | None,
         references: Future[list[list[np.ndarray]]] | None,
@@ -476,7 +482,7 @@ class _Run:
             return None
 
     def right(
-        self, search: Search, proposals: Iterable[Candidate], acceptance: accept.Acceptance, folder: Path
+        self, search: Backtracking, proposals: Iterable[Candidate], acceptance: accept.Acceptance, folder: Path
     ) -> Candidate | None:
         """The best candidate by the cost model that is numerically right: where time cannot or must not be measured."""
         for proposal in proposals:
@@ -487,7 +493,9 @@ class _Run:
         self.outcome.message = "no candidate was left that can be built and is numerically right: the original was written"
         return None
 
-    def trials(self, search: Search, tried: Sequence[Candidate], acceptance: accept.Acceptance, folder: Path) -> list[_Trial]:
+    def trials(
+        self, search: Backtracking, tried: Sequence[Candidate], acceptance: accept.Acceptance, folder: Path
+    ) -> list[_Trial]:
         """The two most promising candidates that are right, the better first.
 
         This only orders them: the decision rests on fresh measurements, since the luckiest of several noisy numbers is
@@ -515,7 +523,7 @@ class _Run:
             self.known_right = found[0] if found else None
         return found
 
-    def portfolio(self, search: Search, searched: Searched, short: ShortModel | None) -> Iterator[Candidate]:
+    def portfolio(self, search: Backtracking, searched: Searched, short: ShortModel | None) -> Iterator[Candidate]:
         """The best candidate, the best without one of the rules that save least, and the next best that use other rules.
 
         The cost model knows no more than a part of what onnxruntime does with a model: what it missed shows only end to end.
@@ -523,27 +531,27 @@ class _Run:
         """
         graph = self.model.graph if short is None else short.graph
         picked = [searched.better[0]] if self.interrupted else self.picked(search, searched, graph)
-        start = search.start(self.model.graph)
+        start = search.moves.start(self.model.graph)
         digests = set()
         for candidate in picked:
             if short is None:  # as a later run will come to it from its recorded moves
-                again, missing = replay(search, graph, candidate.moves), 0
+                again, missing = replay(search.moves, graph, candidate.moves), 0
                 done = again if again.cost <= candidate.cost + 1e-6 else candidate
             else:
-                lifted = lift(search, short, candidate)
+                lifted = lift(search.moves, short, candidate)
                 done, missing = lifted.candidate, lifted.missing
                 if any(move.gain <= 0 for move in done.moves):  # the whole model may weigh differently
-                    done = simplify(search, self.model.graph, done)
+                    done = simplify(search.moves, self.model.graph, done)
             # What the price takes for granted of the runtime is written first, so that it holds.
-            for proposal in ([search.fused(done)] if candidate is picked[0] else []) + [done]:
+            for proposal in ([search.moves.fused(done)] if candidate is picked[0] else []) + [done]:
                 if proposal.cost < start.cost and proposal.graph.digest not in digests:
                     digests.add(proposal.graph.digest)
                     self.missing[proposal.graph.digest] = missing
                     yield proposal
 
-    def picked(self, search: Search, searched: Searched, graph: Graph) -> list[Candidate]:
+    def picked(self, search: Backtracking, searched: Searched, graph: Graph) -> list[Candidate]:
         """What is worth a trial, of the candidates that a search on ``graph`` found."""
-        best = simplify(search, graph, searched.better[0])
+        best = simplify(search.moves, graph, searched.better[0])
         picked, digests = [best], {best.graph.digest}
 
         def add(candidate: Candidate) -> None:
@@ -553,13 +561,15 @@ class _Run:
 
         for candidate in searched.better if kernels_of(best.graph) else ():
             if not kernels_of(candidate.graph):  # what kernels have to beat
-                add(simplify(search, graph, candidate))
+                add(simplify(search.moves, graph, candidate))
                 break
         gains: dict[str, float] = {}
         for move in best.moves:
             gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
         for rule in sorted(gains, key=lambda r: (gains[r], r))[:_LEFT_OUT] if len(gains) > 1 else ():
-            add(simplify(search, graph, replay(search, graph, [m for m in best.moves if m.direction.rule.id != rule])))
+            add(
+                simplify(search.moves, graph, replay(search.moves, graph, [m for m in best.moves if m.direction.rule.id != rule]))
+            )
         kinds = {frozenset(m.direction.rule.id for m in c.moves) for c in picked}
         for candidate in searched.better[1:]:
             kind = frozenset(m.direction.rule.id for m in candidate.moves)
@@ -568,9 +578,9 @@ class _Run:
                 add(candidate)
         return picked
 
-    def verified(self, search: Search, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | None:
+    def verified(self, search: Backtracking, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | None:
         """The candidate with its error, after dropping every rule that bisection finds guilty of a miss."""
-        start = search.start(self.model.graph)
+        start = search.moves.start(self.model.graph)
         candidate = self.without(search, candidate, self.quarantined | self.refused_rules(candidate))
         while not self.compiled(candidate):
             candidate = self.without(search, candidate, self.refused_rules(candidate))
@@ -583,20 +593,20 @@ class _Run:
         return None
 
     def drop_guilty(
-        self, search: Search, candidate: Candidate, problem: str, acceptance: accept.Acceptance, folder: Path
+        self, search: Backtracking, candidate: Candidate, problem: str, acceptance: accept.Acceptance, folder: Path
     ) -> None:
         """Finds the move that breaks a candidate by bisection, quarantines its rule and writes reproduction files."""
         moves = candidate.moves
 
         def passes(count: int) -> bool:
-            tried = self.evaluate(replay(search, self.model.graph, moves[:count]), acceptance, folder)
+            tried = self.evaluate(replay(search.moves, self.model.graph, moves[:count]), acceptance, folder)
             if isinstance(tried, _Trial):
                 tried.path.unlink()
             return isinstance(tried, _Trial)
 
         number = accept.first_failing(len(moves), passes) - 1
         guilty = moves[number].direction
-        before = replay(search, self.model.graph, moves[:number])
+        before = replay(search.moves, self.model.graph, moves[:number])
         try:
             file = write_reproduction(self.output, self.model, before.graph, moves[number].matches[0], self.sizes, problem)
             written = f"see {file}" if file is not None else f"see {self.output.name}.quarantine/{guilty.rule.id}.txt"
@@ -607,12 +617,12 @@ class _Run:
         self.store.remember(self.quarantine_key(guilty.rule.id), text)
         self.quarantined.add(guilty.rule.id)
 
-    def without(self, search: Search, candidate: Candidate, rules: Collection[str]) -> Candidate:
+    def without(self, search: Backtracking, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""
         kept = [m for m in candidate.moves if m.direction.rule.id not in rules]
         if len(kept) == len(candidate.moves):
             return candidate
-        return simplify(search, self.model.graph, replay(search, self.model.graph, kept))
+        return simplify(search.moves, self.model.graph, replay(search.moves, self.model.graph, kept))
 
     def compiled(self, candidate: Candidate) -> bool:
         """Whether the custom kernels of a candidate are ready to be written; those that cannot be are refused from now on."""
@@ -645,24 +655,24 @@ class _Run:
     def quarantine_key(self, rule: str) -> str:
         return digest("quarantine", self.model.digest(), rule, self.target.environment)
 
-    def explanations(self, search: Search, start: Candidate) -> Sequence[Explanation]:
+    def explanations(self, search: Backtracking, start: Candidate) -> Sequence[NearMiss]:
         asked = self.options.explain
         assert asked is not None
         graph = start.graph
         if asked in self.model.values:
-            return list(explain_node(search, start, self.model.values[asked]))
+            return list(explain_node(search.moves, start, self.model.values[asked]))
         for index, origin in enumerate(self.model.origins):
             if origin.name == asked:
                 node = next((n for n in graph.tables.nodes if n.origin == index), None)
                 if node is None:
-                    return [Explanation("", "", asked, "a constant")]
+                    return [NearMiss("", "", asked, "a constant")]
                 if node.is_opaque:
-                    return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
-                return [e for v in node.values for e in explain_node(search, start, v)]
+                    return [NearMiss("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
+                return [e for v in node.values for e in explain_node(search.moves, start, v)]
         if asked == "all":
-            return [*explain_all(search, start), *(() if self.kernels is None else self.kernels.explanations(search))]
+            return [*explain_all(search.moves, start), *(() if self.kernels is None else self.kernels.explanations(search.moves))]
         if any(rule.id.startswith(asked.rstrip("<>")) for rule in self.rules):
-            return list(explain_rule(search, start, asked))
+            return list(explain_rule(search.moves, start, asked))
         raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
 
     def finish(self, winner: Candidate | None, key: str) -> None:
@@ -695,7 +705,7 @@ class _Run:
         self.write(graph, time.monotonic())
         if self.interrupted:
             return
-        steps = [] if winner is None else [move.step(self.model.tables.key) for move in winner.moves]
+        steps = [] if winner is None else [move.recorded(self.model.tables.key) for move in winner.moves]
         moves = [[step.direction.id, sorted(step.keys)] for step in steps]
         built = {step.direction.rule.id: step.direction.rule for step in steps if kernel_of_rule(step.direction.rule) is not None}
         record = asdict(outcome)
@@ -717,11 +727,13 @@ class _Run:
         graph = self.model.graph
         if recorded:
             search = self.new_search()
-            directions = {d.id: d for d in (*search.directions, *(Direction(r, True, search.costs.provider) for r in built))}
+            directions = {
+                d.id: d for d in (*search.moves.matches.directions, *(Direction(r, True, self.target.provider) for r in built))
+            }
             if any(rule not in directions for rule, _ in recorded):
                 return False
-            steps = [Step(directions[rule], frozenset(keys)) for rule, keys in recorded]
-            candidate = retrace(search, graph, steps, self.model.tables.key)
+            steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
+            candidate = retrace(search.moves, graph, steps, self.model.tables.key)
             if candidate.graph.content_digest() != reached or (built and not self.compiled(candidate)):
                 return False
             graph = candidate.graph

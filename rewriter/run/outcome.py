@@ -9,7 +9,7 @@ from typing import Any
 
 from rewriter.reference import Error
 from rewriter.run import accept
-from rewriter.search.explain import Explanation
+from rewriter.search.explain import NearMiss
 
 __all__ = ["Fired", "Outcome"]
 
@@ -63,7 +63,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     cached_verdict: bool = False
-    explanations: list[Explanation] = field(default_factory=list)
+    explanations: list[NearMiss] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps(_finite(asdict(self)), indent=2, allow_nan=False)

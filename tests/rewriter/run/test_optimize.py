@@ -21,7 +21,7 @@ from rewriter.cli.main import main
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs
 from rewriter.run import accept
 from rules_db.library import shipped_rules
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tools.zoo import lora_block
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)

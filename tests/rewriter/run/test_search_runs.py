@@ -20,16 +20,16 @@ from rewriter import optimize
 from rewriter.reference import InputError
 from rewriter.run import accept
 from rewriter.run.outcome import Outcome
-from rewriter.search.backtracking import Candidate, Search
+from rewriter.search.candidate import Candidate
 from rewriter.search.layers import Lifted, ShortModel
+from rewriter.search.moves import Moves
 from rules_db.exchange import parse_rules
 from tests.rewriter.run.test_optimize import FASTER, _lora, _ops, _own_cache, _run, timing
-from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, MERGE, rule
+from tests.support.graphs import ASSOCIATIVE, FACTOR, MERGE, NEGATION, direction_of, rule
 
 __all__ = ["_own_cache", "timing"]
 
 WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
-NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 SQUARE = rule("Pow(X, 2.0)", "Mul(X, X)", "X:[m,n]")
 
 
@@ -199,13 +199,12 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
     module = importlib.import_module("rewriter.run.optimize")
     idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), module.lift
 
-    def with_more(search: Search, short: ShortModel, candidate: Candidate) -> Lifted:
-        found = genuine(search, short, candidate)
-        direction = next(d for d in search.directions if d.id == idle.id + ">")
-        matches = search.matches(search.start(found.candidate.graph), direction)
-        more = search.take(found.candidate, matches, float("inf"))
+    def with_more(moves: Moves, short: ShortModel, candidate: Candidate) -> Lifted:
+        lifted = genuine(moves, short, candidate)
+        matches = moves.sites(moves.start(lifted.candidate.graph), direction_of(moves, idle))
+        more = moves.take(lifted.candidate, matches, float("inf"))
         assert more is not None and more.moves[-1].gain <= 0
-        return Lifted(more, found.missing)
+        return Lifted(more, lifted.missing)
 
     monkeypatch.setattr(module, "lift", with_more)
     source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]
