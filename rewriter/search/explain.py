@@ -34,7 +34,7 @@ class NearMiss:
 
 
 def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[int, NoMatch | None]:
-    """How many operators of ``pattern`` were found at ``value`` before the first that was not, and that one.
+    """How many operators of ``pattern`` stand at ``value`` before the first that does not, and that one.
 
     Operands of commutative operators are tried in both orders; the order that gets further is reported.
     """

@@ -158,14 +158,14 @@ class Moves:
 
     def fused(self, candidate: Candidate) -> Candidate:
         """The candidate after all that the runtime does by itself, as moves: some rules are over what it fuses."""
-        own = self.subset(self.matches.fusions.directions)
-        current = replace(candidate, hits=own.matches.everywhere(candidate.graph))
+        fusing = self.subset(self.matches.fusions.directions)
+        current = replace(candidate, hits=fusing.matches.everywhere(candidate.graph))
         seen, changed = {current.graph.digest}, True
         while changed:
             changed = False
-            for direction in own.matches.directions:
-                matches = [match for match in own.sites(current, direction) if unshared(match, current.graph)]
-                following = own.take(current, matches, math.inf) if matches else None
+            for direction in fusing.matches.directions:
+                matches = [match for match in fusing.sites(current, direction) if unshared(match, current.graph)]
+                following = fusing.take(current, matches, math.inf) if matches else None
                 if following is not None and following.graph.digest not in seen:
                     seen.add(following.graph.digest)
                     current, changed = following, True

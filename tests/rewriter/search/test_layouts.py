@@ -274,6 +274,18 @@ def test_a_provider_without_the_kernel_keeps_the_layout(tmp_path: Path) -> None:
         assert len(children(moves, moves.start(model.graph))) == count
 
 
+def test_a_chooser_serves_one_opinion_of_prices_after_another(tmp_path: Path) -> None:
+    """It keeps the forms of operators, not what they cost."""
+    model = load(residual_block(tmp_path / "block.onnx"))
+    moves = moves_of(model, {"Conv": 20, "NhwcConv": 40})
+    chooser = LayoutChooser(moves.matches)
+    assert not list(chooser(moves, moves.start(model.graph)))
+    cheaper = moves.priced_anew(Priced(model, {"Conv": 20, "NhwcConv": 5}))
+    (child,) = chooser(cheaper, cheaper.start(model.graph))
+    assert ops(child.graph)["NhwcConv"] == 2
+    assert not list(chooser(moves, moves.start(model.graph)))
+
+
 def test_a_saving_within_noise_is_none(tmp_path: Path) -> None:
     model = load(residual_block(tmp_path / "block.onnx"))
     for noise, count in ((0.05, 1), (0.15, 0)):

@@ -125,6 +125,36 @@ def test_what_matches_at_a_value_is_found_once(monkeypatch: pytest.MonkeyPatch) 
     assert not asked
 
 
+def test_moves_of_some_rules_share_the_matches_of_all() -> None:
+    """A replay knows a few rules: what it matches are the objects that the search matched, through however many outputs."""
+    moves = moves_of([ASSOCIATIVE, FACTOR, MERGE])
+    start = moves.start(adapters(2))
+    for rule_ in (ASSOCIATIVE, MERGE):
+        direction = direction_of(moves, rule_)
+        some = moves.subset([direction])
+        assert some.matches.directions == (direction,) and moves.subset([direction]) is some
+        pairs = zip(moves.sites(start, direction), some.sites(some.start(start.graph), direction), strict=True)
+        assert [a is b for a, b in pairs] == [True] * 2
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_candidate_has_the_matches_that_it_has_whether_or_not_its_ancestors_were_asked(asked: bool) -> None:
+    moves = moves_of([ASSOCIATIVE, FACTOR, MERGE])
+    candidate = moves.start(adapters(3))
+    sites = moves.sites(moves.start(candidate.graph), direction_of(moves, ASSOCIATIVE))
+    hits = candidate.hits if asked else moves.matches.everywhere(candidate.graph)
+    candidate = replace(candidate, hits=hits)
+    for match in sites:
+        following = moves.take(candidate, [match], 1e6)
+        assert following is not None
+        if asked:
+            following.hits.by_value()
+        candidate = following
+    assert bool(candidate.hits.outdated) is not asked
+    assert _as_sets(moves, candidate) == _as_sets(moves, moves.start(candidate.graph)) != set()
+    assert not candidate.hits.outdated
+
+
 def test_a_search_with_other_prices_knows_what_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its candidates and prices are those of a new search; no guard is decided twice."""
     graph, costs = mixed(), TableCosts(Neg=100.0)
@@ -137,6 +167,7 @@ def test_a_search_with_other_prices_knows_what_matches(monkeypatch: pytest.Monke
     again = replace(first, moves=first.moves.priced_anew(costs)).run(graph)  # type: ignore[arg-type]
     assert again.start.cost == fresh.start.cost != before.start.cost
     assert [(c.cost, c.graph.digest) for c in again.better] == [(c.cost, c.graph.digest) for c in fresh.better]
+    assert [c.cost for c in first.run(graph).better] == [c.cost for c in before.better], "a search keeps its opinion"
     assert first.run(graph).start.cost == before.start.cost
 
 

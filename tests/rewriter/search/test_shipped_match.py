@@ -133,7 +133,7 @@ def attempt(direction: Direction) -> str:
         for match in here:
             oracle = RangeOracle({})
             for value, type_ in inputs.items():
-                oracle.known[value] = Range.finite_input(LEAST, MOST) if type_.dtype in FLOATS else Range.finite_input(0, 1)
+                oracle.ranges[value] = Range.finite_input(LEAST, MOST) if type_.dtype in FLOATS else Range.finite_input(0, 1)
             after = apply_match(match, graph, oracle)
             if isinstance(after, NoMatch):
                 reason = after.reason
