@@ -7,7 +7,6 @@ several kernels, and none of them alone shows what they save together.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,7 +137,7 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     for direction in sorted(filter(joins, moves.matches.directions), key=lambda d: (-len(d.pattern), d.id)):
         for group in moves.groups_of(candidate, direction):
             fresh = [match for match in group.matches if done.isdisjoint(match.values)]
-            child = moves.take(candidate, fresh, math.inf) if fresh else None
+            child = moves.take(candidate, fresh) if fresh else None
             if child is not None:
                 done.update(value for match in child.moves[-1].matches for value in match.values)
                 yield child
@@ -280,7 +279,7 @@ def _take(moves: Moves, candidate: Candidate, direction: Direction) -> Candidate
     if not matches:
         return None
     try:
-        return moves.take(candidate, matches, math.inf)
+        return moves.take(candidate, matches)
     except (InvalidBlock, ShapeError, Undecided) as problem:
         _state(moves).skipped[str(problem)] += 1
         return None

@@ -19,7 +19,7 @@ from rewriter.search.fusions import Fusion, Fusions, unshared
 from rewriter.search.match import Match
 from rewriter.search.reach import live_values
 
-__all__ = ["Change", "Executed", "Runtime"]
+__all__ = ["Change", "Executed", "FusingRuntime"]
 
 Change = Counter[Node]
 """How many more of each node there are than before; negative where there are fewer."""
@@ -45,7 +45,7 @@ class Executed:
         return frozenset(match.direction.id for output in outputs for match in self.fusions[output])
 
 
-class Runtime:
+class FusingRuntime:
     """A runtime that fuses what saves most by one opinion of prices.
 
     Args:

@@ -71,6 +71,7 @@ class Expansion:
             yield from self._proposed(candidate)
 
     def _wanted(self, direction: Direction) -> bool:
+        """Whether moves of a direction are tried."""
         if direction.rule.id in self.banned:
             return False
         return len(self.kinds) == len(MoveKind) or kind_of(direction) in self.kinds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -98,7 +97,7 @@ class _Situation:
         applied = moves.matches.pool.apply(matches[0], graph)
         if isinstance(applied, NoMatch):
             return applied.reason
-        taken = moves.take(self.candidate, matches[:1], math.inf)
+        taken = moves.take(self.candidate, matches[:1])
         assert taken is not None
         change = -taken.moves[-1].gain
         if change < 0:

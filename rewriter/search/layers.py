@@ -44,14 +44,15 @@ class ShortModel:
         whole, graph: the model as it came, and the short one.
         runs: the runs of layers that were shortened.
         kept: how many layers of each run are left.
+        places: names of values and weights by their place in a layer, the same in all layers of a run.
     """
 
     whole: Graph
     graph: Graph
     runs: tuple[LayerRun, ...]
     kept: tuple[int, ...]
-    _places: Mapping[int, str]
-    _keys: dict[int, str] = field(default_factory=dict)
+    places: Mapping[int, str]
+    _keys: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     def key(self, value: int) -> str:
         """A name of a value, the same for corresponding values of all layers (:meth:`mugraph.graph.Tables.key`)."""
@@ -63,8 +64,8 @@ class ShortModel:
                 stack.pop()
                 continue
             maker = tables.makers.get(current)
-            if current in self._places:
-                self._keys[current] = self._places[current]
+            if current in self.places:
+                self._keys[current] = self.places[current]
             elif maker is None or maker[0].origin is not None:
                 self._keys[current] = tables.key(current)
             else:

@@ -15,7 +15,6 @@ other sequence of moves.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -109,7 +108,7 @@ class LayoutChooser:
         while sites:
             before = candidate.graph.digest
             for direction in sorted(sites, key=lambda direction: direction.id):
-                candidate = moves.take(candidate, sites[direction], math.inf) or candidate
+                candidate = moves.take(candidate, sites[direction]) or candidate
             sites = self._meeting(candidate.graph) if candidate.graph.digest != before else {}
         return candidate
 

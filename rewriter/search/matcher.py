@@ -17,8 +17,9 @@ __all__ = ["MatchPool", "Matcher"]
 class MatchPool:
     """The matches that were found in candidates of one model.
 
-    Ensures that equal matches are one object, whoever finds them, and that the guards of each are decided and its replacement is
-    built once: both rest on the definitions alone that the match passed through.
+    Requires that all candidates are derived from one graph by substitutions. Ensures that equal matches are one object, whoever
+    finds them, and that the guards of each are decided and its replacement is built once: both rest on the definitions alone that
+    the match passed through.
 
     Args:
         oracle: decides guards.
@@ -55,8 +56,8 @@ class MatchPool:
         """The values that a match redefines, or why it does not apply (:func:`rewriter.search.apply.plan_match`).
 
         Args:
-            match: one that :meth:`join` gave.
-            graph: any candidate in which it holds.
+            match: of a candidate of the model; those that :meth:`join` gave are decided once, whoever asks.
+            graph: a candidate in which it holds.
         """
         if match not in self._plans:
             self._plans[match] = plan_match(match, graph, self.oracle)

@@ -113,13 +113,11 @@ class Matches:
                 del updated[value]
         return updated.finish()
 
-    def joined(
-        self, hits: Hits, graph: Graph, wanted: Callable[[Direction], bool]
-    ) -> Iterator[tuple[Direction, Sequence[Match]]]:
+    def joined(self, hits: Hits, wanted: Callable[[Direction], bool]) -> Iterator[tuple[Direction, Sequence[Match]]]:
         """The matches of each direction that is wanted, in the order of the directions' ids."""
         parts: dict[Direction, list[list[RootMatch]] | None] = {}
         by_value = hits.by_value()
-        for value in sorted(v for v in by_value if graph.is_live(v)):
+        for value in sorted(v for v in by_value if hits.graph.is_live(v)):
             for hit in by_value[value]:
                 direction = hit.direction
                 if direction not in parts:
@@ -139,10 +137,11 @@ class Hits:
     changed since.
     """
 
-    __slots__ = ("_by_value", "_changed", "_graph", "_matches")
+    __slots__ = ("_by_value", "_changed", "_matches", "graph")
 
     def __init__(self, matches: Matches, graph: Graph, by_value: _ByValue, changed: frozenset[int]) -> None:
-        self._matches, self._graph, self._by_value, self._changed = matches, graph, by_value, changed
+        self.graph = graph
+        self._matches, self._by_value, self._changed = matches, by_value, changed
 
     @property
     def outdated(self) -> frozenset[int]:
@@ -152,7 +151,7 @@ class Hits:
     def by_value(self) -> _ByValue:
         """Value to the pattern outputs that match there."""
         if self._changed:
-            self._by_value, self._changed = self._matches.updated(self._by_value, self._graph, self._changed), frozenset()
+            self._by_value, self._changed = self._matches.updated(self._by_value, self.graph, self._changed), frozenset()
         return self._by_value
 
     def after(self, graph: Graph, changed: Iterable[int]) -> Hits:

@@ -44,7 +44,7 @@ class SiteGroup:
         return self.matches[0].direction
 
 
-def _any(direction: Direction) -> bool:
+def _every(direction: Direction) -> bool:
     return True
 
 
@@ -84,13 +84,17 @@ class Moves:
             self._starts[graph.digest] = Candidate(graph, executed, cost, (), self.matches.everywhere(graph))
         return self._starts[graph.digest]
 
-    def groups(self, candidate: Candidate, wanted: Callable[[Direction], bool] = _any) -> list[SiteGroup]:
+    def groups(self, candidate: Candidate, wanted: Callable[[Direction], bool] = _every) -> list[SiteGroup]:
         """The candidate's sites by what they look like: rule, operand types and constants, and what the runtime fuses there.
 
         A rule that matches places of several looks is also one group for all of them: some savings (a factor absorbed by
         every product that reads it) come only with the last place.
+
+        Args:
+            candidate: whose sites.
+            wanted: whether a direction counts.
         """
-        joined = self.matches.joined(candidate.hits, candidate.graph, wanted)
+        joined = self.matches.joined(candidate.hits, wanted)
         return [group for _, matches in joined for group in self._grouped(candidate, matches)]
 
     def groups_of(self, candidate: Candidate, direction: Direction) -> list[SiteGroup]:
@@ -110,19 +114,17 @@ class Moves:
 
     def sites(self, candidate: Candidate, direction: Direction) -> Sequence[Match]:
         """A direction's matches, whatever they look like."""
-        joined = self.matches.joined(candidate.hits, candidate.graph, lambda other: other is direction)
+        joined = self.matches.joined(candidate.hits, lambda other: other is direction)
         return next((matches for _, matches in joined), ())
 
-    def take(self, candidate: Candidate, matches: Sequence[Match], slack: float, alike: bool = False) -> Candidate | None:
-        """Applies a move; ``None`` where no site admits it, or where the first of equal sites shows that it costs too much.
+    def take(self, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
+        """Applies a rule at some of a candidate's sites, those that admit it; ``None`` where none does.
 
         Args:
             candidate: where to apply it.
             matches: the sites, of one direction.
-            slack: microseconds by which the result may be dearer than the candidate.
-            alike: all sites look the same (:class:`SiteGroup`).
         """
-        taken = self._take(candidate, matches, slack, alike)
+        taken = self._take(candidate, matches)
         return None if taken is None else self._judged(candidate, *taken)
 
     def take_with_followers(self, candidate: Candidate, group: SiteGroup, slack: float, followers: Moves) -> Candidate | None:
@@ -134,11 +136,12 @@ class Moves:
         Args:
             candidate: where to apply the move.
             group: its sites.
-            slack: as of :meth:`take`; where others may follow, a multiple of it.
+            slack: microseconds by which the result may be dearer than the candidate. Where sites look alike the first of them
+                tells whether it is: there is no candidate then.
             followers: the moves that may follow.
         """
         leads = bool(followers.matches.directions) and group.direction in self.matches.leaders
-        taken = self._take(candidate, group.matches, slack * _AHEAD if leads else slack, group.alike)
+        taken = self._take(candidate, group.matches, (slack * _AHEAD if leads else slack) if group.alike else math.inf)
         if taken is None:
             return None
         child, change = taken
@@ -147,7 +150,7 @@ class Moves:
         current = replace(child, hits=followers.matches.around(child.graph, child.hits.outdated))
         changed, total = set[int](), Counter(change)
         while True:
-            steps = (followers._take(current, following.matches, 0.0) for following in followers.groups(current))
+            steps = (followers._take(current, following.matches) for following in followers.groups(current))
             free = [step for step in steps if step is not None and step[0].cost <= current.cost * (1 + 1e-9)]
             if not free:
                 break
@@ -165,16 +168,20 @@ class Moves:
             changed = False
             for direction in fusing.matches.directions:
                 matches = [match for match in fusing.sites(current, direction) if unshared(match, current.graph)]
-                following = fusing.take(current, matches, math.inf) if matches else None
+                following = fusing.take(current, matches) if matches else None
                 if following is not None and following.graph.digest not in seen:
                     seen.add(following.graph.digest)
                     current, changed = following, True
         return replace(current, hits=self.matches.everywhere(current.graph))
 
-    def _take(
-        self, candidate: Candidate, matches: Sequence[Match], slack: float, alike: bool = False
-    ) -> tuple[Candidate, Change] | None:
-        """As :meth:`take`, at its full saving however small; and how what is executed changes."""
+    def _take(self, candidate: Candidate, matches: Sequence[Match], slack: float = math.inf) -> tuple[Candidate, Change] | None:
+        """As :meth:`take`, at its full saving however small; and how what is executed changes.
+
+        Args:
+            candidate: where to apply the rule.
+            matches: the sites; unless ``slack`` is infinite they look alike.
+            slack: as of :meth:`take_with_followers`.
+        """
         prices, graph, executed = self.prices, candidate.graph, candidate.executed
         done: list[Match] = []
         changed = set[int]()
@@ -193,8 +200,8 @@ class Moves:
             plain.subtract(applied.removed)
             changed.update(match.values)
             changed.update(v for node in applied.added for v in node.values)
-            if alike and len(done) == 1:
-                # Places that look the same cost the same: one of them tells whether the move is worth the others.
+            if slack < math.inf and len(done) == 1:
+                # Sites that look the same cost the same: one of them tells whether the move is worth the others.
                 executed, total = prices.runtime.follow(executed, graph, redefined, plain)
                 if prices.estimated_difference(executed.graph, total) * len(matches) > 4 * slack + 50:
                     return None

@@ -6,7 +6,7 @@ import math
 from typing import Protocol
 
 from mugraph.graph import Graph, Node
-from rewriter.search.executed import Change, Runtime
+from rewriter.search.executed import Change, FusingRuntime
 from rewriter.search.fusions import Fusions
 
 __all__ = ["NodeCosts", "Prices"]
@@ -41,7 +41,7 @@ class Prices:
 
     def __init__(self, costs: NodeCosts, fusions: Fusions) -> None:
         self.costs = costs
-        self.runtime = Runtime(fusions, self.cost)
+        self.runtime = FusingRuntime(fusions, self.cost)
         self._prices: dict[Node, float] = {}
 
     def cost(self, graph: Graph, node: Node) -> float:

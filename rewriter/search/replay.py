@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from mugraph.graph import Graph
@@ -61,7 +60,7 @@ def _retraced(
     sites = []
     for move in recorded:
         matches = _at(moves.sites(candidate, move.direction), move, key)
-        following = moves.take(candidate, matches, math.inf) if matches else None
+        following = moves.take(candidate, matches) if matches else None
         sites.append(0 if following is None else len(following.moves[-1].matches))
         candidate = following or candidate
     return candidate, sites

@@ -202,7 +202,7 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
     def with_more(moves: Moves, short: ShortModel, candidate: Candidate) -> Lifted:
         lifted = genuine(moves, short, candidate)
         matches = moves.sites(moves.start(lifted.candidate.graph), direction_of(moves, idle))
-        more = moves.take(lifted.candidate, matches, float("inf"))
+        more = moves.take(lifted.candidate, matches)
         assert more is not None and more.moves[-1].gain <= 0
         return Lifted(more, lifted.missing)
 

@@ -112,7 +112,7 @@ def both(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
     """Takes every transposed product, twice, and what cancels then, as one child."""
     for wanted in (PRODUCT, PRODUCT, CANCEL):
         matches = moves.sites(candidate, direction_of(moves, wanted))
-        candidate = moves.take(candidate, matches, float("inf")) if matches else candidate  # type: ignore[assignment]
+        candidate = moves.take(candidate, matches) if matches else candidate  # type: ignore[assignment]
     yield candidate
 
 
@@ -137,7 +137,7 @@ def test_kernels_are_proposed_by_generators_of_their_own() -> None:
         seen.append(ops(candidate.graph))
         own = moves.subset([fused])
         matches = own.sites(own.start(candidate.graph), fused)
-        child = moves.take(candidate, matches, float("inf")) if matches else None
+        child = moves.take(candidate, matches) if matches else None
         if child is not None:
             yield child
 

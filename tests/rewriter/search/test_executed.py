@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewriter.search.candidate import Candidate
-from rewriter.search.executed import Runtime
+from rewriter.search.executed import FusingRuntime
 from rewriter.search.fusions import Fusions
 from rewriter.search.matcher import MatchPool
 from rewriter.search.moves import Moves
@@ -31,7 +31,7 @@ from tests.support.graphs import (
 def as_executed(moves: Moves, candidate: Candidate) -> float:
     """The price of what the runtime makes of a candidate, found from nothing."""
     fusions = Fusions(moves.matches.fusions.directions, MatchPool(RangeOracle({}), 20))
-    return moves.prices.total(Runtime(fusions, moves.prices.cost).of(candidate.graph).graph)
+    return moves.prices.total(FusingRuntime(fusions, moves.prices.cost).of(candidate.graph).graph)
 
 
 def test_candidates_are_plain_and_priced_as_the_runtime_executes_them() -> None:
@@ -43,7 +43,7 @@ def test_candidates_are_plain_and_priced_as_the_runtime_executes_them() -> None:
     start = aware.start(graph)
     assert start.graph is graph and start.moves == () and "Transpose" not in ops(start.executed.graph)
     assert start.cost == 2.0 and alone.moves.start(graph).cost == 12.0
-    taken = aware.take(start, aware.sites(start, direction_of(aware, CANCEL)), 0.0)
+    taken = aware.take(start, aware.sites(start, direction_of(aware, CANCEL)))
     assert taken is not None and taken.cost == 2.0 and taken.moves[0].gain == 0.0
     best = search.run(graph).better[0]
     assert best.cost == 0.0
@@ -76,7 +76,7 @@ def test_a_move_that_hinders_a_fusion_pays_for_it() -> None:
     search = backtracking([fused, worse], runtime_directions=frozenset({f"{fused.id}>"}))
     aware = search.moves
     start = aware.start(graph)
-    child = aware.take(start, aware.sites(start, direction_of(aware, worse)), 10.0)
+    child = aware.take(start, aware.sites(start, direction_of(aware, worse)))
     assert start.cost == 1.0 and child is not None and child.cost == 2.0 == as_executed(aware, child)
     assert not search.run(graph).better
 
@@ -91,7 +91,7 @@ def test_a_move_that_makes_a_fusion_possible_gains_by_it() -> None:
     aware = moves_of([first, second, apart], runtime_directions=frozenset({f"{first.id}>", f"{second.id}>"}))
     start = aware.start(graph)
     assert sorted(ops(start.executed.graph)) == ["Abs", "Exp", "Neg", "Neg", "Neg", "Tanh"], "what is read twice is not fused"
-    child = aware.take(start, aware.sites(start, direction_of(aware, apart)), 0.0)
+    child = aware.take(start, aware.sites(start, direction_of(aware, apart)))
     assert child is not None and sorted(ops(child.executed.graph)) == ["Cos", "Relu"]
     assert child.cost == as_executed(aware, child) == 2.0
 
@@ -106,7 +106,7 @@ def test_fusions_of_one_value_are_undone_together() -> None:
     candidate = aware.start(graph)
     assert ops(candidate.executed.graph) == ["Abs", "Abs", "Relu"]
     for move in (*moves, moves[1]):
-        following = aware.take(candidate, aware.sites(candidate, direction_of(aware, move)), 10.0)
+        following = aware.take(candidate, aware.sites(candidate, direction_of(aware, move)))
         assert following is not None and following.cost == as_executed(aware, following)
         candidate = following
     assert ops(candidate.executed.graph) == ["Cos", "Tanh"] and not candidate.executed.rests

@@ -153,7 +153,7 @@ def test_a_site_at_the_entry_of_the_first_layer_is_none_that_is_missing() -> Non
     start = moves.start(short.graph)
     alike = max((group.matches for group in moves.groups(start) if group.alike), key=len)
     assert len({match.values for match in alike}) == 2
-    moved = moves.take(start, alike, 0.0)
+    moved = moves.take(start, alike)
     assert moved is not None
     lifted = lift(moves, short, moved)
     assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Sub") == 7

@@ -145,7 +145,7 @@ def test_a_candidate_has_the_matches_that_it_has_whether_or_not_its_ancestors_we
     hits = candidate.hits if asked else moves.matches.everywhere(candidate.graph)
     candidate = replace(candidate, hits=hits)
     for match in sites:
-        following = moves.take(candidate, [match], 1e6)
+        following = moves.take(candidate, [match])
         assert following is not None
         if asked:
             following.hits.by_value()
@@ -182,7 +182,7 @@ def test_a_match_through_identities_is_found_however_many_stand_there() -> None:
     relu = rule("Relu(X)", "Sigmoid(X)", "X:[m,n]")
     moves = moves_of([rewrite, relu])
     start = moves.start(graph)
-    child = moves.take(start, moves.sites(start, direction_of(moves, relu)), 100.0)
+    child = moves.take(start, moves.sites(start, direction_of(moves, relu)))
     assert child is not None
     forward = direction_of(moves, rewrite)
     assert moves.sites(start, forward) and not moves.sites(child, forward)

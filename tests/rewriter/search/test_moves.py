@@ -52,7 +52,7 @@ def test_what_cancels_goes_with_a_move_even_where_that_saves_nothing() -> None:
     moves = moves_of([PRODUCT, CANCEL], TableCosts(Transpose=0.0))
     start = moves.start(transposed(1))
     (group,) = moves.groups_of(start, direction_of(moves, PRODUCT))
-    alone = moves.take(start, group.matches, 0.0)
+    alone = moves.take(start, group.matches)
     child = moves.take_with_followers(start, group, 0.0, moves.subset(moves.matches.followers))
     assert alone is not None and ops(alone.graph).count("Transpose") == 2
     assert child is not None and child.cost == start.cost and "Transpose" not in ops(child.graph)
