@@ -57,7 +57,7 @@ def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
 
 
 def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch | None:
-    """Why a plan cannot be written: an operator that it brings has no form in an opset, or needs a size that nothing tells."""
+    """The reason where a plan cannot be written: an operator has no form in the opset, or needs a size that nothing tells."""
     tables, bound = graph.tables, set(match.binding.values())
     told = [type_ for v in graph.inputs if (type_ := tables.types[v]) is not None]
     stack = [node for node, _ in plan.values()]

@@ -22,7 +22,7 @@ from rewriter.search.reach import live_values
 __all__ = ["Change", "Executed", "FusingRuntime"]
 
 Change = Counter[Node]
-"""How many more of each node there are than before; negative where there are fewer."""
+"""A number for each node that came (positive) or went (negative), for instance ``{Gelu: 1, Erf: -1}``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,7 +69,7 @@ class FusingRuntime:
         return self._executed[graph.digest]
 
     def follow(self, executed: Executed, applied: Graph, changed: Collection[int], change: Change) -> tuple[Executed, Change]:
-        """What is executed after a move.
+        """Executes a candidate after a move, from how it was executed before.
 
         Args:
             executed: before it.

@@ -1,4 +1,4 @@
-"""Why a rule did not fire: the nearest miss of every rule at a node, or of one rule at every node."""
+"""Explains why rules did not fire: the nearest miss of every rule at a node, or of one rule at every node."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NearMiss:
 
 
 def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[int, NoMatch | None]:
-    """How many operators of ``pattern`` stand at ``value`` before the first that does not, and that one.
+    """The number of operators of ``pattern`` that stand at ``value``, and the first that does not.
 
     Operands of commutative operators are tried in both orders; the order that gets further is reported.
     """
@@ -87,7 +87,7 @@ class _Situation:
             self.values.setdefault(node.op, []).extend(v for v in node.values if self.graph.is_live(v))
 
     def outcome(self, direction: Direction, value: int) -> str:
-        """What happens when a direction is tried at a value of the model."""
+        """Tries a direction at a value of the model, and says what came of it."""
         graph, moves = self.graph, self.moves
         matches = [m for m in self.matches.get(direction.id, ()) if value in m.values]
         if not matches:

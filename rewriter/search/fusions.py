@@ -1,6 +1,6 @@
-"""Where a runtime fuses by itself: the matches of its own rewrites, and what each of them makes of the place.
+"""The fusions that a runtime makes by itself: the matches of its own rewrites in a model, and what each of them redefines.
 
-This is known of a model whatever its operators cost; :mod:`rewriter.search.executed` chooses among fusions by price.
+They do not depend on what operators cost; :mod:`rewriter.search.executed` chooses by price among those that compete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fusion:
 
 
 class FusionSites:
-    """Where some of the runtime's rewrites apply in the candidates of one model."""
+    """The places in the candidates of one model where some of the runtime's rewrites apply."""
 
     def __init__(self, directions: Sequence[Direction], pool: MatchPool) -> None:
         self._pool = pool
@@ -79,7 +79,7 @@ class FusionSites:
 
 
 class Fusions:
-    """What a runtime fuses by itself in the candidates of one model.
+    """The fusions that a runtime may make in the candidates of one model.
 
     Args:
         directions: the rewrites that it makes (:func:`rewriter.cost.fused.runtime_directions`).

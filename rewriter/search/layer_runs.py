@@ -14,16 +14,16 @@ import numpy as np
 
 from mugraph.graph import Graph, Node
 
-__all__ = ["LEAST_COPIES", "LayerRun", "NodeKind", "find_layer_runs", "is_weight", "nothing_known"]
+__all__ = ["LayerRun", "NodeKind", "find_layer_runs", "is_weight", "nothing_known"]
 
-LEAST_COPIES = 4
+_LEAST_COPIES = 4
 """Fewest layers of which one can be left out."""
 
 _LONGEST_PERIOD = 2000
 """Most nodes of a layer that is looked for."""
 
 NodeKind = Callable[[Node], Hashable]
-"""What an opaque node does, beyond its operand types; ``None`` is like nothing else."""
+"""Tells opaque nodes apart beyond their operand types: those of equal answers do the same; ``None`` is like nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _tokens(graph: Graph, nodes: Sequence[Node], kind: NodeKind) -> np.ndarray:
 
 def _repeats(tokens: np.ndarray) -> Iterator[tuple[int, int, int]]:
     """Stretches that repeat with a period: period, begin and end. One more layer may stand before the first, in another order."""
-    least = LEAST_COPIES - 1
+    least = _LEAST_COPIES - 1
     for period in range(1, min(len(tokens) // least, _LONGEST_PERIOD) + 1):
         equal = np.concatenate([[False], tokens[:-period] == tokens[period:], [False]])
         edges = np.flatnonzero(equal[1:] != equal[:-1])
@@ -96,7 +96,7 @@ def _cut(graph: Graph, nodes: Sequence[Node], period: int) -> LayerRun | None:
     cuts = []
     for offset in range(period):
         copies = (len(nodes) - offset) // period
-        if copies < LEAST_COPIES - 1:
+        if copies < _LEAST_COPIES - 1:
             break
         middle = offset + period * ((copies - 1) // 2)
         first, second = nodes[middle : middle + period], nodes[middle + period : middle + 2 * period]
@@ -111,13 +111,13 @@ def _cut(graph: Graph, nodes: Sequence[Node], period: int) -> LayerRun | None:
             if len(_longest_equal(graph, [earlier, *segments])) <= len(segments):
                 break
             segments.insert(0, earlier)
-        if len(segments) >= (LEAST_COPIES if best is None else len(best.layers) + 1):
+        if len(segments) >= (_LEAST_COPIES if best is None else len(best.layers) + 1):
             best = LayerRun(tuple(segments), crossing)
     return best
 
 
 def _crossing(graph: Graph, first: Sequence[Node], second: Sequence[Node]) -> int:
-    """How many values, not constants, the second segment reads from the first."""
+    """The number of values, constants apart, that the second segment reads from the first."""
     made = {value for node in first for value in node.values}
     return len({v for node in second for v in node.inputs if v in made and not graph.tables.constant[v]})
 

@@ -113,7 +113,7 @@ class LayoutChooser:
         return candidate
 
     def _meeting(self, graph: Graph) -> dict[Direction, list[Match]]:
-        """Where a transposition follows another that it may undo."""
+        """The places where a transposition follows another that it may undo."""
         sites: dict[Direction, list[Match]] = {}
         for value in sorted({*graph.outputs}.union(*(node.inputs for node in graph.references))):
             maker = graph.definition(value)
@@ -147,7 +147,7 @@ class _LayoutForms:
         return forms
 
     def _form(self, graph: Graph, match: Match) -> LayoutForm | None:
-        """What a match makes of the node, taken apart; ``None`` where its guards refuse it."""
+        """The form that a match makes of a node; ``None`` where its guards refuse it."""
         tables = graph.tables
         plan = self._pool.plan(match, graph)
         if isinstance(plan, NoMatch):
@@ -189,7 +189,7 @@ class _LayoutChoice:
 
 
 _Maker = tuple[Node, int] | int
-"""What makes a tensor: a node's output, or the value itself for an input of the model."""
+"""The maker of a tensor: a node's output, or the value itself for an input of the model."""
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ class _Recorder:
 
 @dataclass(slots=True)
 class _Question:
-    """How a value is computed, and for each answer the next question, or the matches."""
+    """A node of a decision tree: asks how a value is computed; each answer leads to the next question or to the matches."""
 
     value: int
     answers: dict[Definition | None, _Question | tuple[RootMatch, ...]] = field(default_factory=dict)

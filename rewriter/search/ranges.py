@@ -168,7 +168,7 @@ class RangeOracle:
             self.huge.add(value)
 
     def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
-        """What depends on constants alone, elementwise operators and Expand on one of all entries that are repeated.
+        """The entries of a value that depends on constants alone, computed once for all entries that are repeated.
 
         A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
         """
@@ -264,7 +264,7 @@ class RangeOracle:
         return results
 
     def _normalised(self, graph: Graph, node: Node, inputs: list[Range]) -> Range | None:
-        """What normalisation gives of finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
+        """The range of normalised finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
         type_ = graph.type(node.inputs[0])
         row = None if type_ is None else concrete(type_.shape[cast(int, dict(node.attrs)["axis"]) :])
         if row is None or not inputs[0].finite:

@@ -168,7 +168,7 @@ def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMa
 
 
 def applied(graph: Graph, one: Rule, forward: bool = True) -> list[Graph | NoMatch]:
-    """What each match of a rule in one direction makes of a graph."""
+    """The graph after each match of a rule in one direction, or why there is none."""
     return [apply_match(m, graph, RangeOracle({})) for m in matches_of(graph, one) if m.direction.forward is forward]
 
 

@@ -1,4 +1,4 @@
-"""What the search costs and what its parts give: ``python -m tools.bench.search``.
+"""Seconds that the search takes, and what its parts save: ``python -m tools.bench.search``.
 
 Two tables, all by the roofline of a device, so that nothing is timed but the search itself:
 

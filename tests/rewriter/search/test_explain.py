@@ -1,4 +1,4 @@
-"""Why a rule did not fire."""
+"""Explanations of rules that did not fire."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def moves_of(model: Model, prices: Mapping[str, float], provider: str = "cuda", 
 
 
 def children(moves: Moves, candidate: Candidate) -> list[Candidate]:
-    """What the chooser proposes for a candidate."""
+    """The candidates that a fresh chooser proposes."""
     return list(LayoutChooser(moves.matches)(moves, candidate))
 
 

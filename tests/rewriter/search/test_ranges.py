@@ -1,4 +1,4 @@
-"""What is known of values: masks, assumptions about inputs, and the guards that rest on them."""
+"""Ranges of values: masks, assumptions about inputs, and the guards that rest on them."""
 
 from __future__ import annotations
 
