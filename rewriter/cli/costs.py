@@ -31,8 +31,11 @@ from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, pick_provider
-from rewriter.search.backtracking import Limits, Search
+from rewriter.search.backtracking import Backtracking, SearchLimits
 from rewriter.search.layers import opaque_kind, shorten
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rules_db.library import open_rules
 
@@ -81,10 +84,11 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
         store = ProfileStore(default_profile_path(), environment(provider))
         costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget, default_device(provider))
         runtime = runtime_directions(all_rules, store, provider)
-        search = Search(all_rules, costs, RangeOracle({}), Limits(seconds=budget), runtime_directions=runtime)
-        search.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
-        short = shorten(model.graph, search.depth, opaque_kind(model))
-        search.run(model.graph if short is None else short.graph)
+        matches = Matches.of(all_rules, RangeOracle({}), provider, model.opset, runtime)
+        moves = Moves(matches, Prices(costs, matches.fusions))
+        moves.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
+        short = shorten(model.graph, matches.depth, opaque_kind(model))
+        Backtracking(moves, SearchLimits(seconds=budget)).run(model.graph if short is None else short.graph)
         store.close()
         left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
         _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")

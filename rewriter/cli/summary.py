@@ -10,7 +10,7 @@ from rich.table import Table
 
 from rewriter.reference import Error
 from rewriter.run.outcome import Outcome
-from rewriter.search.explain import Explanation
+from rewriter.search.explain import NearMiss
 
 __all__ = ["print_explanations", "print_summary"]
 
@@ -70,7 +70,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         console.print(f"[bold]not improved[/]: {escape(outcome.message)}")
 
 
-def print_explanations(explanations: Sequence[Explanation], console: Console) -> None:
+def print_explanations(explanations: Sequence[NearMiss], console: Console) -> None:
     """Why rules did not fire."""
     table = Table("rule", "substitution", "at", "outcome", title="why (not)", title_justify="left")
     for line in explanations:

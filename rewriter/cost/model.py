@@ -85,9 +85,9 @@ class CostModel:
 
     def cost(self, graph: Graph, node: Node) -> float:
         """The node's time: measured, or a roofline estimate where that is not possible."""
-        known = self._memo.get(node)
-        if known is not None:
-            return known
+        price = self._memo.get(node)
+        if price is not None:
+            return price
         price, final = self._price(graph, node)
         if final:
             self._memo[node] = price
@@ -104,8 +104,8 @@ class CostModel:
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
         if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
-            known = self.store.get(self._kernel_key(signature))
-            return (self.estimate(graph, node), False) if known is None else (known, True)
+            timed = self.store.get(self._kernel_key(signature))
+            return (self.estimate(graph, node), False) if timed is None else (timed, True)
         key = signature.key()
         stored = self.store.get(key)
         if stored is not None:
@@ -123,14 +123,14 @@ class CostModel:
         from rewriter.kernels.triton.measure import kernel_key  # it imports this package
 
         kernel = kernel_of(dict(signature.attrs)["digest"])
-        shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}
+        shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
         return kernel_key(kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device."""
-        known = self._estimates.get(node)
-        if known is not None:
-            return known
+        estimate = self._estimates.get(node)
+        if estimate is not None:
+            return estimate
         signature = self.signature(graph, node)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
@@ -171,13 +171,13 @@ class CostModel:
         signatures = {s.key(): s for graph, node in nodes if (s := self.signature(graph, node)) is not None}
         changed = False
         for key, signature in signatures.items():
-            known = self.store.get(key)
-            if known is None or key in self._confirmed or time.monotonic() >= self.deadline:
+            stored = self.store.get(key)
+            if stored is None or key in self._confirmed or time.monotonic() >= self.deadline:
                 continue
             self._confirmed.add(key)
             again = self._measure(signature)
-            if again is not None and again < known:
-                changed |= again < 0.9 * known - 1
+            if again is not None and again < stored:
+                changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
         return changed

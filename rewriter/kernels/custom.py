@@ -20,8 +20,9 @@ from rewriter.kernels.emit import Scheduled, attach_kernels, keep_kernels, kerne
 from rewriter.kernels.proposals import kernel_children, reasons, winning_rules
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
-from rewriter.search.backtracking import Candidate, Search
-from rewriter.search.explain import Explanation
+from rewriter.search.candidate import Candidate
+from rewriter.search.explain import NearMiss
+from rewriter.search.moves import Moves
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
 from rules_db.trust.check import check
@@ -96,9 +97,9 @@ class CustomKernels:
         """Leaves the kernels that a model came with as they are."""
         self._given = {kernel.digest.hex() for kernel in kernels_of(graph)}
 
-    def children(self, search: Search, candidate: Candidate) -> Iterator[Candidate]:
-        """A generator of :class:`rewriter.search.backtracking.Search`: regions as kernels, without those that do not work."""
-        for child in kernel_children(search, candidate, self.stored, self.is_proved):
+    def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+        """A generator of a search: regions as kernels, without those that do not work."""
+        for child in kernel_children(moves, candidate, self.stored, self.is_proved):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
 
@@ -115,12 +116,12 @@ class CustomKernels:
         kernel = kernel_of_rule(rule)
         return "" if kernel is None else self._refused.get(kernel.digest.hex(), "")
 
-    def explanations(self, search: Search) -> Iterator[Explanation]:
+    def explanations(self, moves: Moves) -> Iterator[NearMiss]:
         """Why regions did not become kernels."""
-        for reason, count in reasons(search).most_common():
-            yield Explanation("", "a region as a kernel", f"{count} regions", reason)
+        for reason, count in reasons(moves).most_common():
+            yield NearMiss("", "a region as a kernel", f"{count} regions", reason)
         for reason in self._refused.values():
-            yield Explanation("", "a region as a kernel", "", reason)
+            yield NearMiss("", "a region as a kernel", "", reason)
 
     def tune(self, graph: Graph, deadline: float) -> bool:
         """Times the kernels of a candidate that have no time yet; whether anything is known now that was not.

@@ -7,12 +7,10 @@ several kernels, and none of them alone shows what they save together.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mugraph.blocks.block import InvalidBlock, Kernel
@@ -25,12 +23,11 @@ from rewriter.kernels.fuse.families import NotFusable
 from rewriter.kernels.fuse.kernels import Builder
 from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import PRODUCTS, Region, propose
+from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
+from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
-
-if TYPE_CHECKING:
-    from rewriter.search.backtracking import Candidate, Search
 
 __all__ = ["kernel_children", "proposals", "reasons", "winning_rules"]
 
@@ -48,33 +45,33 @@ class _State:
     skipped: Counter[str] = field(default_factory=Counter)
     readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = field(default_factory=dict)
 
-    def direction(self, rule: Rule, search: Search) -> Direction:
+    def direction(self, rule: Rule, moves: Moves) -> Direction:
         """The one direction of a rule that the search uses: a kernel in place of its region."""
         if rule.id not in self.directions:
-            self.directions[rule.id] = Direction(rule, True, search.costs.provider)
+            self.directions[rule.id] = Direction(rule, True, moves.prices.costs.provider)
         return self.directions[rule.id]
 
-    def reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType], search: Search) -> tuple[Kernel, Direction]:
+    def reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType], moves: Moves) -> tuple[Kernel, Direction]:
         """A stored rule's kernel for other element types, and the rule with it."""
         key = (rule.id, tuple(sorted(types.items())))
         if key not in self.readings:
             kernel = retyped(stored, types)
-            self.readings[key] = kernel, self.direction(kernel_rule(kernel, {"kernel": rule.id}), search)
+            self.readings[key] = kernel, self.direction(kernel_rule(kernel, {"kernel": rule.id}), moves)
         return self.readings[key]
 
 
 _BUILDER = Builder()
 """A kernel depends on its region alone: every search of a process may use it."""
-_STATES: WeakKeyDictionary[Search, _State] = WeakKeyDictionary()
+_STATES: WeakKeyDictionary[Moves, _State] = WeakKeyDictionary()
 
 
-def _state(search: Search) -> _State:
-    return _STATES.setdefault(search, _State())
+def _state(moves: Moves) -> _State:
+    return _STATES.setdefault(moves, _State())
 
 
-def reasons(search: Search) -> Counter[str]:
+def reasons(moves: Moves) -> Counter[str]:
     """Why regions were not fused, and how many."""
-    return _state(search).skipped
+    return _state(moves).skipped
 
 
 def _proved(rule: Rule) -> bool:
@@ -82,7 +79,7 @@ def _proved(rule: Rule) -> bool:
 
 
 def kernel_children(
-    search: Search, candidate: Candidate, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
+    moves: Moves, candidate: Candidate, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
 ) -> Iterator[Candidate]:
     """The candidates in which regions are kernels: the best moves in turn, then the best alone.
 
@@ -90,21 +87,21 @@ def kernel_children(
     or scheduled, is skipped with its reason (:func:`reasons`).
 
     Args:
-        search: applies and prices moves.
+        moves: apply and price them.
         candidate: where to look.
         stored: multi-level rules: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
     """
-    if search.costs.provider != "cuda":
+    if moves.prices.costs.provider != "cuda":
         return
-    current, found = _in_turn(search, candidate, stored, is_proved)
+    current, found = _in_turn(moves, candidate, stored, is_proved)
     if current is not candidate:
         yield current
     for _, _, child in found[:_SINGLES]:
         yield child
     # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then.
-    for joined in _joined(search, candidate):
-        current, _ = _in_turn(search, joined, stored, is_proved)
+    for joined in _joined(moves, candidate):
+        current, _ = _in_turn(moves, joined, stored, is_proved)
         if current is not joined:
             yield current
 
@@ -114,33 +111,33 @@ _Proposed = list[tuple[float, Direction, "Candidate"]]
 
 
 def _in_turn(
-    search: Search, candidate: Candidate, stored: Sequence[Rule], is_proved: Callable[[Rule], bool]
+    moves: Moves, candidate: Candidate, stored: Sequence[Rule], is_proved: Callable[[Rule], bool]
 ) -> tuple[Candidate, _Proposed]:
     """The candidate after the best kernels in turn, and each of them alone, the best first."""
     found: _Proposed = []
-    for direction in proposals(search, candidate.graph, stored, is_proved):
-        child = _take(search, candidate, direction)
+    for direction in proposals(moves, candidate.graph, stored, is_proved):
+        child = _take(moves, candidate, direction)
         if child is not None and child.moves[-1].gain > 0:
             found.append((child.moves[-1].gain, direction, child))
     found.sort(key=lambda item: -item[0])
     current = candidate
     for _, direction, _ in found:
-        following = _take(search, current, direction)
+        following = _take(moves, current, direction)
         if following is not None and following.cost < current.cost:
             current = following
     return current, found
 
 
-def _joined(search: Search, candidate: Candidate) -> Iterator[Candidate]:
+def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     """The candidate with products that share an operand made one, of which their readers take parts.
 
     One for each look of the products; of the rules that join the same ones, the first that joins most of them.
     """
     done: set[int] = set()
-    for direction in sorted(filter(joins, search.directions), key=lambda d: (-len(d.pattern), d.id)):
-        for matches in list(search.group(candidate, only=direction).values()):
-            fresh = [match for match in matches if done.isdisjoint(match.values)]
-            child = search.take(candidate, fresh, math.inf) if fresh else None
+    for direction in sorted(filter(joins, moves.matches.directions), key=lambda d: (-len(d.pattern), d.id)):
+        for group in moves.groups_of(candidate, direction):
+            fresh = [match for match in group.matches if done.isdisjoint(match.values)]
+            child = moves.take(candidate, fresh) if fresh else None
             if child is not None:
                 done.update(value for match in child.moves[-1].matches for value in match.values)
                 yield child
@@ -172,15 +169,15 @@ def winning_rules(candidate: Candidate) -> list[Rule]:
 
 
 def proposals(
-    search: Search, graph: Graph, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
+    moves: Moves, graph: Graph, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
 ) -> Iterator[Direction]:
     """The rules that put kernels in place of regions of a graph: stored ones made for its sizes, then those that are built."""
-    state = _state(search)
+    state = _state(moves)
     covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
     found = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
     present = frozenset(type_.dtype for type_ in found if type_ is not None) & _ELEMENTS
     for rule in stored:
-        for direction, matches in _made_for(search, graph, rule, present):
+        for direction, matches in _made_for(moves, graph, rule, present):
             if not is_proved(rule):
                 break
             covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
@@ -193,19 +190,19 @@ def proposals(
             continue
         for form in _forms(region):
             try:
-                yield state.direction(_BUILDER.build(region, form).rule, search)
+                yield state.direction(_BUILDER.build(region, form).rule, moves)
             except NotFusable as reason:
                 state.skipped[str(reason)] += 1
 
 
-def _made_for(search: Search, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
+def _made_for(moves: Moves, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
     """A stored multi-level rule with the sizes and element types of the places where it matches."""
     stored = kernel_of_rule(rule)
     if stored is None:
         return
-    state = _state(search)
+    state = _state(moves)
     for types in _readings(stored, present):
-        kernel, general = state.reading(rule, stored, types, search)
+        kernel, general = state.reading(rule, stored, types, moves)
         groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
         for match in matches_of(graph, general):
             # A rule of one float type matches every one; this kernel is for its own.
@@ -221,7 +218,7 @@ def _made_for(search: Search, graph: Graph, rule: Rule, present: frozenset[DataT
             state.skipped[str(reason)] += 1
             continue
         for bound, matches in groups.items():
-            yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), search), matches
+            yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), moves), matches
 
 
 def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
@@ -276,13 +273,13 @@ def matches_of(graph: Graph, direction: Direction) -> list[Match]:
     return sorted(found, key=lambda match: match.values)
 
 
-def _take(search: Search, candidate: Candidate, direction: Direction) -> Candidate | None:
+def _take(moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
     """The candidate with the kernel wherever its region is; ``None`` where it is nowhere or no schedule fits."""
     matches = matches_of(candidate.graph, direction)
     if not matches:
         return None
     try:
-        return search.take(candidate, matches, math.inf)
+        return moves.take(candidate, matches)
     except (InvalidBlock, ShapeError, Undecided) as problem:
-        _state(search).skipped[str(problem)] += 1
+        _state(moves).skipped[str(problem)] += 1
         return None

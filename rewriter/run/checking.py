@@ -13,7 +13,7 @@ from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Candidate
+from rewriter.search.candidate import Candidate
 
 __all__ = ["ATTENDED", "Checker", "Opened", "Trial", "first_line"]
 

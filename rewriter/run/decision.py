@@ -11,8 +11,8 @@ from rewriter.run.judging import Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Predictions
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Candidate
-from rewriter.search.explain import Explanation
+from rewriter.search.candidate import Candidate
+from rewriter.search.explain import NearMiss
 
 __all__ = ["Decision", "decided", "written"]
 
@@ -34,9 +34,7 @@ class Decision:
     is_verdict: bool = False
 
 
-def decided(
-    bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[Explanation] = ()
-) -> Decision:
+def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] = ()) -> Decision:
     """The decision of a run that has judged."""
     task, winner = bench.task, judgement.winner
     nodes = len(task.model.proto.graph.node)

@@ -18,7 +18,7 @@ from rewriter.run.checking import Checker, Trial, first_line
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Candidate
+from rewriter.search.candidate import Candidate
 
 __all__ = ["Judge", "Judgement"]
 

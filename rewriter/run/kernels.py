@@ -15,8 +15,10 @@ from rewriter.run.notes import Notes
 from rewriter.run.target import Target
 from rewriter.run.task import Task
 from rewriter.runtime import is_built
-from rewriter.search.backtracking import Candidate, Generator, Search
-from rewriter.search.explain import Explanation
+from rewriter.search.candidate import Candidate
+from rewriter.search.expansion import Generator
+from rewriter.search.explain import NearMiss
+from rewriter.search.moves import Moves
 from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
@@ -110,10 +112,10 @@ class RunKernels:
         """Makes a candidate's kernels ready to be written; why some cannot be, which are refused from now on."""
         return [] if self._custom is None else self._custom.attach(candidate.graph)
 
-    def explanations(self, search: Search) -> Iterator[Explanation]:
+    def explanations(self, moves: Moves) -> Iterator[NearMiss]:
         """Why regions did not become kernels."""
         if self._custom is not None:
-            yield from self._custom.explanations(search)
+            yield from self._custom.explanations(moves)
 
     def learn(self, candidate: Candidate) -> None:
         """Remembers the kernels of a candidate for other models."""

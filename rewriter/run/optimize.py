@@ -26,7 +26,7 @@ from rewriter.run.target import choose_target
 from rewriter.run.task import read_task
 from rewriter.run.workbench import Progress, Workbench, open_workbench
 from rewriter.run.writing import write
-from rewriter.search.explain import Explanation
+from rewriter.search.explain import NearMiss
 
 __all__ = ["optimize"]
 
@@ -106,7 +106,7 @@ def _decide(bench: Workbench) -> Decision:
     """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right."""
     quarantine = Quarantine(bench.task, bench.store, bench.notes)
     proposer, judge = Proposer(bench, quarantine), Judge(bench, quarantine)
-    explained: tuple[Explanation, ...] = ()
+    explained: tuple[NearMiss, ...] = ()
     try:
         judge.prepare()
         with bench.clock.lap("search"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from rewriter.reference import Error
 from rewriter.run import accept
-from rewriter.search.explain import Explanation
+from rewriter.search.explain import NearMiss
 
 __all__ = ["Fired", "Outcome"]
 
@@ -73,7 +73,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     cached_verdict: bool = False
-    explanations: tuple[Explanation, ...] = ()
+    explanations: tuple[NearMiss, ...] = ()
 
     def to_json(self) -> str:
         """All fields; numbers that JSON lacks are ``null``."""

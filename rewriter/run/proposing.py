@@ -10,7 +10,8 @@ from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Candidate, Searched
+from rewriter.search.backtracking import Searched
+from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
 
 __all__ = ["Predictions", "Proposal", "Proposals", "Proposer"]

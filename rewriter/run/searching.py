@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel, runtime_directions
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Candidate, Limits, Move, Search, Searched, Step, replay, retrace, simplify
+from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
+from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
-from rewriter.search.layouts import layout_children
+from rewriter.search.layouts import LayoutChooser
 from rewriter.search.match import Direction
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
+from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
 from rules_db.trust.rule import Rule
 
@@ -38,16 +44,22 @@ class ModelSearch:
 
     Args:
         model: the model.
-        search: over the model's graph, or a shorter one with the same values.
+        costs: the prices.
+        search: at these prices, over the model's graph, or a shorter one with the same values.
     """
 
-    def __init__(self, model: Model, search: Search) -> None:
-        self.model, self.search = model, search
-        self.costs = search.costs
+    def __init__(self, model: Model, costs: CostModel, search: Backtracking) -> None:
+        self.model, self.costs, self.search = model, costs, search
+
+    @property
+    def moves(self) -> Moves:
+        """The moves of the search, at its prices."""
+        return self.search.moves
 
     def again(self, seconds: float) -> ModelSearch:
         """The same search with prices asked anew, for so many seconds."""
-        return ModelSearch(self.model, self.search.again(seconds))
+        limits = replace(self.search.limits, seconds=seconds)
+        return ModelSearch(self.model, self.costs, replace(self.search, moves=self.moves.priced_anew(self.costs), limits=limits))
 
     def run(self, graph: Graph, banned: frozenset[str]) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
@@ -59,11 +71,11 @@ class ModelSearch:
 
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""
-        return shorten(self.model.graph, self.search.depth, opaque_kind(self.model))
+        return shorten(self.model.graph, self.moves.matches.depth, opaque_kind(self.model))
 
     def start(self) -> Candidate:
         """The model as it came."""
-        return self.search.start(self.model.graph)
+        return self.moves.start(self.model.graph)
 
     def second_opinion(self, searched: Searched) -> bool:
         """Measures once more what the best candidate changes; whether that changed a price."""
@@ -71,11 +83,11 @@ class ModelSearch:
 
     def replayed(self, moves: Sequence[Move], graph: Graph | None = None) -> Candidate:
         """The candidate that moves lead to, as far as they apply."""
-        return replay(self.search, self.model.graph if graph is None else graph, moves)
+        return replay(self.moves, self.model.graph if graph is None else graph, moves)
 
     def simplified(self, candidate: Candidate, graph: Graph | None = None) -> Candidate:
         """The candidate without the moves that it does not need."""
-        return simplify(self.search, self.model.graph if graph is None else graph, candidate)
+        return simplify(self.moves, self.model.graph if graph is None else graph, candidate)
 
     def without(self, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""
@@ -84,11 +96,11 @@ class ModelSearch:
 
     def lifted(self, short: ShortModel, candidate: Candidate) -> Lifted:
         """A candidate of the short model on the whole one."""
-        return lift(self.search, short, candidate)
+        return lift(self.moves, short, candidate)
 
     def fused(self, candidate: Candidate) -> Candidate:
         """The candidate with all that the runtime is expected to fuse written out."""
-        return self.search.fused(candidate)
+        return self.moves.fused(candidate)
 
     def retraced(self, recorded: Sequence[tuple[str, Sequence[str]]], kernel_rules: Sequence[Rule]) -> Candidate:
         """The candidate that recorded moves lead to, as far as they apply.
@@ -100,22 +112,22 @@ class ModelSearch:
             UnknownRule: a move is of no rule of the search.
         """
         built = (Direction(rule, True, self.costs.provider) for rule in kernel_rules)
-        directions = {direction.id: direction for direction in (*self.search.directions, *built)}
+        directions = {direction.id: direction for direction in (*self.moves.matches.directions, *built)}
         for rule, _ in recorded:
             if rule not in directions:
                 raise UnknownRule(f"rule {rule} is not among those of this run")
-        steps = [Step(directions[rule], frozenset(keys)) for rule, keys in recorded]
-        return retrace(self.search, self.model.graph, steps, self.model.tables.key)
+        steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
+        return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
 
     def relies_on_attention(self, candidate: Candidate) -> bool:
         """Whether a guard of one of its moves holds only where every position attends to something."""
         applied = {(move.direction.id, match.values) for move in candidate.moves for match in move.matches}
-        return not applied.isdisjoint(self.search.oracle.relied)
+        return not applied.isdisjoint(self.moves.matches.pool.oracle.relied)
 
 
 def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:
     """A candidate's moves in terms that mean the same in another run: ids of directions, and keys of their sites."""
-    steps = [move.step(model.tables.key) for move in candidate.moves]
+    steps = [move.recorded(model.tables.key) for move in candidate.moves]
     return [(step.direction.id, sorted(step.keys)) for step in steps]
 
 
@@ -135,19 +147,18 @@ def new_search(bench: Workbench) -> ModelSearch:
         bench.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
 
     if options.deterministic:
-        limits = Limits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
+        limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
     else:
         # What measures costs ends at half of the budget: some of that is for second opinions.
-        limits = Limits(alpha=options.alpha, seconds=min(0.4 * clock.budget, max(clock.left(), 1.0)))
-    search = Search(
-        bench.rules,
-        costs,
-        oracle,
+        limits = SearchLimits(alpha=options.alpha, seconds=min(0.4 * clock.budget, max(clock.left(), 1.0)))
+    runtime = runtime_directions(bench.rules, bench.store, target.provider)
+    matches = Matches.of(bench.rules, oracle, target.provider, model.opset, runtime)
+    search = Backtracking(
+        Moves(matches, Prices(costs, matches.fusions)),
         limits,
-        report,
         strategy=STRATEGIES[options.strategy],
-        layouts=(layout_children,),
+        layouts=(LayoutChooser(matches),),
         kernels=bench.kernels.generators,
-        runtime_directions=runtime_directions(bench.rules, bench.store, target.provider),
+        progress=report,
     )
-    return ModelSearch(model, search)
+    return ModelSearch(model, costs, search)

@@ -7,27 +7,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from mugraph.graph import CycleError, Definition, Graph
-from mugraph.ops import get_operator
+from mugraph.onnx.function import function_of
+from mugraph.onnx.sizes import check_sizes
+from mugraph.ops import NotExpressible, get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
 from rewriter.search.match import FLOATS, Match, NoMatch, check_guards, close_attrs, literal_type
 from rewriter.search.ranges import RangeOracle
 
-__all__ = ["apply_match", "plan_match", "substitute_match"]
+__all__ = ["Plan", "inexpressible", "plan_match", "substitute_match"]
+
+Plan = Mapping[int, Definition]
+"""The values that a match redefines, each with its new definition."""
 
 
 class NoKernel(Exception):
     """The execution provider has no kernel for an operator of the replacement."""
 
 
-def apply_match(match: Match, graph: Graph, oracle: RangeOracle) -> Graph | NoMatch:
-    """The candidate in which the match's values are computed by the replacement, or why there is none."""
-    changes = plan_match(match, graph, oracle)
-    return changes if isinstance(changes, NoMatch) else substitute_match(match, graph, changes)
-
-
-def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> dict[int, Definition] | NoMatch:
-    """What a match would redefine, or why it does not apply: the same in every candidate in which the match holds."""
+def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> Plan | NoMatch:
+    """The values that a match would redefine, or why it does not apply: the same in every candidate in which the match holds."""
     dims = check_guards(match, graph, oracle)
     if isinstance(dims, NoMatch):
         return dims
@@ -47,14 +46,36 @@ def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> dict[int, Def
     return changes
 
 
-def substitute_match(match: Match, graph: Graph, changes: Mapping[int, Definition]) -> Graph | NoMatch:
+def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
     """The candidate that a plan gives, unless a value would depend on itself."""
     # With one output, what the pattern bound lies upstream of it; with several, an operand may depend on another output.
     independent = set(match.binding.values()) - set(match.values) if len(match.values) == 1 else ()
     try:
-        return graph.substitute(changes, independent)
+        return graph.substitute(plan, independent)
     except CycleError as problem:
         return NoMatch(str(problem), match.values[0])
+
+
+def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch | None:
+    """The reason where a plan cannot be written: an operator has no form in the opset, or needs a size that nothing tells."""
+    tables, bound = graph.tables, set(match.binding.values())
+    told = [type_ for v in graph.inputs if (type_ := tables.types[v]) is not None]
+    stack = [node for node, _ in plan.values()]
+    while stack:
+        node = stack.pop()
+        types = [type_ for v in node.inputs if (type_ := tables.types[v]) is not None]
+        try:
+            if node.origin is None and not node.is_opaque:
+                form = get_operator(node.op).to_onnx(node.attrs, types, opset)
+                if form.function is not None:
+                    function_of(form.function, opset)
+                for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
+                    computed = (tuple(entries) for entries in tables.sizes.values() if entries.ndim == 1)
+                    check_sizes(dims, [*told, *types], computed, opset)
+        except NotExpressible as problem:
+            return NoMatch(str(problem), match.values[0])
+        stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
+    return None
 
 
 def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> dict[int, Definition]:

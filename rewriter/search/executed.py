@@ -9,36 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from immutables import Map
 
 from mugraph.graph import Definition, Graph, Node
-from mugraph.terms.term import variables, walk
-from rewriter.search.apply import plan_match
-from rewriter.search.match import Direction, Match, Matcher, NoMatch, RootMatch
-from rewriter.search.ranges import RangeOracle
+from rewriter.search.fusions import Fusion, Fusions, unshared
+from rewriter.search.match import Match
+from rewriter.search.reach import live_values
 
-__all__ = ["Change", "Executed", "Runtime", "live_values", "reach", "unshared"]
+__all__ = ["Change", "Executed", "FusingRuntime"]
 
 Change = Counter[Node]
-"""How many more of each node there are than before; negative where there are fewer."""
-
-
-@dataclass(eq=False, slots=True)
-class _Fusion:
-    """What is known of a match, in whichever candidate it is met.
-
-    Attributes:
-        plan: what it redefines.
-        cost: microseconds that it adds, as found where it first competed with others.
-    """
-
-    match: Match
-    plan: Mapping[int, Definition]
-    cost: float | None = None
+"""A number for each node that came (positive) or went (negative), for instance ``{Gelu: 1, Erf: -1}``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -61,40 +45,31 @@ class Executed:
         return frozenset(match.direction.id for output in outputs for match in self.fusions[output])
 
 
-class Runtime:
-    """What a runtime fuses by itself.
+class FusingRuntime:
+    """A runtime that fuses what saves most by one opinion of prices.
 
     Args:
-        directions: the rewrites that it makes (:func:`rewriter.cost.fused.runtime_directions`).
-        oracle: decides their guards.
-        price: microseconds of a node.
+        fusions: where it may fuse.
+        price: microseconds of a node; the same for a node whenever it is asked.
     """
 
-    def __init__(self, directions: Iterable[Direction], oracle: RangeOracle, price: Callable[[Graph, Node], float]) -> None:
-        self.directions = tuple(directions)
-        self.oracle, self.price = oracle, price
-        self._first = _Sites(self.directions)
-        made = {term.op for d in self.directions for term in walk(d.replacement) if term.inputs}
-        self._later = _Sites(d for d in self.directions if any(term.op in made for term in walk(d.pattern)))
-        self._known: dict[int, Executed] = {}
-        self._fusions: dict[int, _Fusion | None] = {}
-
-    def again(self, price: Callable[[Graph, Node], float]) -> Runtime:
-        """The same with other prices; where fusions may happen is known already."""
-        other = copy(self)
-        other.price, other._known = price, {}
-        other._fusions = {key: known and _Fusion(known.match, known.plan) for key, known in self._fusions.items()}
-        return other
+    def __init__(self, fusions: Fusions, price: Callable[[Graph, Node], float]) -> None:
+        self.fusions = fusions
+        self._price = price
+        self._executed: dict[int, Executed] = {}
+        self._costs: dict[Fusion, float] = {}
 
     def of(self, graph: Graph) -> Executed:
         """A graph as it is executed."""
-        if graph.digest not in self._known:
-            plain = Executed(graph, Map(), Map())
-            self._known[graph.digest] = self._fuse(plain, live_values(graph), Counter()) if self.directions else plain
-        return self._known[graph.digest]
+        if graph.digest not in self._executed:
+            executed = Executed(graph, Map(), Map())
+            if self.fusions.directions:
+                executed = self._fuse(executed, live_values(graph), Counter())
+            self._executed[graph.digest] = executed
+        return self._executed[graph.digest]
 
     def follow(self, executed: Executed, applied: Graph, changed: Collection[int], change: Change) -> tuple[Executed, Change]:
-        """What is executed after a move.
+        """Executes a candidate after a move, from how it was executed before.
 
         Args:
             executed: before it.
@@ -105,14 +80,15 @@ class Runtime:
         Returns:
             what is executed now, and what differs from what was.
         """
-        if not self.directions:
+        if not self.fusions.directions:
             return Executed(applied, executed.fusions, executed.rests), change
+        sites = self.fusions.anew
         near = set(changed)
         for node in change:
             near.update(node.inputs)  # what is read by more or fewer than before
             near.update(node.values)
         outdated: set[int] = set()
-        stack = list(self._first.near(applied, near))
+        stack = list(sites.near(applied, near))
         while stack:
             for value in executed.rests.get(stack.pop(), ()):
                 if value not in outdated:
@@ -130,7 +106,7 @@ class Runtime:
                     rests[passed] = rest
                 elif passed in rests:
                     del rests[passed]
-        places = self._first.near(graph, near)
+        places = sites.near(graph, near)
         followed = self._fuse(Executed(graph, fusions.finish(), rests.finish()), places, balance)
         return followed, Counter({node: count for node, count in balance.items() if count})
 
@@ -143,13 +119,12 @@ class Runtime:
             balance: counts the nodes that come and go.
         """
         graph, fusions, rests = executed.graph, executed.fusions.mutate(), executed.rests.mutate()
-        sites = self._first
+        sites = self.fusions.anew
         while places:
-            found = [fusion for match in sites.matches(graph, places) if (fusion := self._fusion(match, graph)) is not None]
             done: set[int] = set()
             touched: set[int] = set()
             together: dict[int, Definition] = {}
-            for fusion in self._best_first(graph, found):
+            for fusion in self._best_first(graph, list(sites.at(graph, places))):
                 match = fusion.match
                 if not touched.isdisjoint(match.places):  # those that share no value do not disturb each other
                     graph, together = _redefined(graph, together, balance), {}
@@ -163,15 +138,15 @@ class Runtime:
                     for passed in match.places:
                         rests[passed] = rests.get(passed, frozenset()) | {value}
             graph = _redefined(graph, together, balance)
-            sites = self._later
+            sites = self.fusions.further
             places = sites.near(graph, done)
         return Executed(graph, fusions.finish(), rests.finish())
 
-    def _best_first(self, graph: Graph, found: Sequence[_Fusion]) -> Sequence[_Fusion]:
+    def _best_first(self, graph: Graph, fusions: Sequence[Fusion]) -> Sequence[Fusion]:
         """Fusions in an order in which of several that compete the one that saves most comes first."""
-        wanted = Counter(value for fusion in found for value in fusion.match.places)
+        wanted = Counter(value for fusion in fusions for value in fusion.match.places)
         ranked = []
-        for fusion in found:
+        for fusion in fusions:
             cost = 0.0
             if any(wanted[value] > 1 for value in fusion.match.places):
                 cost = self._cost(fusion, graph)
@@ -179,54 +154,13 @@ class Runtime:
         ranked.sort(key=lambda item: item[:3])
         return [fusion for *_, fusion in ranked]
 
-    def _fusion(self, match: Match, graph: Graph) -> _Fusion | None:
-        """What a match would redefine, decided once; ``None`` where it does not apply."""
-        if id(match) not in self._fusions:
-            plan = plan_match(match, graph, self.oracle)
-            self._fusions[id(match)] = None if isinstance(plan, NoMatch) else _Fusion(match, plan)
-        return self._fusions[id(match)]
-
-    def _cost(self, fusion: _Fusion, graph: Graph) -> float:
-        if fusion.cost is None:
-            tried: Change = Counter()
-            _redefined(graph, fusion.plan, tried)
-            fusion.cost = math.fsum(self.price(graph, node) * count for node, count in tried.items())
-        return fusion.cost
-
-
-class _Sites:
-    """Where directions may match."""
-
-    def __init__(self, directions: Iterable[Direction]) -> None:
-        self._directions = tuple(directions)
-        self._matcher = Matcher(self._directions)
-        self._depth = max((d.depth for d in self._directions), default=0)
-        self._reach: dict[str, int] = {}
-        for direction in self._directions:
-            for root in direction.pattern:
-                self._reach[root.op] = max(self._reach.get(root.op, 0), direction.depth)
-        self._readers = readers_within(self._directions)
-
-    def near(self, graph: Graph, changed: Collection[int]) -> set[int]:
-        """Changed values, and those at which a pattern may end that one of them is in."""
-        return {
-            value
-            for value, distance in reach(graph, changed, self._depth - 1, self._readers).items()
-            if distance == 0 or ((found := graph.definition(value)) and self._reach.get(found[0].op, 0) > distance)
-        }
-
-    def matches(self, graph: Graph, places: Collection[int]) -> Iterator[Match]:
-        """The fusions at some values that would happen."""
-        parts: dict[Direction, list[list[RootMatch]]] = {}
-        for value in sorted(places):
-            found = graph.definition(value)
-            if found is not None and found[0].op in self._reach and graph.is_live(value):
-                for hit in self._matcher.at(graph, value):
-                    parts.setdefault(hit.direction, [[] for _ in hit.direction.pattern])[hit.root].append(hit)
-        for direction, hits in parts.items():
-            for match in self._matcher.join(direction, hits):
-                if unshared(match, graph) and _independent(match, graph):
-                    yield match
+    def _cost(self, fusion: Fusion, graph: Graph) -> float:
+        """Microseconds that a fusion adds, as found where it first competed with others."""
+        if fusion not in self._costs:
+            change: Change = Counter()
+            _redefined(graph, fusion.plan, change)
+            self._costs[fusion] = math.fsum(self._price(graph, node) * count for node, count in change.items())
+        return self._costs[fusion]
 
 
 def _redefined(graph: Graph, definitions: Mapping[int, Definition], balance: Change) -> Graph:
@@ -237,71 +171,3 @@ def _redefined(graph: Graph, definitions: Mapping[int, Definition], balance: Cha
     balance.update(after.added)
     balance.subtract(after.removed)
     return after
-
-
-def unshared(match: Match, graph: Graph) -> bool:
-    """Whether nothing else reads what the match computes on the way: runtimes fuse only then."""
-    for value, node, made in match.interior:
-        if value in graph.outputs or not match.nodes.issuperset(graph.users.get(value, ())):
-            return False
-        if made is not None and graph.references.get(node, 0) > made:
-            return False
-    return True
-
-
-def _independent(match: Match, graph: Graph) -> bool:
-    """Whether no output comes to depend on what it did not depend on, constants apart: then no cycle can arise."""
-    if len(match.values) == 1:
-        return True
-    read = [{match.binding[term] for term in variables([root])} for root in match.direction.pattern]
-    shared = set.intersection(*read)
-    return all(graph.tables.constant[value] for value in set.union(*read) - shared)
-
-
-def live_values(graph: Graph) -> frozenset[int]:
-    values = [v for node in graph.references for v in node.values]
-    return frozenset(v for v in (*values, *graph.definitions) if graph.is_live(v))
-
-
-Readers = Mapping[str | None, Collection[str]]
-"""Operator to the operators that read it within some pattern; ``None`` to all operators of patterns."""
-
-
-def readers_within(directions: Iterable[Direction]) -> Readers:
-    """What reads what in the patterns of some directions."""
-    readers: dict[str | None, set[str]] = {None: set()}
-    for term in walk(root for direction in directions for root in direction.pattern):
-        for operand in term.inputs:
-            readers.setdefault(operand.op, set()).add(term.op)
-            readers[None].add(term.op)
-    return readers
-
-
-def reach(graph: Graph, changed: Collection[int], depth: int, readers: Readers) -> dict[int, int]:
-    """The changed values and what a pattern that one of them is in may pass through, each with how far downstream it is.
-
-    Identity nodes do not count.
-
-    Args:
-        graph: the candidate.
-        changed: some of its values.
-        depth: how far to go.
-        readers: of the patterns.
-    """
-    reached = dict.fromkeys(changed, 0)
-    users, others = graph.users, graph.others
-    frontier: list[tuple[int, str | None]] = [(value, None) for value in reached]
-    for distance in range(1, depth + 1):
-        following: list[tuple[int, str | None]] = []
-        while frontier:
-            value, op = frontier.pop()
-            wanted = readers.get(op, ())
-            for node in users.get(value, ()):
-                through = node.op == "Identity"
-                if through or node.op in wanted:
-                    for result in (*node.values, *others.get(node, ())):
-                        if result not in reached:
-                            reached[result] = distance - through
-                            (frontier if through else following).append((result, op if through else node.op))
-        frontier = following
-    return reached

@@ -13,10 +13,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,7 +34,6 @@ __all__ = [
     "Binding",
     "Direction",
     "Match",
-    "Matcher",
     "NoMatch",
     "RootIndex",
     "RootMatch",
@@ -204,9 +202,9 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
     return directions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class RootMatch:
-    """One pattern output matched at a value.
+    """One pattern output matched at a value; compared by identity, as what a :class:`Matcher` found is one object.
 
     Attributes:
         binding: every term of that output's pattern to its value.
@@ -222,9 +220,9 @@ class RootMatch:
     passed: tuple[tuple[int, Definition | None], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Match:
-    """All outputs of a direction matched: ready for :func:`rewriter.search.apply.instantiate`."""
+    """All outputs of a direction matched, ready for :func:`rewriter.search.apply.plan_match`; compared by identity."""
 
     direction: Direction
     values: tuple[int, ...]
@@ -497,7 +495,7 @@ def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[Root
     return matches
 
 
-def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:
+def join(direction: Direction, parts: Sequence[Sequence[RootMatch]]) -> Iterator[Match]:
     """Joins matches of the single outputs that agree on their shared terms, through an index on the shared variables.
 
     They agree on dimension symbols and attribute variables, too. Where two outputs may be exchanged, one order is enough.
@@ -529,71 +527,6 @@ def join(direction: Direction, parts: list[list[RootMatch]]) -> Iterator[Match]:
         buckets = longer
     for matches in buckets.values():
         yield from matches
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorder:
-    """A graph that notes which definitions are looked at, in order."""
-
-    tables: Tables
-    graph: Graph
-    seen: dict[int, Definition | None] = field(default_factory=dict)
-
-    def definition(self, value: int) -> Definition | None:
-        if value not in self.seen:
-            self.seen[value] = self.graph.definition(value)
-        return self.seen[value]
-
-
-@dataclass(slots=True)
-class _Question:
-    """How a value is computed, and for each answer the next question, or the matches."""
-
-    value: int
-    answers: dict[Definition | None, _Question | tuple[RootMatch, ...]] = field(default_factory=dict)
-
-
-class Matcher:
-    """Matches of some directions in the candidates of one model, each found once.
-
-    What matches at a value depends on the definitions that are looked at on the way. They are kept as a decision tree a value:
-    candidates that agree on them share the matches, as the same objects.
-    """
-
-    def __init__(self, directions: Iterable[Direction]) -> None:
-        self._index = RootIndex(directions)
-        self._asked: dict[int, _Question] = {}
-        self._alone: dict[int, Match] = {}
-        self._joined: dict[tuple[object, ...], tuple[list[list[RootMatch]], list[Match]]] = {}
-
-    def at(self, graph: Graph, value: int) -> tuple[RootMatch, ...]:
-        """As :func:`find_root_matches`."""
-        known: _Question | tuple[RootMatch, ...] | None = self._asked.get(value)
-        while isinstance(known, _Question):
-            known = known.answers.get(graph.definition(known.value))
-        if known is not None:
-            return known
-        recorder = _Recorder(graph.tables, graph)
-        found = tuple(find_root_matches(recorder, self._index, value))
-        question = self._asked.setdefault(value, _Question(value))
-        for (_, answer), (following, _) in pairwise(recorder.seen.items()):
-            step = question.answers.setdefault(answer, _Question(following))
-            assert isinstance(step, _Question) and step.value == following
-            question = step
-        question.answers[recorder.seen[question.value]] = found
-        return found
-
-    def join(self, direction: Direction, parts: list[list[RootMatch]]) -> list[Match]:
-        """As :func:`join`, of matches that :meth:`at` gave."""
-        if len(parts) == 1:
-            for hit in parts[0]:
-                if id(hit) not in self._alone:
-                    self._alone[id(hit)] = next(join(direction, [[hit]]))
-            return [self._alone[id(hit)] for hit in parts[0]]
-        key = (direction.id, *(tuple(map(id, part)) for part in parts))
-        if key not in self._joined:
-            self._joined[key] = (parts, list(join(direction, parts)))
-        return self._joined[key][1]
 
 
 def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:

@@ -1,4 +1,4 @@
-"""What is known of a model's values: the Range domain over the graph, on demand.
+"""Ranges of a model's values: the Range domain over the graph, on demand.
 
 Two assumptions about model inputs are stated and switchable: they are finite, and a mask computed from them lets every
 position attend to something. Without the second no softmax under a float16 padding mask can be shown free of NaN.
@@ -55,7 +55,7 @@ def _limit(type_: TensorType | None) -> float:
 
 
 def _rounded(range_: Range, type_: TensorType | None) -> Range:
-    """What is left of a range in an element type, where a known bound says that entries may exceed its largest number.
+    """A range in an element type: with infinities where a finite bound says that entries may exceed its largest number.
 
     In float16, half of that is enough: a score of -16 added to a mask of -65504 rounds to -inf.
     """
@@ -116,7 +116,7 @@ class RangeOracle:
         self.defaults = defaults or {}
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
-        self.known: dict[int, Range] = {}
+        self.ranges: dict[int, Range] = {}
         self.huge: set[int] = set()
 
     @cached_property
@@ -128,7 +128,7 @@ class RangeOracle:
         stack = [value]
         while stack:
             current = stack[-1]
-            if current in self.known:
+            if current in self.ranges:
                 stack.pop()
                 continue
             maker = graph.tables.makers.get(current)
@@ -139,7 +139,7 @@ class RangeOracle:
             if folded is not None:
                 self._enter(graph, current, self._constant(folded))
                 continue
-            missing = [v for v in maker[0].inputs if v not in self.known]
+            missing = [v for v in maker[0].inputs if v not in self.ranges]
             if missing:
                 stack.extend(missing)
             else:
@@ -148,11 +148,11 @@ class RangeOracle:
                 absorbs = maker[0].op in _ABSORBERS
                 overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or maker[0].op in _CARRIERS))
                 for result, range_ in zip(maker[0].values, self._node(graph, maker[0]), strict=True):
-                    self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
+                    self.ranges[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
                     limit = _limit(graph.type(result))
                     if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
                         self.huge.add(result)
-        return self.known[value]
+        return self.ranges[value]
 
     def value(self, graph: Graph, value: int) -> np.ndarray | None:
         """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at."""
@@ -162,32 +162,32 @@ class RangeOracle:
         return self._folded(graph, value)
 
     def _enter(self, graph: Graph, value: int, range_: Range) -> None:
-        self.known[value] = range_
+        self.ranges[value] = range_
         limit = _limit(graph.type(value))
         if math.isfinite(range_.lo) and math.isfinite(range_.hi) and (range_.lo < -limit or range_.hi > limit):
             self.huge.add(value)
 
     def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
-        """What depends on constants alone, elementwise operators and Expand on one of all entries that are repeated.
+        """The entries of a value that depends on constants alone, computed once for all entries that are repeated.
 
         A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
         """
-        known: dict[int, np.ndarray | None] = {}
+        entries: dict[int, np.ndarray | None] = {}
         stack = [value]
         while stack:
             current = stack[-1]
             operands = self._broadcast(graph, current)
-            missing = [] if current in known else [v for v in operands if v not in known]
+            missing = [] if current in entries else [v for v in operands if v not in entries]
             stack += missing
             if not missing:
                 stack.pop()
-                if current not in known:
-                    known[current] = self._entries(graph, current, [known[v] for v in operands])
-        found, type_ = known[value], graph.type(value)
-        if found is None or type_ is None:
+                if current not in entries:
+                    entries[current] = self._entries(graph, current, [entries[v] for v in operands])
+        array, type_ = entries[value], graph.type(value)
+        if array is None or type_ is None:
             return None
         with np.errstate(all="ignore"):
-            return np.broadcast_to(found.astype(type_.dtype.numpy(), copy=False), concrete(type_.shape) or ())
+            return np.broadcast_to(array.astype(type_.dtype.numpy(), copy=False), concrete(type_.shape) or ())
 
     def _broadcast(self, graph: Graph, value: int) -> tuple[int, ...]:
         """The operands of an elementwise operator on constants, or of an Expand of one; nothing for any other value."""
@@ -246,7 +246,7 @@ class RangeOracle:
         return RangeDomain().move(lambda x: x, result)
 
     def _node(self, graph: Graph, node: Node) -> list[Range]:
-        inputs = [self.known[v] for v in node.inputs]
+        inputs = [self.ranges[v] for v in node.inputs]
         if node.is_opaque:
             moves = node.origin is not None and self.op_types.get(node.origin) in MOVING
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
@@ -264,7 +264,7 @@ class RangeOracle:
         return results
 
     def _normalised(self, graph: Graph, node: Node, inputs: list[Range]) -> Range | None:
-        """What normalisation gives of finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
+        """The range of normalised finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
         type_ = graph.type(node.inputs[0])
         row = None if type_ is None else concrete(type_.shape[cast(int, dict(node.attrs)["axis"]) :])
         if row is None or not inputs[0].finite:
@@ -282,7 +282,7 @@ class RangeOracle:
         condition, *branches = node.inputs
         for attended, hidden in ((0, 1), (1, 0)):
             numbers = self.value(graph, branches[hidden])
-            ordinary = self.known[branches[attended]]
+            ordinary = self.ranges[branches[attended]]
             if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
                 continue
             if bool(np.all(unrepeated(numbers).astype(np.float64) < -_limit(graph.type(branches[hidden])))):

@@ -10,28 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mugraph.ops import get_operator
-from mugraph.terms.term import Term, walk
-from rewriter.search.match import Direction
-from rules_db.trust.rule import Rule, Side
-
-__all__ = [
-    "BACKTRACKING",
-    "GREEDY",
-    "LAYOUTS",
-    "SEQUENTIAL",
-    "STRATEGIES",
-    "SUBSTITUTIONS",
-    "Kind",
-    "Strategy",
-    "brings_movements",
-    "cancels_movements",
-    "is_layout_rule",
-]
+__all__ = ["BACKTRACKING", "GREEDY", "LAYOUTS", "SEQUENTIAL", "STRATEGIES", "SUBSTITUTIONS", "MoveKind", "Strategy"]
 
 
-class Kind(StrEnum):
-    """What a move changes: which operators compute the result, or only how tensors lie in memory."""
+class MoveKind(StrEnum):
+    """The two kinds of moves: one changes which operators compute a result, the other how tensors lie in memory."""
 
     SUBSTITUTION = "substitution"
     LAYOUT = "layout"
@@ -39,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a search goes about it.
+    """The kinds of moves that a search tries, and in which order.
 
     Attributes:
         name: what ``--strategy`` takes.
@@ -48,7 +31,7 @@ class Strategy:
     """
 
     name: str
-    phases: tuple[frozenset[Kind], ...]
+    phases: tuple[frozenset[MoveKind], ...]
     greedy: bool = False
 
     def alpha(self, asked: float) -> float:
@@ -56,7 +39,7 @@ class Strategy:
         return 1.0 if self.greedy else asked
 
 
-_SUBSTITUTION, _LAYOUT = frozenset({Kind.SUBSTITUTION}), frozenset({Kind.LAYOUT})
+_SUBSTITUTION, _LAYOUT = frozenset({MoveKind.SUBSTITUTION}), frozenset({MoveKind.LAYOUT})
 
 BACKTRACKING = Strategy("backtracking", (_SUBSTITUTION | _LAYOUT,))
 """Substitutions and layouts jointly, with backtracking."""
@@ -72,64 +55,3 @@ LAYOUTS = Strategy("layouts", (_LAYOUT,))
 
 STRATEGIES: Mapping[str, Strategy] = {s.name: s for s in (BACKTRACKING, GREEDY, SEQUENTIAL, SUBSTITUTIONS, LAYOUTS)}
 """Strategy by name."""
-
-_ARRANGED = frozenset({"Concat", "Expand"})
-"""Operators that put weights side by side and repeat numbers."""
-
-_MOVEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that only say where entries lie."""
-
-
-def _operators(side: Side) -> list[str]:
-    return [term.op for term in walk(side) if term.inputs]
-
-
-def brings_movements(direction: Direction) -> bool:
-    """Whether a replacement says where entries lie: what stands beside it may cancel that."""
-    return not _MOVEMENTS.isdisjoint(_operators(direction.replacement))
-
-
-def cancels_movements(direction: Direction) -> bool:
-    """Whether a direction makes a chain of movements shorter and does nothing else."""
-    before, after = _operators(direction.pattern), _operators(direction.replacement)
-    return _MOVEMENTS.issuperset((*before, *after)) and len(after) < len(before)
-
-
-def takes_over(direction: Direction) -> bool:
-    """Whether an operator of the runtime becomes another that also does what stood before it: attention takes its projections.
-
-    The first is often no saving by itself. What the second needs beside the pattern's own operands is made of constants.
-    """
-    before, after = direction.pattern, direction.replacement
-    if len(before) > 1 or len(after) > 1 or not (before[0].inputs and after[0].inputs) or before[0].op == after[0].op:
-        return False
-    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
-    return fused and _ARRANGED.issuperset(_operators(after)[:-1])
-
-
-def _plain(operator: str) -> str:
-    """The operator of which this one is the form for other layouts of its operands."""
-    return "MatMul" if operator == "FusedMatMul" else operator.removeprefix("Nhwc")
-
-
-def is_layout_rule(rule: Rule) -> bool:
-    """Whether a rule changes layouts alone.
-
-    Then both sides are the same expressions, if movements are left out, operands have no order (a transposed product
-    exchanges its factors) and an operator for another layout (FusedMatMul, NhwcConv) counts as the plain one.
-    """
-
-    def erased(side: Side) -> list[str]:
-        forms: dict[Term, str] = {}
-        for term in walk(side):
-            operands = [forms[operand] for operand in term.inputs]
-            if term.op in _MOVEMENTS:
-                forms[term] = operands[0]
-            elif term.inputs:
-                forms[term] = f"{_plain(term.op)}.{term.out}({', '.join(sorted(operands))})"
-            else:
-                forms[term] = repr(term)
-        return [forms[root] for root in side]
-
-    terms = walk([*rule.source, *rule.target])
-    return any(t.op in _MOVEMENTS or _plain(t.op) != t.op for t in terms) and erased(rule.source) == erased(rule.target)

@@ -1,4 +1,4 @@
-"""What the search costs and what its parts give: ``python -m tools.bench.search``.
+"""Seconds that the search takes, and what its parts save: ``python -m tools.bench.search``.
 
 Two tables, all by the roofline of a device, so that nothing is timed but the search itself:
 
@@ -14,7 +14,7 @@ import math
 import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -29,9 +29,13 @@ from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.cost.fused import runtime_directions
 from rewriter.reference import bind_sizes
-from rewriter.search.backtracking import Candidate, Limits, Search, Searched
+from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
+from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel, lift, opaque_kind, shorten
-from rewriter.search.layouts import layout_children
+from rewriter.search.layouts import LayoutChooser
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL, SUBSTITUTIONS, Strategy
 from rules_db.library import open_rules
@@ -88,8 +92,8 @@ def transformer(layers: int, hidden: int = 256, heads: int = 4, sequence: int = 
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One search.
+class SearchFigures:
+    """The figures of one search.
 
     Attributes:
         ratio: cost of the best candidate over that of the model, as the runtime executes it, by the roofline.
@@ -116,7 +120,7 @@ def measure(
     alpha: float = 1.05,
     reuse: bool = True,
     expansions: int = 300,
-) -> Measured:
+) -> SearchFigures:
     """Searches a model by the roofline of a device."""
     roofline = get_device(device)
     sizes, _ = bind_sizes(model, {})
@@ -124,33 +128,35 @@ def measure(
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults)
-    limits = Limits(alpha=alpha, seconds=math.inf, expansions=expansions)
+    limits = SearchLimits(alpha=alpha, seconds=math.inf, expansions=expansions)
     began = time.process_time()
-    search = Search(rules, costs, oracle, limits, strategy=strategy, layouts=(layout_children,), runtime_directions=runtime)
-    short = shorten(model.graph, search.depth, opaque_kind(model)) if reuse else None
-    searched = model.graph if short is None else short.graph
-    found = search.run(searched)
-    start = search.start(model.graph).cost
-    best = min(start, _whole(search, short, found).cost)
+    matches = Matches.of(rules, oracle, roofline.provider, model.opset, runtime)
+    moves = Moves(matches, Prices(costs, matches.fusions))
+    search = Backtracking(moves, limits, strategy, layouts=(LayoutChooser(matches),))
+    short = shorten(model.graph, matches.depth, opaque_kind(model)) if reuse else None
+    graph = model.graph if short is None else short.graph
+    searched = search.run(graph)
+    start = moves.start(model.graph).cost
+    best = min(start, _whole(moves, short, searched).cost)
     seconds = time.process_time() - began
     began = time.process_time()
-    second = search.again(math.inf)
-    _whole(second, short, second.run(searched))
+    second = replace(search, moves=moves.priced_anew(costs))
+    _whole(second.moves, short, second.run(graph))
     warm = time.process_time() - began
-    return Measured(best / start, seconds, warm, found.expanded, found.generated, len(searched.references))
+    return SearchFigures(best / start, seconds, warm, searched.expanded, searched.generated, len(graph.references))
 
 
-def _whole(search: Search, short: ShortModel | None, found: Searched) -> Candidate:
-    """The best candidate that a search found, of the whole model."""
-    best = min((found.start, *found.better[:1]), key=lambda candidate: candidate.cost)
-    return best if short is None else lift(search, short, best).candidate
+def _whole(moves: Moves, short: ShortModel | None, searched: Searched) -> Candidate:
+    """The best candidate of a search, of the whole model."""
+    best = min((searched.start, *searched.better[:1]), key=lambda candidate: candidate.cost)
+    return best if short is None else lift(moves, short, best).candidate
 
 
-def _row(table: Table, *names: str, found: Measured) -> None:
-    each = f"{1e3 * found.seconds / max(found.generated, 1):.2f}"
+def _row(table: Table, *names: str, figures: SearchFigures) -> None:
+    each = f"{1e3 * figures.seconds / max(figures.generated, 1):.2f}"
     table.add_row(
-        *(*names, str(found.searched), f"{found.ratio:.3f}", f"{found.seconds:.1f}", f"{found.warm:.1f}"),
-        *(str(found.expanded), str(found.generated), each),
+        *(*names, str(figures.searched), f"{figures.ratio:.3f}", f"{figures.seconds:.1f}", f"{figures.warm:.1f}"),
+        *(str(figures.expanded), str(figures.generated), each),
     )
 
 
@@ -171,21 +177,21 @@ def main(models: tuple[Path, ...], url: str | None, device: str, layers: str, ea
     table = Table("layers", "layers solved", *_FIGURES, title="transformers by depth", title_justify="left")
     for depth in map(int, layers.split(",")):
         model = load(transformer(depth))
-        _row(table, str(depth), "once", found=measure(model, rules, device, runtime))
+        _row(table, str(depth), "once", figures=measure(model, rules, device, runtime))
         if each:
-            _row(table, str(depth), "each", found=measure(model, rules, device, runtime, reuse=False))
+            _row(table, str(depth), "each", figures=measure(model, rules, device, runtime, reuse=False))
     console.print(table)
     table = Table("model", "strategy", "alpha", "layers solved", *_FIGURES, title="ablations", title_justify="left")
     named = [(path.stem, load(path)) for path in models] or [("transformer, 12 layers", load(transformer(12)))]
     for name, model in named:
         for strategy in (SUBSTITUTIONS, LAYOUTS, SEQUENTIAL, BACKTRACKING):
             label = "joint" if strategy is BACKTRACKING else strategy.name
-            _row(table, name, label, "1.05", "once", found=measure(model, rules, device, runtime, strategy))
+            _row(table, name, label, "1.05", "once", figures=measure(model, rules, device, runtime, strategy))
         for alpha in _ALPHAS:
             if alpha != 1.05:
-                _row(table, name, "joint", f"{alpha}", "once", found=measure(model, rules, device, runtime, alpha=alpha))
+                _row(table, name, "joint", f"{alpha}", "once", figures=measure(model, rules, device, runtime, alpha=alpha))
         if each:
-            _row(table, name, "joint", "1.05", "each", found=measure(model, rules, device, runtime, reuse=False))
+            _row(table, name, "joint", "1.05", "each", figures=measure(model, rules, device, runtime, reuse=False))
     console.print(table)
     console.print(f"peak resident memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
 

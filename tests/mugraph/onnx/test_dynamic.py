@@ -22,11 +22,10 @@ from mugraph.terms.shape import DataType, Dim, SymDim, evaluate_dim, smaller, sy
 from mugraph.terms.term import bind_attrs, make_attrs
 from rewriter import optimize
 from rewriter.reference import compare, reference_outputs
-from rewriter.search.apply import apply_match
 from rewriter.search.match import NoMatch
 from rewriter.search.ranges import RangeOracle
 from tests.mugraph.onnx.test_onnx import FLOAT, INT64, build, check_round_trip, op_types, random_feeds, session, values
-from tests.rewriter.search.test_rewriter import UNGUARD, matches, rule
+from tests.support.graphs import UNGUARD, apply_match, matches_of, rule
 
 N, M, S = symbol("n"), symbol("m"), symbol("s")
 SIZES = [{"n": n, "s": s} for n in (1, 2, 3) for s in (1, 5, 8)]
@@ -402,7 +401,7 @@ def test_a_rule_that_needs_a_size_of_one_asks_for_a_proof(factor: str, applies: 
     text = f"g (float[n,s,k] x, {factor} r, float[k,6] w) => (float[n,s,6] y) {{ a = Mul(x, r) y = MatMul(a, w) }}"
     proto = parsed(text)
     model = load(proto)
-    found = [apply_match(m, model.graph, RangeOracle({})) for m in matches(model.graph, ONES_ONLY) if m.direction.forward]
+    found = [apply_match(m, model.graph, RangeOracle({})) for m in matches_of(model.graph, ONES_ONLY) if m.direction.forward]
     graphs = [graph for graph in found if not isinstance(graph, NoMatch)]
     assert found and bool(graphs) is applies
     assert all("could not be shown" in refusal.reason for refusal in found if isinstance(refusal, NoMatch))

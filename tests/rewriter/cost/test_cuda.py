@@ -12,7 +12,7 @@ import pytest
 from mugraph.terms.text import parse_type
 from rewriter.cost import CostModel, ProfileStore, cuda
 from rewriter.cost.signature import Signature, empty_model, node_model
-from tests.rewriter.search.test_rewriter import Builder
+from tests.support.graphs import Builder
 
 
 class Clock:

@@ -12,7 +12,7 @@ from mugraph.terms.text import parse_term
 from rewriter.cost import ProfileStore, fused, runtime_directions
 from rewriter.search.match import compile_rules
 from rules_db.trust.rule import Rule
-from tests.rewriter.search.test_rewriter import ASSOCIATIVE, MERGE, rule
+from tests.support.graphs import ASSOCIATIVE, MERGE, rule
 
 SCALED = replace(
     rule(

@@ -11,7 +11,7 @@ from mugraph.graph import Graph, Node
 from rewriter.cost import CostModel, ProfileError, ProfileStore
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.model import Signature
-from tests.rewriter.search.test_rewriter import Builder
+from tests.support.graphs import Builder
 
 
 def _model(path: Path | None = None, **sizes: int) -> CostModel:

@@ -13,7 +13,7 @@ from mugraph.terms.term import Term, make_attrs, walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost import DEVICES, CostModel, ProfileStore
 from rewriter.cost.roofline import node_microseconds
-from tests.rewriter.search.test_rewriter import Builder
+from tests.support.graphs import Builder
 from tools.ship.probe import Probe, probes
 
 H200 = DEVICES["h200"]

@@ -31,8 +31,8 @@ from rewriter.run import accept
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.proposing import Proposal
 from rewriter.run.target import Target
-from rewriter.search.backtracking import Candidate
-from rewriter.search.explain import Explanation
+from rewriter.search.candidate import Candidate
+from rewriter.search.explain import NearMiss
 from rules_db.store import RuleStore
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
@@ -195,7 +195,7 @@ def test_an_image_for_others_is_left_out_unless_it_was_asked_for(
 def test_explanations_tell_why_regions_were_left(model: Path, tmp_path: Path) -> None:
     outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, explain="all")
     lines = [e for e in outcome.explanations if e.text == "a region as a kernel"]
-    assert all(isinstance(e, Explanation) and e.outcome for e in lines) and lines
+    assert all(isinstance(e, NearMiss) and e.outcome for e in lines) and lines
 
 
 # With a GPU, for which a fixed answer stands

@@ -25,14 +25,18 @@ from rewriter.kernels.fuse.kernels import Builder
 from rewriter.kernels.fuse.lower import Form, lower
 from rewriter.kernels.fuse.region import Region, propose
 from rewriter.kernels.proposals import joins, kernel_children, matches_of, proposals, reasons, winning_rules
-from rewriter.search.backtracking import Limits, Search, replay
 from rewriter.search.match import Direction, compile_rules
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
+from rewriter.search.replay import replay
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
+from rules_db.trust.rule import Rule
 from tests.support.triton_help import Interpreter
 
 HALF = DataType.FLOAT16
@@ -386,9 +390,10 @@ def two_layers() -> Graph:
     return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
 
 
-def search_for(graph: Graph) -> Search:
+def search_for(graph: Graph, rules: Sequence[Rule] = ()) -> Moves:
     costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
-    return Search([], costs, RangeOracle({}), Limits())
+    matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)
+    return Moves(matches, Prices(costs, matches.fusions))
 
 
 def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
@@ -501,7 +506,7 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
     text = "Relu(Add(Tanh(MatMul(x, u)), Sigmoid(MatMul(x, w))))"
     graph = graph_of({"x": (4096, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
     assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
-    apart, together = (Search(rules, search_for(graph).costs, RangeOracle({}), Limits()) for rules in ([], [rule]))
+    apart, together = (search_for(graph, rules) for rules in ([], [rule]))
     before, after = (
         min(kernel_children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
     )
@@ -514,7 +519,7 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
 def test_no_kernels_for_the_cpu() -> None:
     graph = two_layers()
     search = search_for(graph)
-    search.costs.provider = "cpu"
+    search.prices.costs.provider = "cpu"
     assert not list(kernel_children(search, search.start(graph)))
 
 
@@ -542,7 +547,7 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
     for direction in own:
         assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
         (match,) = matches_of(graph, direction)
-        child = search.take(search.start(graph), [match], float("inf"))
+        child = search.take(search.start(graph), [match])
         assert child is not None and [n.op for n in child.graph.references] == ["Kernel"]
         assert child.graph.type(child.graph.outputs[0]) == TensorType(dtype, (16, 96))
 

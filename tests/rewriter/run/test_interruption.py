@@ -12,7 +12,7 @@ import pytest
 from rewriter import optimize
 from rewriter.run import accept
 from rewriter.run.outcome import Outcome
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tests.support.runs import FASTER, ops, own_cache, run_model, small, timing
 
 __all__ = ["own_cache", "timing"]

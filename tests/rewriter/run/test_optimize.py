@@ -15,7 +15,7 @@ from onnx.parser import parse_model
 from rewriter import optimize
 from rewriter.run import accept
 from rules_db.library import shipped_rules
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tests.support.runs import SAME, block, lora, ops, own_cache, run_model, timing
 
 __all__ = ["own_cache", "timing"]

@@ -13,7 +13,7 @@ from rewriter import Options, optimize
 from rewriter.kernels.triton.compile import Architecture
 from rewriter.reference import InputError
 from rewriter.run.fields import AtLeast, Flag, OneOf, option, option_fields, same
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tests.support.runs import own_cache, small
 
 __all__ = ["own_cache"]

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from rewriter import optimize
 from rules_db.exchange import parse_rules
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tests.support.runs import lora, own_cache, small, timing
 
 __all__ = ["own_cache", "timing"]

@@ -18,14 +18,15 @@ from rewriter.reference import InputError
 from rewriter.run import accept, searching
 from rewriter.run.checking import Checker
 from rewriter.run.outcome import Outcome
-from rewriter.search.backtracking import Candidate, Search
+from rewriter.search.candidate import Candidate
 from rewriter.search.layers import Lifted, ShortModel
-from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, MERGE, rule
+from rewriter.search.moves import Moves
+from tests.support.graphs import ASSOCIATIVE, FACTOR, MERGE, NEGATION, direction_of, rule
 from tests.support.runs import ops, own_cache, small, timing
 
 __all__ = ["own_cache", "timing"]
 
-NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
+WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
 SQUARE = rule("Pow(X, 2.0)", "Mul(X, X)", "X:[m,n]")
 
 
@@ -62,13 +63,12 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
     """The short model weighs otherwise: what paid there may not on the whole one."""
     idle, genuine = rule("Tanh(X)", "Neg(Tanh(Neg(X)))", "X:[m,n]"), searching.lift
 
-    def with_more(search: Search, short: ShortModel, candidate: Candidate) -> Lifted:
-        found = genuine(search, short, candidate)
-        direction = next(d for d in search.directions if d.id == idle.id + ">")
-        matches = search.matches(search.start(found.candidate.graph), direction)
-        more = search.take(found.candidate, matches, float("inf"))
+    def with_more(moves: Moves, short: ShortModel, candidate: Candidate) -> Lifted:
+        lifted = genuine(moves, short, candidate)
+        matches = moves.sites(moves.start(lifted.candidate.graph), direction_of(moves, idle))
+        more = moves.take(lifted.candidate, matches)
         assert more is not None and more.moves[-1].gain <= 0
-        return Lifted(more, found.missing)
+        return Lifted(more, lifted.missing)
 
     monkeypatch.setattr(searching, "lift", with_more)
     source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]

@@ -34,7 +34,7 @@ from rewriter.run.searching import UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
-from tests.rewriter.search.test_rewriter import rule
+from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, ops, own_cache, timing, workbench
 
 __all__ = ["own_cache", "timing"]

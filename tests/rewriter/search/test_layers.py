@@ -9,40 +9,29 @@ from onnx.parser import parse_model
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.terms.text import parse_type
-from rewriter.search.backtracking import replay
-from rewriter.search.layers import find_regions, lift, opaque_kind, shorten
-from tests.rewriter.search.test_rewriter import ASSOCIATIVE, FACTOR, Builder, ops, rule, search
-
-
-def adapters(layers: int, widths: dict[int, int] | None = None) -> Graph:
-    """Layers of X·W + (X·A)·B under Relu, each with weights of its own; ``widths`` gives some another inner size."""
-    b = Builder()
-    value = b.input("[4,64]")
-    for layer in range(layers):
-        rank = (widths or {}).get(layer, 2)
-        base = b.op("MatMul", value, b.weight(64, 64))
-        adapter = b.op("MatMul", b.op("MatMul", value, b.weight(64, rank)), b.weight(rank, 64))
-        value = b.op("Relu", b.op("Add", base, adapter))
-    return b.graph(b.op("Tanh", value))
+from rewriter.search.layer_runs import find_layer_runs
+from rewriter.search.layers import lift, opaque_kind, shorten
+from rewriter.search.replay import replay
+from tests.support.graphs import ASSOCIATIVE, FACTOR, Builder, adapters, backtracking, moves_of, ops, rule
 
 
 def shape_of(graph: Graph) -> list[tuple[int, int, int]]:
-    """Layers, nodes a layer and crossing values of each region."""
-    return [(len(r.segments), len(r.segments[0]), r.crossing) for r in find_regions(graph)]
+    """Layers, nodes a layer and crossing values of each run."""
+    return [(len(run.layers), len(run.layers[0]), run.crossing) for run in find_layer_runs(graph)]
 
 
 def test_layers_are_found_whatever_their_weights() -> None:
     graph = adapters(8)
     assert shape_of(graph) == [(8, 5, 1)]
-    (region,) = find_regions(graph)
-    assert {node.op for node in region.segments[0]} == {"MatMul", "Add", "Relu"}
-    assert not {node for s in region.segments for node in s} & {n for n in graph.nodes() if n.op == "Tanh"}
+    (run,) = find_layer_runs(graph)
+    assert {node.op for node in run.layers[0]} == {"MatMul", "Add", "Relu"}
+    assert not {node for layer in run.layers for node in layer} & {n for n in graph.nodes() if n.op == "Tanh"}
 
 
 def test_three_layers_are_all_needed() -> None:
     assert shape_of(adapters(3)) == [] and shorten(adapters(3), 2) is None
     short = shorten(adapters(4), 2)
-    assert short is not None and short.kept == (3,) and short.skipped == 1
+    assert short is not None and short.kept == (3,) and short.left_out == [1]
 
 
 def test_a_layer_of_another_size_ends_a_run() -> None:
@@ -81,8 +70,8 @@ def test_one_layer_wired_otherwise_is_noticed() -> None:
         value = b.op("Tanh", b.op("Add", value, product))
     graph = b.graph(value)
     assert shape_of(graph) == [(5, 3, 1)]
-    (region,) = find_regions(graph)
-    assert all(first not in node.inputs for segment in region.segments[1:] for node in segment)
+    (run,) = find_layer_runs(graph)
+    assert all(first not in node.inputs for layer in run.layers[1:] for node in layer)
 
 
 def test_a_first_layer_in_another_order_is_one_of_them() -> None:
@@ -93,9 +82,9 @@ def test_a_first_layer_in_another_order_is_one_of_them() -> None:
     for _ in range(6):
         value = b.op("Relu", b.op("Add", b.op("MatMul", value, b.weight(4, 4)), shared))
     graph = b.graph(value)
-    (region,) = find_regions(graph)
-    assert len(region.segments) == 6
-    assert not {"Exp", "Neg"} & {node.op for segment in region.segments for node in segment}
+    (run,) = find_layer_runs(graph)
+    assert len(run.layers) == 6
+    assert not {"Exp", "Neg"} & {node.op for layer in run.layers for node in layer}
 
 
 def test_a_weight_in_two_places_hinders() -> None:
@@ -112,27 +101,26 @@ def test_a_weight_in_two_places_hinders() -> None:
 @pytest.mark.parametrize("layers", [4, 12])
 def test_what_is_found_on_the_short_model_is_done_on_the_whole_one(layers: int) -> None:
     graph = adapters(layers)
-    engine = search([ASSOCIATIVE, FACTOR], alpha=2.0)
-    whole = engine.run(graph).better[0]
-    short = shorten(graph, engine.depth)
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    whole = search.run(graph).better[0]
+    short = shorten(graph, search.moves.matches.depth)
     assert short is not None
-    found = engine.run(short.graph)
-    lifted = lift(engine, short, found.better[0])
+    lifted = lift(search.moves, short, search.run(short.graph).better[0])
     assert lifted.missing == 0
     assert lifted.candidate.graph.digest == whole.graph.digest, "the same model as without the detour"
     assert {len(move.sites) for move in lifted.candidate.moves} == {layers}
-    assert lifted.candidate.cost == pytest.approx(engine.price(lifted.candidate.graph)) == pytest.approx(whole.cost)
-    assert replay(engine, graph, lifted.candidate.moves).graph.digest == whole.graph.digest
+    assert lifted.candidate.cost == pytest.approx(search.moves.prices.total(lifted.candidate.graph)) == pytest.approx(whole.cost)
+    assert replay(search.moves, graph, lifted.candidate.moves).graph.digest == whole.graph.digest
 
 
 def test_the_work_does_not_grow_with_the_layers() -> None:
     work = []
     for layers in (6, 60):
-        engine = search([ASSOCIATIVE, FACTOR], alpha=2.0)
-        short = shorten(adapters(layers), engine.depth)
+        search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+        short = shorten(adapters(layers), search.moves.matches.depth)
         assert short is not None
-        found = engine.run(short.graph)
-        work.append((len(short.graph.references), found.expanded, found.generated))
+        searched = search.run(short.graph)
+        work.append((len(short.graph.references), searched.expanded, searched.generated))
     assert work[0] == work[1]
 
 
@@ -144,10 +132,10 @@ def test_sites_between_layers_are_found_between_all_of_them() -> None:
         turned = b.op("Transpose", b.op("MatMul", value, b.weight(4, 4)), perm=(1, 0))
         value = b.op("Transpose", b.op("Transpose", b.op("Tanh", turned), perm=(1, 0)), perm=(1, 0))
     graph = b.graph(value)
-    engine = search([rule("Transpose[perm=(1,0)](Transpose[perm=(1,0)](X))", "X", "X:[m,n]")])
-    short = shorten(graph, engine.depth)
+    search = backtracking([rule("Transpose[perm=(1,0)](Transpose[perm=(1,0)](X))", "X", "X:[m,n]")])
+    short = shorten(graph, search.moves.matches.depth)
     assert short is not None and short.kept == (3,)
-    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    lifted = lift(search.moves, short, search.run(short.graph).better[0])
     assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Transpose") == 7
 
 
@@ -159,15 +147,15 @@ def test_a_site_at_the_entry_of_the_first_layer_is_none_that_is_missing() -> Non
         value = b.op("Neg", total)
         total = b.op("Add", b.op("Tanh", b.op("MatMul", value, b.weight(4, 4))), value)
     graph = b.graph(total)
-    engine = search([rule("Neg(Add(X, Y))", "Sub(X, Y)", "X:[m,n] Y:[m,n]")])
-    short = shorten(graph, engine.depth)
+    moves = moves_of([rule("Neg(Add(X, Y))", "Sub(X, Y)", "X:[m,n] Y:[m,n]")])
+    short = shorten(graph, moves.matches.depth)
     assert short is not None and short.kept == (3,)
-    start = engine.start(short.graph)
-    alike = max((sites for look, sites in engine.group(start).items() if isinstance(look, tuple)), key=len)
+    start = moves.start(short.graph)
+    alike = max((group.matches for group in moves.groups(start) if group.alike), key=len)
     assert len({match.values for match in alike}) == 2
-    move = engine.take(start, alike, 0.0)
-    assert move is not None
-    lifted = lift(engine, short, move)
+    moved = moves.take(start, alike)
+    assert moved is not None
+    lifted = lift(moves, short, moved)
     assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Sub") == 7
 
 
@@ -179,10 +167,10 @@ def test_layers_whose_values_leave_the_model_keep_them() -> None:
         value = b.op("Relu", b.op("Neg", b.op("Neg", b.op("MatMul", value, b.weight(4, 4)))))
         states.append(value)
     graph = b.graph(*states)
-    engine = search([rule("Neg(Neg(X))", "X", "X:[m,n]")])
-    short = shorten(graph, engine.depth)
+    search = backtracking([rule("Neg(Neg(X))", "X", "X:[m,n]")])
+    short = shorten(graph, search.moves.matches.depth)
     assert short is not None and short.graph.outputs == graph.outputs
-    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    lifted = lift(search.moves, short, search.run(short.graph).better[0])
     assert ops(lifted.candidate.graph).count("Neg") == 0 and lifted.candidate.graph.outputs == graph.outputs
 
 
@@ -194,11 +182,11 @@ def test_a_layer_whose_weights_refuse_is_left_alone_and_counted() -> None:
         scale = b.constant(np.full((4, 4), 0.0 if layer == 4 else 2.0, np.float32))
         value = b.op("Tanh", b.op("Div", b.op("Mul", value, scale), scale))
     needless = rule("Div(Mul(X, C), C)", "X", "X:[m,n] C:[m,n]", "nonzero(C)")
-    engine = search([needless])
+    search = backtracking([needless])
     graph = b.graph(value)
-    short = shorten(graph, engine.depth)
+    short = shorten(graph, search.moves.matches.depth)
     assert short is not None
-    lifted = lift(engine, short, engine.run(short.graph).better[0])
+    lifted = lift(search.moves, short, search.run(short.graph).better[0])
     assert lifted.missing == 1
     assert ops(lifted.candidate.graph).count("Div") == 1
 
@@ -222,8 +210,8 @@ def test_opaque_nodes_are_told_apart_by_what_they_do() -> None:
         value = b.op("Relu", made)
     graph = b.graph(value)
     assert shape_of(graph) == [], "nothing is known of them"
-    assert len(find_regions(graph, lambda node: "the same")[0].segments) == 6
-    assert find_regions(graph, lambda node: node.origin) == []
+    assert len(find_layer_runs(graph, lambda node: "the same")[0].layers) == 6
+    assert find_layer_runs(graph, lambda node: node.origin) == []
 
 
 @pytest.mark.parametrize(
@@ -245,4 +233,4 @@ def test_opaque_nodes_of_a_file_are_told_apart_by_their_attributes(node: str, li
         value = f"v{layer}"
     text = '<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]> g (float[4] x, bool c) => (float[4] y) {'
     model = load(parse_model(f"{text} {' '.join(lines)} y = Tanh({value}) }}"))
-    assert bool(find_regions(model.graph, opaque_kind(model))) is like
+    assert bool(find_layer_runs(model.graph, opaque_kind(model))) is like

@@ -29,10 +29,15 @@ from rewriter.cost import CostModel, CostTable, ProfileStore, get_device, write_
 from rewriter.cost.signature import Signature
 from rewriter.reference import Evaluated, compare, random_inputs, reference_outputs
 from rewriter.run import accept
-from rewriter.search.backtracking import Candidate, Limits, Search, replay
-from rewriter.search.layouts import Layout, _Chooser, layout_children, wraps
+from rewriter.search.candidate import Candidate
+from rewriter.search.layouts import LayoutChooser
 from rewriter.search.match import compile_rules
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
+from rewriter.search.replay import replay
+from rewriter.search.roles import Layout, wraps
 from rulegen.cli.main import SHIPPED
 from rules_db.exchange import read_rules
 from rules_db.trust.rule import Rule
@@ -112,10 +117,10 @@ def test_it_is_read_and_written_as_it_came(tmp_path: Path) -> None:
 
 
 def test_wrapping_directions_bring_a_layout() -> None:
-    found = {(d.pattern[0].op, layout) for d in compile_rules(rules()) if (layout := wraps(d)) is not None}
-    assert {("Conv", NHWC), ("Relu", NHWC), ("Add", NHWC), ("MaxPool", NHWC), ("Concat", NHWC)} <= found
-    assert ("MatMul", Layout((1, 0), (1, 0))) in found
-    assert all(layout.there in (CHANNELS_LAST, (1, 0)) for _, layout in found)
+    wrapping = {(d.pattern[0].op, layout) for d in compile_rules(rules()) if (layout := wraps(d)) is not None}
+    assert {("Conv", NHWC), ("Relu", NHWC), ("Add", NHWC), ("MaxPool", NHWC), ("Concat", NHWC)} <= wrapping
+    assert ("MatMul", Layout((1, 0), (1, 0))) in wrapping
+    assert all(layout.there in (CHANNELS_LAST, (1, 0)) for _, layout in wrapping)
 
 
 # The choice
@@ -137,9 +142,15 @@ class Priced(CostModel):
     estimate = cost
 
 
-def search_of(model: Model, prices: Mapping[str, float], provider: str = "cuda", noise: float = 0.0) -> Search:
-    limits = Limits(noise=noise)
-    return Search(rules(), Priced(model, prices, provider), RangeOracle({}), limits, layouts=(layout_children,))
+def moves_of(model: Model, prices: Mapping[str, float], provider: str = "cuda", noise: float = 0.0) -> Moves:
+    costs = Priced(model, prices, provider)
+    matches = Matches.of(rules(), RangeOracle({}), provider, model.opset)
+    return Moves(matches, Prices(costs, matches.fusions), noise)
+
+
+def children(moves: Moves, candidate: Candidate) -> list[Candidate]:
+    """The candidates that a fresh chooser proposes."""
+    return list(LayoutChooser(moves.matches)(moves, candidate))
 
 
 def ops(graph: Graph) -> Counter[str]:
@@ -183,20 +194,21 @@ def residual_block(path: Path, dtype: int = TensorProto.FLOAT) -> Path:
     return path
 
 
-def every_choice(search: Search, start: Candidate) -> list[float]:
+def every_choice(moves: Moves, start: Candidate) -> list[float]:
     """The costs of all choices of layouts, each carried out."""
-    chooser, graph = _Chooser(search), start.graph
-    values = [v for n in graph.nodes() for v in n.values if chooser.form(graph, v, NHWC) is not None]
-    found = []
-    for count in range(len(values) + 1):
-        for subset in itertools.combinations(values, count):
-            chosen = []
-            for value in subset:
-                form = chooser.form(graph, value, NHWC)
-                assert form is not None
-                chosen.append((form.direction, value))
-            found.append(chooser.carry_out(start, NHWC, chosen).cost)
-    return found
+    chooser, graph = LayoutChooser(moves.matches), start.graph
+    forms = {v: chooser.forms(graph, v, NHWC) for n in graph.nodes() for v in n.values}
+    cheapest = {
+        value: min(here, key=lambda form: sum(moves.prices.cost(graph, node) for node in form.inner)).direction
+        for value, here in forms.items()
+        if here
+    }
+    costs = []
+    for count in range(len(cheapest) + 1):
+        for subset in itertools.combinations(cheapest, count):
+            chosen = [(cheapest[value], value) for value in subset]
+            costs.append(chooser.carry_out(moves, start, NHWC, chosen).cost)
+    return costs
 
 
 @pytest.mark.parametrize("seed", range(13))
@@ -204,22 +216,22 @@ def test_the_cut_is_the_best_of_all_choices(tmp_path: Path, seed: int) -> None:
     names = ("Conv1", "Conv2", "NhwcConv1", "NhwcConv2", "MaxPool", "Squeeze", "Transpose")
     prices = dict(zip(names, np.random.default_rng(seed).uniform(0, (20, 20, 15, 15, 5, 5, 5)).tolist(), strict=True))
     model = load(residual_block(tmp_path / "block.onnx"))
-    search = search_of(model, prices)
-    start = search.start(model.graph)
-    best = min([start.cost, *(child.cost for child in layout_children(search, start))])
-    costs = every_choice(search, start)
+    moves = moves_of(model, prices)
+    start = moves.start(model.graph)
+    best = min([start.cost, *(child.cost for child in children(moves, start))])
+    costs = every_choice(moves, start)
     assert len(costs) == 2**6
     assert best == pytest.approx(min(costs))
 
 
 def test_a_choice_is_replayed_move_by_move(tmp_path: Path) -> None:
     model = load(residual_block(tmp_path / "block.onnx"))
-    search = search_of(model, {"Conv": 20, "NhwcConv": 13}, noise=0.1)
-    (child,) = layout_children(search, search.start(model.graph))
+    moves = moves_of(model, {"Conv": 20, "NhwcConv": 13}, noise=0.1)
+    (child,) = children(moves, moves.start(model.graph))
     assert ops(child.graph)["NhwcConv"] == 2 and "Conv" not in ops(child.graph)
-    assert child.cost == pytest.approx(search.price(child.graph)), "noise is held against the whole, not against one move"
+    assert child.cost == pytest.approx(moves.prices.total(child.graph)), "noise is held against the whole, not against one move"
     assert {wraps(move.direction) for move in child.moves[:-1]} == {NHWC}
-    again = replay(search, model.graph, child.moves)
+    again = replay(moves, model.graph, child.moves)
     assert again.graph.content_digest() == child.graph.content_digest() and again.cost == pytest.approx(child.cost)
 
 
@@ -232,8 +244,8 @@ def test_transpositions_of_the_model_are_part_of_the_choice(tmp_path: Path) -> N
         helper.make_node("Transpose", ["c"], ["y"], perm=[0, 2, 3, 1]),
     ]
     model = load(_model(tmp_path / "m.onnx", nodes, (1, 6, 6, 4), (1, 6, 6, 4), w=np.ones((4, 4, 3, 3))))
-    search = search_of(model, {"Conv": 10, "NhwcConv": 10.5})
-    (child,) = layout_children(search, search.start(model.graph))
+    moves = moves_of(model, {"Conv": 10, "NhwcConv": 10.5})
+    (child,) = children(moves, moves.start(model.graph))
     assert ops(child.graph) == {"NhwcConv": 1, "Relu": 1}
 
 
@@ -249,8 +261,8 @@ def test_both_parts_of_a_split_take_a_layout_together(tmp_path: Path) -> None:
     proto = onnx.load(path)
     proto.graph.initializer.append(numpy_helper.from_array(np.array([2, 6]), "sizes"))
     model = load(proto)
-    search = search_of(model, {"Conv": 10, "NhwcConv": 5, "Transpose": 4})
-    (child,) = layout_children(search, search.start(model.graph))
+    moves = moves_of(model, {"Conv": 10, "NhwcConv": 5, "Transpose": 4})
+    (child,) = children(moves, moves.start(model.graph))
     assert ops(child.graph) == {"Transpose": 2, "Split": 1, "NhwcConv": 2, "Concat": 1}
     assert child.cost == pytest.approx(20)
 
@@ -258,15 +270,27 @@ def test_both_parts_of_a_split_take_a_layout_together(tmp_path: Path) -> None:
 def test_a_provider_without_the_kernel_keeps_the_layout(tmp_path: Path) -> None:
     model = load(residual_block(tmp_path / "block.onnx"))
     for provider, count in (("cuda", 1), ("cpu", 0)):
-        search = search_of(model, {"Conv": 20, "NhwcConv": 1}, provider)
-        assert len(list(layout_children(search, search.start(model.graph)))) == count
+        moves = moves_of(model, {"Conv": 20, "NhwcConv": 1}, provider)
+        assert len(children(moves, moves.start(model.graph))) == count
+
+
+def test_a_chooser_serves_one_opinion_of_prices_after_another(tmp_path: Path) -> None:
+    """It keeps the forms of operators, not what they cost."""
+    model = load(residual_block(tmp_path / "block.onnx"))
+    moves = moves_of(model, {"Conv": 20, "NhwcConv": 40})
+    chooser = LayoutChooser(moves.matches)
+    assert not list(chooser(moves, moves.start(model.graph)))
+    cheaper = moves.priced_anew(Priced(model, {"Conv": 20, "NhwcConv": 5}))
+    (child,) = chooser(cheaper, cheaper.start(model.graph))
+    assert ops(child.graph)["NhwcConv"] == 2
+    assert not list(chooser(moves, moves.start(model.graph)))
 
 
 def test_a_saving_within_noise_is_none(tmp_path: Path) -> None:
     model = load(residual_block(tmp_path / "block.onnx"))
     for noise, count in ((0.05, 1), (0.15, 0)):
-        search = search_of(model, {"Conv": 100, "NhwcConv": 88}, noise=noise)
-        assert len(list(layout_children(search, search.start(model.graph)))) == count
+        moves = moves_of(model, {"Conv": 100, "NhwcConv": 88}, noise=noise)
+        assert len(children(moves, moves.start(model.graph))) == count
 
 
 # From a cost table to a written model
@@ -276,15 +300,15 @@ def _conv_signatures(x: tuple[int, ...], w: tuple[int, ...], strides: tuple[int,
     """The signatures of a convolution with weights and bias in every form, by operator."""
     pads = (kernel // 2,) * 4
     attrs = (("dilations", (1, 1)), ("group", 1), ("pads", pads), ("strides", strides))
-    found = {}
+    signatures = {}
     for bias in (True, False):
         for op in ("Conv", "FusedConv", "NhwcConv"):
             shapes = [x, w]
             if op == "NhwcConv":
                 shapes = [(s[0], *s[2:], s[1]) for s in shapes]
             operands = tuple(TensorType(DataType.FLOAT, s) for s in [*shapes, *([w[:1]] if bias else [])])
-            found[f"{op}{bias}"] = Signature(op, attrs, operands, (False, *[True] * (len(operands) - 1)))
-    return found
+            signatures[f"{op}{bias}"] = Signature(op, attrs, operands, (False, *[True] * (len(operands) - 1)))
+    return signatures
 
 
 def small_resnet(path: Path, table: Path, ratio: float) -> Path:
@@ -381,8 +405,8 @@ def test_evaluation_stands_for_a_session(tmp_path: Path, dtype: DataType, least:
     (wanted,) = reference_outputs(model, [feed])[0]
     (given,) = Evaluated(model, model.graph).run(None, feed)
     assert given.dtype == dtype.numpy() and least < compare(given, wanted).relative_l2 < most
-    search = search_of(model, {"Conv": 20, "NhwcConv": 5})
-    (child,) = layout_children(search, search.start(model.graph))
+    moves = moves_of(model, {"Conv": 20, "NhwcConv": 5})
+    (child,) = children(moves, moves.start(model.graph))
     (turned,) = Evaluated(model, child.graph).run(None, feed)
     assert turned.dtype == dtype.numpy() and least < compare(turned, wanted).relative_l2 < most
 

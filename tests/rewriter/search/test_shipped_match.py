@@ -14,13 +14,13 @@ from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import AttrValue, Term, bind_attrs, bind_value, binding_of, walk
-from rewriter.search.apply import apply_match
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rulegen.prove.refute import causal_mask
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols
+from tests.support.graphs import apply_match
 
 FLOATS = (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE)
 LEAST, MOST = 0.25, 0.75
@@ -114,8 +114,8 @@ def matches(direction: Direction, graph: Graph) -> list[Match]:
     parts: list[list[RootMatch]] = [[] for _ in direction.pattern]
     for node in graph.nodes():
         for value in node.values:
-            for found in find_root_matches(graph, index, value) if graph.is_live(value) else ():
-                parts[found.root].append(found)
+            for hit in find_root_matches(graph, index, value) if graph.is_live(value) else ():
+                parts[hit.root].append(hit)
     return list(join(direction, parts))
 
 
@@ -128,12 +128,12 @@ def attempt(direction: Direction) -> str:
         except (ShapeError, Undecided) as problem:
             reason = f"no sizes fit: {problem}"
             continue
-        found = matches(direction, graph)
-        reason = "no match" if not found else reason
-        for match in found:
+        here = matches(direction, graph)
+        reason = "no match" if not here else reason
+        for match in here:
             oracle = RangeOracle({})
             for value, type_ in inputs.items():
-                oracle.known[value] = Range.finite_input(LEAST, MOST) if type_.dtype in FLOATS else Range.finite_input(0, 1)
+                oracle.ranges[value] = Range.finite_input(LEAST, MOST) if type_.dtype in FLOATS else Range.finite_input(0, 1)
             after = apply_match(match, graph, oracle)
             if isinstance(after, NoMatch):
                 reason = after.reason

@@ -1,4 +1,4 @@
-"""Rules whose attributes may have any value: text, identity and proof; tests/rewriter/search/test_rewriter.py uses them."""
+"""Rules whose attributes may have any value: text, identity and proof; tests/rewriter/search/test_match.py uses them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,113 @@
+"""The children of a candidate: single moves, improving moves in turn, and what generators propose."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rewriter.search.candidate import Candidate
+from rewriter.search.match import Direction
+from rewriter.search.moves import Moves, SiteGroup
+from rewriter.search.roles import kind_of, wraps
+from rewriter.search.strategy import MoveKind
+
+__all__ = ["Expansion", "Generator"]
+
+Generator = Callable[[Moves, Candidate], Iterable[Candidate]]
+"""Proposes further children of a candidate, reached from it by :meth:`Moves.take`. It keeps what it learns of a model itself."""
+
+_EXCLUDED = 8
+"""Most improving moves, of those that others exclude, that are given the first turn in a candidate of their own."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Expansion:
+    """Makes the children of candidates.
+
+    Attributes:
+        moves: applied and priced by these.
+        kinds: the kinds of moves that are tried.
+        banned: ids of rules that are left out.
+        deadline: the instant of :func:`time.monotonic` at which no further child is made.
+        layouts: propose candidates in other layouts, where moves of that kind are tried.
+        kernels: propose candidates with graph-defined kernels, where substitutions are tried.
+    """
+
+    moves: Moves
+    kinds: frozenset[MoveKind] = frozenset(MoveKind)
+    banned: frozenset[str] = frozenset()
+    deadline: float = math.inf
+    layouts: tuple[Generator, ...] = ()
+    kernels: tuple[Generator, ...] = ()
+
+    def children(self, candidate: Candidate, slack: float) -> Iterator[Candidate]:
+        """One child a move, then those that take every improving move in turn; where none improves, what generators propose.
+
+        Args:
+            candidate: whose children.
+            slack: microseconds by which a child of one move may be dearer than the candidate.
+        """
+        followers = self.moves.subset(filter(self._wanted, self.moves.matches.followers))
+        improving: list[tuple[float, SiteGroup]] = []
+        for group in self.moves.groups(candidate, self._wanted):
+            if time.monotonic() > self.deadline:
+                return
+            if self.layouts and wraps(group.direction):
+                continue  # alone it only adds transpositions; the generators take it where several pay together
+            child = self.moves.take_with_followers(candidate, group, slack, followers)
+            if child is None:
+                continue
+            if child.cost < candidate.cost:
+                improving.append((candidate.cost - child.cost, replace(group, alike=False)))
+            yield child
+        if len(improving) > 1:
+            improving.sort(key=lambda item: -item[0])
+            yield from self._in_turn(candidate, [group for _, group in improving], slack, followers)
+        # Layouts and kernels are chosen for what rules cannot improve: their saving would push all that rules still could make
+        # of the candidate beyond alpha.
+        if not improving:
+            yield from self._proposed(candidate)
+
+    def _wanted(self, direction: Direction) -> bool:
+        """Whether moves of a direction are tried."""
+        if direction.rule.id in self.banned:
+            return False
+        return len(self.kinds) == len(MoveKind) or kind_of(direction) in self.kinds
+
+    def _proposed(self, candidate: Candidate) -> Iterator[Candidate]:
+        """The children that generators propose without a banned rule."""
+        layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
+        kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds else ()
+        for generator in (*layouts, *kernels):
+            for child in generator(self.moves, candidate):
+                if not any(move.direction.rule.id in self.banned for move in child.moves):
+                    yield child
+                if time.monotonic() > self.deadline:
+                    return
+
+    def _in_turn(self, candidate: Candidate, groups: Sequence[SiteGroup], slack: float, followers: Moves) -> Iterator[Candidate]:
+        """The candidate after all moves that still improve it in their turn; and one more for each of the first that then did
+        not, in which it has the first turn: moves may exclude each other."""
+        current, excluded = self._taken(candidate, groups, slack, followers)
+        yield current
+        for first in excluded[:_EXCLUDED]:
+            others = (group for group in groups if group is not first)
+            yield self._taken(candidate, [first, *others], slack, followers)[0]
+
+    def _taken(
+        self, candidate: Candidate, groups: Sequence[SiteGroup], slack: float, followers: Moves
+    ) -> tuple[Candidate, list[SiteGroup]]:
+        """The candidate after all moves that still improve it in their turn, and the other moves."""
+        current, others = candidate, list[SiteGroup]()
+        for group in groups:
+            valid = [match for match in group.matches if match.still_holds(current.graph)]
+            following = None
+            if valid:
+                following = self.moves.take_with_followers(current, replace(group, matches=valid), slack, followers)
+            if following is not None and following.cost < current.cost:
+                current = following
+            else:
+                others.append(group)
+        return current, others

@@ -1,0 +1,81 @@
+"""Moves taken again: as they were recorded, without some of them, or without those that the result does not need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mugraph.graph import Graph
+from rewriter.search.candidate import Candidate, Move, RecordedMove, outputs_of, site_key
+from rewriter.search.match import Match
+from rewriter.search.moves import Moves
+
+__all__ = ["replay", "retrace", "retrace_sites", "simplify"]
+
+
+def retrace(moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]) -> Candidate:
+    """Takes recorded moves from the model as it came, as far as they apply; only their directions are matched.
+
+    Args:
+        moves: of the rules, at the prices that the candidate gets.
+        graph: the model.
+        recorded: what to do.
+        key: the name that the sites' keys have for a value.
+    """
+    return retrace_sites(moves, graph, recorded, key)[0]
+
+
+def retrace_sites(
+    moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]
+) -> tuple[Candidate, list[int]]:
+    """As :func:`retrace`, with the number of sites at which each move was taken."""
+    return _retraced(moves.subset(move.direction for move in recorded), graph, recorded, key)
+
+
+def replay(moves: Moves, graph: Graph, taken: Sequence[Move]) -> Candidate:
+    """Takes the moves of a candidate again, as far as they still apply."""
+    key = graph.tables.key
+    return retrace(moves, graph, [move.recorded(key) for move in taken], key)
+
+
+def simplify(moves: Moves, graph: Graph, candidate: Candidate, tolerance: float = 0.02) -> Candidate:
+    """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving."""
+    allowed = candidate.cost + tolerance * max(moves.start(graph).cost - candidate.cost, 0.0) + 1e-6
+    used = moves.subset(move.direction for move in candidate.moves)
+    key = graph.tables.key
+    index = len(candidate.moves) - 1
+    while index >= 0:
+        others = [move.recorded(key) for i, move in enumerate(candidate.moves) if i != index]
+        shorter, _ = _retraced(used, graph, others, key)
+        if shorter.cost <= allowed:
+            candidate = shorter
+        index = min(index, len(candidate.moves)) - 1
+    return candidate
+
+
+def _retraced(
+    moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]
+) -> tuple[Candidate, list[int]]:
+    """As :func:`retrace_sites`, by moves of directions among which are those that were recorded."""
+    candidate = moves.start(graph)
+    sites = []
+    for move in recorded:
+        matches = _at(moves.sites(candidate, move.direction), move, key)
+        following = moves.take(candidate, matches) if matches else None
+        sites.append(0 if following is None else len(following.moves[-1].matches))
+        candidate = following or candidate
+    return candidate, sites
+
+
+def _at(matches: Sequence[Match], move: RecordedMove, key: Callable[[int], str]) -> list[Match]:
+    """The matches at a move's sites; where a move that is not taken changed what one reads, another match at its outputs."""
+    places = {outputs_of(site) for site in move.keys}
+    chosen: dict[tuple[int, ...], Match] = {}
+    exact: set[tuple[int, ...]] = set()
+    for match in matches:
+        site = site_key(match, key)
+        if site in move.keys and match.values not in exact:
+            exact.add(match.values)
+            chosen[match.values] = match
+        elif outputs_of(site) in places:
+            chosen.setdefault(match.values, match)
+    return list(chosen.values())

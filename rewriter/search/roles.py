@@ -1,0 +1,130 @@
+"""The part that a direction plays in a search, read off its two sides.
+
+Some directions change layouts alone, some bring the movements (transpositions, reshapes) that their operators need, some cancel
+movements, and some wrap an operator in transpositions so that it runs in another layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mugraph.ops import get_operator
+from mugraph.terms.term import AttrValue, Term, walk
+from rewriter.search.match import Direction
+from rewriter.search.strategy import MoveKind
+from rules_db.trust.rule import Rule, Side
+
+__all__ = [
+    "Layout",
+    "brings_movements",
+    "cancels_movements",
+    "cancels_transposition",
+    "is_layout_rule",
+    "kind_of",
+    "takes_over",
+    "wraps",
+]
+
+_ARRANGED = frozenset({"Concat", "Expand"})
+"""Operators that put weights side by side and repeat numbers."""
+
+_MOVEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that only say where entries lie."""
+
+
+def _operators(side: Side) -> list[str]:
+    return [term.op for term in walk(side) if term.inputs]
+
+
+def brings_movements(direction: Direction) -> bool:
+    """Whether a replacement says where entries lie: what stands beside it may cancel that."""
+    return not _MOVEMENTS.isdisjoint(_operators(direction.replacement))
+
+
+def cancels_movements(direction: Direction) -> bool:
+    """Whether a direction makes a chain of movements shorter and does nothing else."""
+    before, after = _operators(direction.pattern), _operators(direction.replacement)
+    return _MOVEMENTS.issuperset((*before, *after)) and len(after) < len(before)
+
+
+def takes_over(direction: Direction) -> bool:
+    """Whether an operator of the runtime becomes another that also does what stood before it: attention takes its projections.
+
+    The first is often no saving by itself. What the second needs beside the pattern's own operands is made of constants.
+    """
+    before, after = direction.pattern, direction.replacement
+    if len(before) > 1 or len(after) > 1 or not (before[0].inputs and after[0].inputs) or before[0].op == after[0].op:
+        return False
+    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
+    return fused and _ARRANGED.issuperset(_operators(after)[:-1])
+
+
+def _plain(operator: str) -> str:
+    """The operator of which this one is the form for other layouts of its operands."""
+    return "MatMul" if operator == "FusedMatMul" else operator.removeprefix("Nhwc")
+
+
+def is_layout_rule(rule: Rule) -> bool:
+    """Whether a rule changes layouts alone.
+
+    Then both sides are the same expressions, if movements are left out, operands have no order (a transposed product
+    exchanges its factors) and an operator for another layout (FusedMatMul, NhwcConv) counts as the plain one.
+    """
+
+    def erased(side: Side) -> list[str]:
+        forms: dict[Term, str] = {}
+        for term in walk(side):
+            operands = [forms[operand] for operand in term.inputs]
+            if term.op in _MOVEMENTS:
+                forms[term] = operands[0]
+            elif term.inputs:
+                forms[term] = f"{_plain(term.op)}.{term.out}({', '.join(sorted(operands))})"
+            else:
+                forms[term] = repr(term)
+        return [forms[root] for root in side]
+
+    terms = walk([*rule.source, *rule.target])
+    return any(t.op in _MOVEMENTS or _plain(t.op) != t.op for t in terms) and erased(rule.source) == erased(rule.target)
+
+
+@lru_cache(maxsize=4096)
+def kind_of(direction: Direction) -> MoveKind:
+    """Whether moves of a direction are substitutions or change layouts."""
+    return MoveKind.LAYOUT if is_layout_rule(direction.rule) else MoveKind.SUBSTITUTION
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Another layout: the transposition into it and the one back, in canonical form."""
+
+    there: tuple[int, ...]
+    back: tuple[int, ...]
+
+
+def _perm(term: Term) -> tuple[int, ...] | None:
+    """The permutation of a Transpose, where it is written in numbers."""
+    perm: AttrValue = term.attr("perm") if term.op == "Transpose" else None
+    return perm if isinstance(perm, tuple) and all(isinstance(axis, int) for axis in perm) else None
+
+
+@lru_cache(maxsize=4096)
+def wraps(direction: Direction) -> Layout | None:
+    """The layout that a direction brings: it wraps an operator of variables in transpositions; ``None`` for any other."""
+    (root, *more), pattern = direction.replacement, direction.pattern
+    back = _perm(root)
+    if back is None or more or not all(operand.is_var for operand in pattern[0].inputs):
+        return None
+    inner = [term for term in walk([root]) if term is not root and term.op == "Transpose"]
+    there = {_perm(term) if term.inputs[0].is_var else None for term in inner}
+    if len(there) != 1 or pattern[0].op == "Transpose":
+        return None
+    perm = there.pop()
+    inverse = perm is not None and len(perm) == len(back) and all(perm[axis] == i for i, axis in enumerate(back))
+    return Layout(perm, back) if perm is not None and inverse else None
+
+
+def cancels_transposition(direction: Direction) -> bool:
+    """Whether a direction takes a transposition and its inverse away."""
+    (root, *more), (result, *_) = direction.pattern, direction.replacement
+    return not more and result.is_var and root.op == "Transpose" == root.inputs[0].op and root.inputs[0].inputs[0] is result

@@ -1,0 +1,169 @@
+"""The search: strategies, generators, alpha, interruption."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rewriter.search.candidate import Candidate
+from rewriter.search.match import compile_rules
+from rewriter.search.moves import Moves
+from rewriter.search.replay import replay, simplify
+from rewriter.search.strategy import BACKTRACKING, GREEDY, LAYOUTS, SEQUENTIAL, STRATEGIES, SUBSTITUTIONS
+from tests.support.graphs import (
+    ASSOCIATIVE,
+    CANCEL,
+    FACTOR,
+    NEGATION,
+    PRODUCT,
+    Builder,
+    TableCosts,
+    adapters,
+    backtracking,
+    direction_of,
+    mixed,
+    ops,
+    rule,
+    transposed,
+)
+
+
+def test_backtracking_passes_through_a_worse_candidate() -> None:
+    """Merging an adapter first makes its product larger (associativity), then removes it (distributivity)."""
+    graph = adapters(1)
+    searched = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0).run(graph)
+    assert ops(searched.better[0].graph).count("MatMul") == 1
+    assert not backtracking([ASSOCIATIVE, FACTOR], alpha=1.0).run(graph).better, "greedy search cannot get there"
+
+
+def test_equal_layers_are_rewritten_in_one_move() -> None:
+    work = []
+    for layers in (2, 16):
+        searched = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0).run(adapters(layers))
+        best = searched.better[0]
+        assert ops(best.graph).count("MatMul") == layers
+        assert {len(move.sites) for move in best.moves} == {layers}
+        work.append(searched.generated)
+    assert work[0] == work[1], "the number of candidates does not grow with the number of layers"
+
+
+def test_a_saving_that_comes_only_with_the_last_site_is_found() -> None:
+    """A factor on the input of two products of different sizes goes away once both have absorbed it."""
+    b = Builder()
+    scaled = b.op("Mul", b.input("[4,64]"), b.constant(np.asarray(2.0, np.float32)))
+    graph = b.graph(b.op("MatMul", scaled, b.weight(64, 32)), b.op("MatMul", scaled, b.weight(64, 16)))
+    absorb = rule("MatMul(Mul(X, s), W)", "MatMul(X, Mul(W, s))", "X:[m,k] W:[k,n] s:[]", "ones(s) & matrix(W)")
+    best = backtracking([absorb], alpha=1.0).run(graph).better[0]
+    assert ops(best.graph) == ["MatMul", "MatMul"]
+
+
+def test_banned_rules_are_not_used() -> None:
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    assert not search.run(adapters(1), banned=frozenset({FACTOR.id})).better
+
+
+def test_interruption_keeps_the_best_so_far() -> None:
+    calls = []
+
+    def interrupt(expanded: int, start: float, best: float) -> None:
+        calls.append(expanded)
+        if best < start:
+            raise KeyboardInterrupt
+
+    searched = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0, progress=interrupt).run(adapters(2))
+    assert searched.better and "interrupted" in searched.stopped
+
+
+@pytest.mark.parametrize(
+    ("strategy", "left"),
+    [
+        (BACKTRACKING, []),
+        (GREEDY, []),
+        (SEQUENTIAL, []),
+        (SUBSTITUTIONS, ["Transpose", "Transpose"]),
+        (LAYOUTS, ["Neg", "Neg"]),
+    ],
+)
+def test_a_strategy_says_which_kinds_of_moves_are_tried(strategy: Any, left: list[str]) -> None:
+    searched = backtracking([NEGATION, CANCEL], strategy=strategy).run(mixed())
+    assert [op for op in ops(searched.better[0].graph) if op != "Identity"] == left
+    assert STRATEGIES[strategy.name] is strategy
+
+
+def test_sequential_search_misses_what_only_layouts_make_possible() -> None:
+    """Two negations meet once the transpositions between them are gone; substitutions came first."""
+    b = Builder()
+    inner = b.op("Transpose", b.op("Transpose", b.op("Neg", b.input("[4,8]")), perm=(1, 0)), perm=(1, 0))
+    graph = b.graph(b.op("Neg", inner))
+    joint, apart = (backtracking([NEGATION, CANCEL], strategy=s).run(graph).better[0] for s in (BACKTRACKING, SEQUENTIAL))
+    assert joint.cost < apart.cost and ops(apart.graph).count("Neg") == 2
+
+
+def test_greedy_search_ignores_alpha() -> None:
+    assert backtracking([ASSOCIATIVE, FACTOR], alpha=2.0).run(adapters(1)).better
+    assert not backtracking([ASSOCIATIVE, FACTOR], alpha=2.0, strategy=GREEDY).run(adapters(1)).better
+
+
+def both(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+    """Takes every transposed product, twice, and what cancels then, as one child."""
+    for wanted in (PRODUCT, PRODUCT, CANCEL):
+        matches = moves.sites(candidate, direction_of(moves, wanted))
+        candidate = moves.take(candidate, matches) if matches else candidate  # type: ignore[assignment]
+    yield candidate
+
+
+def test_generators_propose_layouts_that_single_moves_do_not_reach() -> None:
+    graph, costs = transposed(2), TableCosts(Transpose=1000.0)
+    plain, helped = (backtracking([PRODUCT, CANCEL], costs, alpha=1.0, layouts=layouts) for layouts in ((), (both,)))
+    assert not plain.run(graph).better
+    best = helped.run(graph).better[0]
+    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul", "MatMul"]
+    assert replay(helped.moves, graph, best.moves).graph.digest == best.graph.digest
+    assert not helped.run(graph, banned=frozenset({PRODUCT.id})).better, "a banned rule is in no proposal either"
+    unwanted = backtracking([PRODUCT, CANCEL], costs, alpha=1.0, layouts=(both,), strategy=SUBSTITUTIONS)
+    assert not unwanted.run(graph).better, "layouts are not wanted"
+
+
+def test_kernels_are_proposed_by_generators_of_their_own() -> None:
+    """Of rules that the search does not know, where its rules improve nothing more, and where substitutions are wanted."""
+    fused = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
+    seen: list[list[str]] = []
+
+    def kernels(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+        seen.append(ops(candidate.graph))
+        own = moves.subset([fused])
+        matches = own.sites(own.start(candidate.graph), fused)
+        child = moves.take(candidate, matches) if matches else None
+        if child is not None:
+            yield child
+
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    search = backtracking([NEGATION], kernels=(kernels, kernels))
+    best = search.run(graph).better[0]
+    assert ops(best.graph)[-1] == "Relu" and "Neg" not in ops(best.graph) and seen
+    assert all("Neg" not in operators for operators in seen)
+    assert replay(search.moves, graph, best.moves).graph.digest == best.graph.digest
+    assert ops(simplify(search.moves, graph, best).graph) == ops(best.graph)
+    without = backtracking([NEGATION], kernels=(kernels,)).run(graph, banned=frozenset({fused.rule.id}))
+    assert "Tanh" in ops(without.better[0].graph)
+    seen.clear()
+    assert not backtracking([NEGATION], kernels=(kernels,), strategy=LAYOUTS).run(graph).better and not seen
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_search_leaves_the_garbage_collector_as_it_was(interrupted: bool) -> None:
+    before, during = gc.get_threshold(), set[tuple[int, int, int]]()
+
+    def progress(*_: float) -> None:
+        during.add(gc.get_threshold())
+        if interrupted:
+            raise KeyboardInterrupt
+
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0, progress=progress)
+    assert search.run(adapters(2)).interrupted is interrupted
+    assert during and before not in during and gc.get_threshold() == before and gc.get_freeze_count() == 0

@@ -1,0 +1,89 @@
+"""Moves: what follows them at once, noise, and moves that exclude each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewriter.search.expansion import Expansion
+from rewriter.search.replay import replay
+from tests.support.graphs import (
+    CANCEL,
+    NEGATION,
+    PRODUCT,
+    TURN,
+    Builder,
+    TableCosts,
+    backtracking,
+    direction_of,
+    mixed,
+    moves_of,
+    ops,
+    rule,
+    transposed,
+)
+
+
+def test_a_move_is_judged_with_what_cancels_beside_the_movements_that_it_brings() -> None:
+    """Two transpositions more, three less: that is one step, where nothing dearer is kept."""
+    search, graph = backtracking([PRODUCT, CANCEL], TableCosts(Transpose=1000.0), alpha=1.0), transposed(1)
+    best = search.run(graph).better[0]
+    assert [op for op in ops(best.graph) if op != "Identity"] == ["MatMul"]
+    assert best.cost == pytest.approx(search.moves.prices.total(best.graph))
+    assert [move.direction.rule.id for move in best.moves] == [PRODUCT.id, CANCEL.id]
+    assert replay(search.moves, graph, best.moves).graph.digest == best.graph.digest
+    assert not search.run(graph, banned=frozenset({CANCEL.id})).better, "a banned rule cancels nothing"
+
+
+def test_a_saving_within_noise_counts_as_none_with_what_cancels() -> None:
+    """Of a Tanh and two transpositions, 1,020 us, 20 us are saved; a product that stays as dear is no part of what goes away."""
+    b = Builder()
+    other = rule(f"{TURN}(Tanh(X))", f"Sigmoid({TURN}(X))", "X:[m,n]")
+    inner = b.op("Tanh", b.op("Transpose", b.input("[64,64]"), perm=(1, 0)))
+    graph = b.graph(b.op("Transpose", inner, perm=(1, 0)))
+    costs = TableCosts(Transpose=10.0, MatMul=1000.0, Tanh=1000.0, Sigmoid=1000.0)
+    for noise, counts in ((0.0, True), (0.015, True), (0.04, False)):
+        search = backtracking([PRODUCT, other, CANCEL], costs, noise=noise, alpha=1.0)
+        assert bool(search.run(graph).better) is counts
+        assert search.run(transposed(1)).better
+
+
+def test_what_cancels_goes_with_a_move_even_where_that_saves_nothing() -> None:
+    """Other rules match only then."""
+    moves = moves_of([PRODUCT, CANCEL], TableCosts(Transpose=0.0))
+    start = moves.start(transposed(1))
+    (group,) = moves.groups_of(start, direction_of(moves, PRODUCT))
+    alone = moves.take(start, group.matches)
+    child = moves.take_with_followers(start, group, 0.0, moves.subset(moves.matches.followers))
+    assert alone is not None and ops(alone.graph).count("Transpose") == 2
+    assert child is not None and child.cost == start.cost and "Transpose" not in ops(child.graph)
+
+
+@pytest.mark.parametrize(("alpha", "between"), [(1.0, 10.5), (1.05, 13.0)])
+def test_an_operator_that_takes_over_what_stands_before_follows_at_once(alpha: float, between: float) -> None:
+    """The operator that it takes over from is dearer than what was there, and never kept by itself."""
+    fused, biased = rule("Relu(X)", "OrtGelu(X)", "X:[m,n]"), rule("OrtGelu(Add(X, B))", "BiasGelu(X, B)", "X:[m,n] B:[n]")
+    b = Builder()
+    graph = b.graph(b.op("Relu", b.op("Add", b.input("[4,8]"), b.weight(8))))
+    costs = TableCosts(Relu=10.0, Add=10.0, OrtGelu=between, BiasGelu=5.0)
+    searched = backtracking([fused, biased], costs, alpha=alpha).run(graph)
+    assert [op for op in ops(searched.better[0].graph) if op != "Identity"] == ["BiasGelu"]
+    assert not backtracking([fused], costs, alpha=alpha).run(graph).better
+
+
+def test_prices_do_not_depend_on_an_order() -> None:
+    """The sum over a set of nodes is exact; otherwise equal runs would differ in the last bit."""
+    costs = TableCosts(Neg=0.1, Transpose=1e15)
+    assert len({moves_of([NEGATION, CANCEL], costs).prices.total(mixed()) for _ in range(20)}) == 1
+
+
+def test_moves_that_exclude_each_other_each_have_the_first_turn() -> None:
+    """Both with what saves beside them: the combination of the one that saves less may lead further."""
+    small, large = rule("Relu(Neg(X))", "Exp(X)", "X:[m,n]"), rule("Neg(Tanh(X))", "Sqrt(X)", "X:[m,n]")
+    b = Builder()
+    graph = b.graph(
+        b.op("Sigmoid", b.op("Relu", b.op("Neg", b.op("Tanh", b.op("Softsign", b.op("Softsign", b.input("[4,4]")))))))
+    )
+    rules = [small, large, rule("Softsign(Softsign(X))", "Softplus(X)", "X:[m,n]")]
+    moves = moves_of(rules, TableCosts(Sqrt=0.1, Exp=0.5, Softplus=0.2))
+    children = [ops(child.graph) for child in Expansion(moves).children(moves.start(graph), 0.0)]
+    assert ["Softplus", "Sqrt", "Relu", "Sigmoid"] in children and ["Softplus", "Tanh", "Exp", "Sigmoid"] in children

@@ -1,0 +1,227 @@
+"""Ranges of values: masks, assumptions about inputs, and the guards that rest on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mugraph.graph import Constant, Graph
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.text import parse_type
+from rewriter.search.match import NoMatch
+from rewriter.search.ranges import RangeOracle
+from tests.support.graphs import UNGUARD, Builder, applied, apply_match, matches_of, ops, rule
+
+
+@pytest.mark.parametrize(("mask", "fires"), [(-3e38, True), (-np.inf, False)])
+def test_the_nan_guard_goes_only_where_no_nan_is_shown(mask: float, fires: bool) -> None:
+    """A fully masked row of -inf makes softmax NaN; a large finite mask does not."""
+    b = Builder()
+    scores, zero = b.input("[2,4,4]"), b.constant(np.zeros((), np.float32))
+    masked = b.op("Add", scores, b.constant(np.full((4, 4), mask, np.float32)))
+    soft = b.op("Softmax", masked, axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft))
+    (result,) = applied(graph, UNGUARD)
+    if fires:
+        assert isinstance(result, Graph) and ops(result) == ["Add", "Softmax", "Identity"]
+    else:
+        assert isinstance(result, NoMatch) and "not_nan(X) could not be shown" in result.reason
+
+
+def test_a_causal_mask_of_infinities_keeps_one_finite_entry_a_row() -> None:
+    b = Builder()
+    causal = np.where(np.tri(4, dtype=bool), 0, -np.inf).astype(np.float32)
+    soft = b.op("Softmax", b.op("Add", b.input("[2,4,4]"), b.constant(causal)), axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), b.constant(np.zeros((), np.float32)), soft))
+    (result,) = applied(graph, UNGUARD)
+    assert isinstance(result, Graph)
+
+
+def guarded(dtype: str, mask: Callable[[Builder, int, int], int]) -> Graph:
+    """A guarded softmax of scores [2,4,4] and a mask, which is given zero and the least number of the element type."""
+    b = Builder()
+    numpy_dtype = parse_type(f"{dtype}[]").dtype.numpy()
+    type_ = parse_type(f"{dtype}[]")
+    least = np.asarray(np.finfo(numpy_dtype).min, numpy_dtype)
+    zero, low = (b.tables.add_constant(Constant.of(np.asarray(v, numpy_dtype), type_)) for v in (0, least))
+    soft = b.op("Softmax", b.op("Add", b.input(f"{dtype}[2,4,4]"), mask(b, zero, low)), axis=-1)
+    return b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft))
+
+
+def flags(b: Builder, array: np.ndarray) -> int:
+    return b.tables.add_constant(Constant.of(array, TensorType(DataType.BOOL, array.shape)))
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("float", True), ("float16", False)])
+def test_the_largest_float16_mask_counts_as_infinite(dtype: str, shown: bool) -> None:
+    """-65504 plus a score of -16 rounds to -inf in float16; the least float32 swallows any score.
+
+    That a row is not hidden throughout is then an assumption, which the oracle remembers.
+    """
+    graph = guarded(dtype, lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), low, zero))
+    (match,) = matches_of(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), Graph) is shown
+    oracle = RangeOracle({})
+    assert isinstance(apply_match(match, graph, oracle), Graph)
+    assert oracle.relied == (set() if shown else {(match.direction.id, match.values)})
+
+
+TRIANGLE = np.tri(4, dtype=bool)
+
+
+HOLE = TRIANGLE & (np.arange(4) != 2)[:, None]
+"""A causal mask of which one row is hidden throughout."""
+
+
+@pytest.mark.parametrize(
+    ("mask", "fires"),
+    [
+        (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, TRIANGLE)), zero, low), True),
+        (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, HOLE)), zero, low), False),
+        (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~HOLE), b.input("bool[4,4]")), low, zero), False),
+        (lambda b, zero, low: b.op("Where", b.op("Not", b.op("And", b.input("bool[1,4]"), flags(b, HOLE))), low, zero), False),
+        (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~TRIANGLE), b.input("bool[4,4]")), low, zero), True),
+        (lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), low, low), False),
+        (lambda b, zero, low: b.op("Where", b.input("bool[4,4]"), b.input("float16[4,4]"), low), True),
+        (lambda b, zero, low: b.op("Transpose", b.op("Where", b.input("bool[4,4]"), zero, low), perm=(1, 0)), False),
+        (lambda b, zero, low: b.op("Add", *(b.op("Where", b.input("bool[4,4]"), zero, low) for _ in range(2))), False),
+    ],
+)
+def test_a_mask_is_assumed_to_leave_something_unless_its_constants_do_not(
+    mask: Callable[[Builder, int, int], int], fires: bool
+) -> None:
+    graph = guarded("float16", mask)
+    (match,) = matches_of(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({})), Graph) is fires
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), NoMatch)
+
+
+@pytest.mark.parametrize(("kept", "fires"), [(TRIANGLE, True), (HOLE, False)])
+def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: bool) -> None:
+    def mask(b: Builder, zero: int, low: int) -> int:
+        hidden = np.where(kept, 0, np.finfo(np.float16).min).astype(np.float16)
+        return b.tables.add_constant(Constant.of(hidden, TensorType(DataType.FLOAT16, hidden.shape)))
+
+    graph = guarded("float16", mask)
+    oracle = RangeOracle({})
+    (match,) = matches_of(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, oracle), Graph) is fires
+    assert not oracle.relied
+
+
+CAUSAL = rule("Add(X, M)", "X", "X:[b,h,m,n] M:[b,1,m,n]", "causal(M)")
+
+
+TRUE = rule("And(C, X)", "X", "C:bool[m,1] X:bool[m,n]", "all_true(C) & fits(C, X)")
+
+
+@pytest.mark.parametrize("change", ["", "another sequence", "a later key", "an input"])
+@pytest.mark.parametrize("batch", [2, 256])
+def test_a_mask_that_is_computed_of_positions_for_a_batch_is_causal(batch: int, change: str) -> None:
+    """As exporters write it: keys of one's own sequence, up to oneself. It is looked at once, however large the batch is."""
+    b = Builder()
+    length = 256
+
+    def positions(*shape: int) -> int:
+        array = np.broadcast_to(np.arange(length).reshape(shape), (batch, *shape)).copy()
+        if change == "a later key" and shape[-1] == length:
+            array[-1, 0, 0, 5] = 4
+        return b.tables.add_constant(Constant.of(array, TensorType(DataType.INT64, array.shape)))
+
+    def sequence(*shape: int) -> int:
+        array = np.zeros((batch, *shape), np.int64)
+        if change == "another sequence" and shape[-1] == length:
+            array[-1, 0, 0, 0] = 1
+        return b.tables.add_constant(Constant.of(array, TensorType(DataType.INT64, array.shape)))
+
+    queries, keys = (1, length, 1), (1, 1, length)
+    seen = b.op("LessOrEqual", positions(*keys), positions(*queries))
+    own = b.op("Equal", sequence(*queries), sequence(*keys))
+    seen = b.op("And", b.op("And", flags(b, np.ones((), np.bool_)), own), seen)
+    if change == "an input":
+        seen = b.op("And", seen, b.input(f"bool[{batch},1,1,{length}]"))
+    mask = b.op("Where", seen, b.constant(np.zeros((), np.float32)), b.constant(np.asarray(-np.inf, np.float32)))
+    scores = b.input(f"[{batch},12,{length},{length}]")
+    graph = b.graph(b.op("Add", scores, b.op("Expand", mask, shape=(12, length, length))))
+    oracle = RangeOracle({}, fold=lambda value: pytest.fail("the whole batch is looked at") if batch > 2 else None)
+    (after,) = (apply_match(m, graph, oracle) for m in matches_of(graph, CAUSAL) if dict(m.variables)["X"] == scores)
+    assert isinstance(after, NoMatch) and "causal(M)" in after.reason if change else isinstance(after, Graph)
+
+
+@pytest.mark.parametrize(
+    ("flag", "fires"),
+    [
+        (lambda b: flags(b, np.ones((1, 4, 1), np.bool_)), True),
+        (lambda b: flags(b, np.arange(4).reshape(1, 4, 1) != 2), False),
+        (lambda b: b.op("Or", flags(b, TRIANGLE), flags(b, ~TRIANGLE)), True),
+        (lambda b: b.op("Or", flags(b, TRIANGLE), flags(b, ~HOLE)), True),
+        (lambda b: b.op("Or", flags(b, HOLE), flags(b, ~TRIANGLE)), False),
+        (lambda b: b.op("Not", b.op("Expand", flags(b, np.zeros((1, 1), np.bool_)), shape=(4, 4))), True),
+        (lambda b: b.op("Or", b.input("bool[4,4]"), flags(b, np.ones((4, 1), np.bool_))), True),
+        (lambda b: b.input("bool[4,4]"), False),
+    ],
+)
+def test_a_mask_hides_nothing_only_where_every_entry_is_true(flag: Callable[[Builder], int], fires: bool) -> None:
+    b = Builder()
+    graph = b.graph(b.op("And", flag(b), b.input("bool[2,4,4]")))
+    results = [apply_match(m, graph, RangeOracle({})) for m in matches_of(graph, TRUE) if m.direction.forward]
+    assert any(isinstance(result, Graph) for result in results) is fires
+    assert fires or any(isinstance(r, NoMatch) and "all_true(C) could not be shown" in r.reason for r in results)
+
+
+@pytest.mark.parametrize(("scale", "fires"), [(1.0, True), (60000.0, False)])
+def test_a_normalised_row_is_bounded_by_its_length(scale: float, fires: bool) -> None:
+    """No entry exceeds the root of the row's length; interval arithmetic alone has it divided by the root of epsilon."""
+    b = Builder()
+    half = TensorType(DataType.FLOAT16, (16,))
+    gain, shift = (b.tables.add_constant(Constant.of(np.full(16, v, np.float16), half)) for v in (scale, 0))
+    bounded = b.op("Clip", b.input("float16[2,16]"), min=-9.0, max=9.0)
+    normal = b.op("LayerNormalization", bounded, gain, shift, axis=-1, epsilon=1e-12)
+    range_ = RangeOracle({}).range(b.graph(normal), normal)
+    assert range_.finite is fires
+    assert not fires or (range_.lo, range_.hi) == (-4.0, 4.0)
+
+
+def test_two_float32_masks_add_up_to_infinity() -> None:
+    """A causal and a padding mask of the least float32 number overflow together: a fully masked row is NaN."""
+    b = Builder()
+    least = b.constant(np.asarray(np.finfo(np.float32).min, np.float32))
+    zero = b.constant(np.zeros((), np.float32))
+    masks = [b.op("Where", b.input("bool[4,4]"), least, zero) for _ in range(2)]
+    soft = b.op("Softmax", b.op("Add", b.op("Add", b.input("[4,4]"), masks[0]), masks[1]), axis=-1)
+    (result,) = applied(b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft)), UNGUARD)
+    assert isinstance(result, NoMatch) and "not_nan(X) could not be shown" in result.reason
+
+
+def test_the_guards_of_all_layers_go() -> None:
+    """A mask shared by layers is huge in each of them, and softmax absorbs it each time."""
+    b = Builder()
+    value, zero = b.input("[4,4]"), b.constant(np.zeros((), np.float32))
+    mask = b.op("Where", b.input("bool[4,4]"), zero, b.constant(np.asarray(np.finfo(np.float32).min, np.float32)))
+    for _ in range(3):
+        soft = b.op("Softmax", b.op("Add", b.op("MatMul", value, b.weight(4, 4)), mask), axis=-1)
+        value = b.op("MatMul", b.op("Where", b.op("IsNaN", soft), zero, soft), value)
+    results = applied(b.graph(value), UNGUARD)
+    assert len(results) == 3 and all(isinstance(r, Graph) for r in results)
+
+
+def test_an_overridable_mask_may_be_overridden_by_its_like() -> None:
+    b = Builder()
+    mask = b.input("[4,4]")
+    default = Constant.of(np.full((4, 4), -np.inf, np.float32), parse_type("[4,4]"))
+    soft = b.op("Softmax", b.op("Add", b.input("[4,4]"), mask), axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), b.constant(np.zeros((), np.float32)), soft))
+    (match,) = matches_of(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({}, defaults={mask: default})), NoMatch)
+    assert isinstance(apply_match(match, graph, RangeOracle({})), Graph)
+
+
+def test_inputs_that_may_be_infinite_keep_the_guard() -> None:
+    b = Builder()
+    soft = b.op("Softmax", b.input("[4,4]"), axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), b.constant(np.zeros((), np.float32)), soft))
+    (match,) = [m for m in matches_of(graph, UNGUARD)]
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_finite=False)), NoMatch)
+    assert isinstance(apply_match(match, graph, RangeOracle({}, assume_finite=True)), Graph)
