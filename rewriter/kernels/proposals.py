@@ -21,7 +21,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
-from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import Builder
 from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import PRODUCTS, Region, propose

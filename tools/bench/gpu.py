@@ -44,7 +44,7 @@ from rewriter.cost.cuda import empty_microseconds, open_session, replay_microsec
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.signature import Signature, bytes_of, node_model
 from rewriter.kernels.emit import attributes_of
-from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import Builder
 from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import propose

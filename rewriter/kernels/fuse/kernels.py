@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
-from rewriter.kernels.fuse.families import NotFusable
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.lower import PLAIN, Form, lower
 from rewriter.kernels.fuse.region import Region
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold

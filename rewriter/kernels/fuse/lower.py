@@ -40,7 +40,7 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, substitute, var, variables, walk
-from rewriter.kernels.fuse.families import Builder, NotFusable, plainer
+from rewriter.kernels.fuse.builder import BlockBuilder, NotFusable
 
 __all__ = ["MOVEMENTS", "PLAIN", "REDUCTIONS", "Form", "is_elementwise", "lower"]
 
@@ -184,8 +184,7 @@ class _Lowering:
     def __init__(self, name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[str, Term]], form: Form) -> None:
         self.name, self.inputs, self.form = name, inputs, form
         self.body = [term for _, term in outputs]
-        self.builder = Builder(name, inputs)
-        self.builder.taken |= {*inputs, *(name for name, _ in outputs)}
+        self.builder = BlockBuilder([*inputs, *(name for name, _ in outputs)])
         roots = _plain([term for _, term in outputs], inputs)
         self.outputs = dict(zip((name for name, _ in outputs), roots, strict=True))
         self.types = infer_types(roots, inputs)
@@ -760,12 +759,31 @@ def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
         return None
     if part.op == "Gemm":
         return _gemm(part)
-    if part.op == "BatchNormalization" or record.decompose is None:
-        return plainer(part)
+    if record.decompose is None:
+        return _spelt_out(part)
     beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
     roots = record.decompose({**record.defaults, **dict(part.attrs)}, operands)
     return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
+
+
+def _spelt_out(part: Term) -> Term | None:
+    """A normalisation or softmax of rows by reductions; ``None`` for other operators."""
+    if part.op not in ("LayerNormalization", "RMSNormalization", "Softmax"):
+        return None
+    if part.attr("axis", -1) != -1:
+        raise NotFusable(f"{part.op} over more than the last axis")
+    row, (x, *parameters) = {"axes": (-1,), "keepdims": True}, part.inputs
+    if part.op == "Softmax":
+        powers = make("Exp", [make("Sub", [x, make("ReduceMax", [x], row)])])
+        return make("Div", [powers, make("ReduceSum", [powers], row)])
+    if part.op == "LayerNormalization":
+        x = make("Sub", [x, make("ReduceMean", [x], row)])
+    variance = make("ReduceMean", [make("Mul", [x, x])], row)
+    x = make("Div", [x, make("Sqrt", [make("Add", [variance, const(part.attr("epsilon", 1e-5))])])])
+    for op, parameter in zip(("Mul", "Add"), parameters, strict=False):
+        x = make(op, [x, parameter])
+    return x
 
 
 def _gemm(part: Term) -> Term:

@@ -27,6 +27,7 @@ from tests.support.block_kernels import (
     causal_attention,
     grouped_attention,
     heads_attention,
+    kernel_of_terms,
     lora,
     random_inputs,
     reference,
@@ -206,9 +207,5 @@ def test_what_is_not_understood_stays_opaque_and_runs(change: object, reason: st
 
 
 def test_a_body_that_the_opset_cannot_say_is_an_error() -> None:
-    term = parse_term("Mish(x)")
-    from rewriter.kernels.fuse.families import rows
-
-    full = tensor(F32, 4, 8)
     with pytest.raises(NotExpressible, match="Mish does not exist at opset 13"):
-        kernel_model(rows("mish", {"x": full}, {"y": (full, term)}), 13)
+        kernel_model(kernel_of_terms("mish", {"x": tensor(F32, 4, 8)}, {"y": "Mish(x)"}), 13)
