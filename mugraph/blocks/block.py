@@ -41,7 +41,7 @@ from functools import cached_property
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
-from mugraph.terms.term import Term, substitute, var, variables
+from mugraph.terms.term import NamedValue, Term, substitute, var, variables
 
 __all__ = [
     "LIMITS",
@@ -369,9 +369,9 @@ def _title(statement: Statement) -> str:
     return f"{kind} {', '.join(statement_names(statement)) or getattr(statement, 'tensor', '')}"
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A graph-defined kernel.
+@dataclass(frozen=True, eq=False, repr=False)
+class Kernel(NamedValue):
+    """A graph-defined kernel. Kernels of one digest are equal, and one attribute value of nodes, whatever their names are.
 
     Attributes:
         name: for people and file names.
@@ -408,6 +408,21 @@ class Kernel:
                 for index in _indices(statement):
                     dims += [index.shift, index.divide, index.offset, *(() if index.modulo is None else (index.modulo,))]
         return tuple(sorted({name for dim in dims if isinstance(dim, SymDim) for name in dim.symbols()}))
+
+    @property
+    def text_name(self) -> str:
+        return self.digest.hex()
+
+    @property
+    def label(self) -> str:
+        """What messages call the kernel."""
+        return f"{self.name} ({self.digest.hex()[:16]})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kernel) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @cached_property
     def digest(self) -> bytes:

@@ -8,6 +8,7 @@ processes. Leaves are variables (operator ``Var``) and scalar constants (operato
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ __all__ = [
     "AttrValue",
     "AttrVar",
     "Attrs",
+    "NamedValue",
     "Term",
     "attr_symbols",
     "bind_attrs",
@@ -50,7 +52,24 @@ class AttrVar:
     __repr__ = __str__
 
 
-AttrValue = Any  # int, float, bool, str, SymDim, AttrVar, DataType or a tuple of these: hashable and immutable
+class NamedValue(ABC):
+    """An attribute value that text and digests call by a name: a graph-defined kernel by its digest.
+
+    Equal values have equal names.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def text_name(self) -> str:
+        """What stands in its place, as a text, wherever attributes are written or digested."""
+
+    def __repr__(self) -> str:
+        return repr(self.text_name)
+
+
+AttrValue = Any  # int, float, bool, str, SymDim, AttrVar, DataType, NamedValue or a tuple of these: hashable and immutable
 Attrs = tuple[tuple[str, AttrValue], ...]
 
 
@@ -81,12 +100,13 @@ class Term:
     def __new__(cls, op: str, attrs: Attrs, inputs: tuple[Term, ...], out: int) -> Term:
         attr_key = tuple((name, _key(value)) for name, value in attrs)
         key = (op, attr_key, inputs, out)
-        found = cls._table.get(key)
-        if found is not None:
-            return found
+        interned = cls._table.get(key)
+        if interned is not None:
+            return interned
         term = super().__new__(cls)
         term.op, term.attrs, term.inputs, term.out = op, attrs, inputs, out
-        content = hashlib.blake2b(repr((op, attr_key, out)).encode(), digest_size=16)
+        named = tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
+        content = hashlib.blake2b(repr((op, named, out)).encode(), digest_size=16)
         for operand in inputs:
             content.update(operand.digest)
         term.digest = content.digest()

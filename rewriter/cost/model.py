@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mugraph.blocks.block import bound_sizes
-from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
@@ -103,7 +103,7 @@ class CostModel:
             return 0.0, True
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
-        if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
+        if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             known = self.store.get(self._kernel_key(signature))
             return (self.estimate(graph, node), False) if known is None else (known, True)
         key = signature.key()
@@ -122,7 +122,7 @@ class CostModel:
     def _kernel_key(self, signature: Signature) -> str:
         from rewriter.kernels.triton.measure import kernel_key  # it imports this package
 
-        kernel = kernel_of(dict(signature.attrs)["digest"])
+        kernel = kernel_of(signature.attrs)
         shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}
         return kernel_key(kernel, bound_sizes(kernel, shapes))
 

@@ -20,8 +20,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from mugraph.blocks.block import bound_sizes
-from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.block import Kernel, bound_sizes
+from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
@@ -65,8 +65,8 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     if op in VIEWS:
         return device.view + (_kernel(device, 0.0, _traffic(op, operands, outputs) / _STREAM) if leaves_model else 0.0)
     full = {**operator.defaults, **dict(attrs)}
-    if op == "Kernel" and device.units > 1:
-        return _graph_defined(device, full["digest"], operands)
+    if op == KERNEL and device.units > 1:
+        return _graph_defined(device, kernel_of(full), operands)
     if operator.decompose is None:
         compute = _compute(device, op, full, operands, outputs)
         kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
@@ -101,17 +101,16 @@ def _seen_tiles(queries: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _kernel_microseconds(device: str, digest: str, sizes: tuple[tuple[str, int], ...]) -> float:
+def _kernel_microseconds(device: str, kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> float:
     from rewriter.kernels.triton.schedules import ranked  # it imports this package
 
-    return ranked(kernel_of(digest), get_device(device), dict(sizes), most=1)[0][0]
+    return ranked(kernel, get_device(device), dict(sizes), most=1)[0][0]
 
 
-def _graph_defined(device: Device, digest: str, operands: Sequence[TensorType]) -> float:
+def _graph_defined(device: Device, kernel: Kernel, operands: Sequence[TensorType]) -> float:
     """A graph-defined kernel under the schedules that look best."""
-    kernel = kernel_of(digest)
     shapes = {tensor.name: tuple(map(_whole, type_.shape)) for tensor, type_ in zip(kernel.inputs, operands, strict=True)}
-    return _kernel_microseconds(device.name, digest, tuple(sorted(bound_sizes(kernel, shapes).items())))
+    return _kernel_microseconds(device.name, kernel, tuple(sorted(bound_sizes(kernel, shapes).items())))
 
 
 def _operand_types(term: Term, types: Mapping[Term, TensorType]) -> list[TensorType]:

@@ -1,8 +1,8 @@
-"""Graph-defined kernels on their way into a model file: compiled, and attached to the nodes that name them.
+"""Graph-defined kernels on their way into a model file: scheduled, and compiled to programs.
 
-:func:`attach_kernels` compiles chosen kernels for the asked architectures; from then on every writer of models puts plan and
-images on their nodes (:mod:`mugraph.blocks.operator`). A kernel that does not compile gets nothing: its reason is returned, and
-its nodes still run through their body.
+:func:`compile_kernels` compiles chosen kernels for the asked architectures. Whoever writes a model is handed the programs and
+puts plan and images on the kernels' nodes (:mod:`mugraph.onnx.write`). A kernel that does not compile gets none: its reason is
+returned, and its nodes still run through their body.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
-from mugraph.blocks.operator import Program, attach, kernel_of
+from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
 from mugraph.blocks.picture import svg
 from mugraph.blocks.text import format_kernel, kernel_to_json, schedule_to_json
 from mugraph.graph import Graph
@@ -28,7 +28,7 @@ from rewriter.kernels.triton.schedules import default_schedules
 from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
 from rules_db.files import StoreError, write_text
 
-__all__ = ["Scheduled", "attach_kernels", "attributes_of", "keep_kernels", "kernels_of", "label", "plan_of", "scheduled"]
+__all__ = ["Scheduled", "attributes_of", "compile_kernels", "keep_kernels", "kernels_of", "plan_of", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,62 +45,57 @@ class Scheduled:
 
 def kernels_of(graph: Graph) -> list[Kernel]:
     """The graph-defined kernels of a candidate, each once, in the order of its nodes."""
-    digests = (dict(node.attrs)["digest"] for node in graph.nodes() if node.op == "Kernel")
-    return [kernel_of(digest) for digest in dict.fromkeys(digests)]
+    return list(dict.fromkeys(kernel_of(node.attrs) for node in graph.nodes() if node.op == KERNEL))
 
 
 def scheduled(
     kernels: Sequence[Kernel], device: Device, sizes: Mapping[str, int], store: ProfileStore | None = None
-) -> tuple[list[Scheduled], dict[str, str]]:
+) -> tuple[list[Scheduled], dict[Kernel, str]]:
     """Schedules for kernels: the best that the store knows, else those that the model of the device likes best.
 
     Args:
         sizes: of dimension symbols, as the model is measured.
 
     Returns:
-        kernels with schedules, and why others have none, by digest.
+        kernels with schedules, and why others have none.
     """
     from rewriter.kernels.triton.measure import recall  # it imports this module
 
-    found: list[Scheduled] = []
-    problems: dict[str, str] = {}
+    chosen: list[Scheduled] = []
+    problems: dict[Kernel, str] = {}
     for kernel in kernels:
         try:
-            known = recall(store, kernel, sizes) if store is not None else None
-            found.append(Scheduled(kernel, default_schedules(kernel, device, sizes) if known is None else known.schedules))
+            best = recall(store, kernel, sizes) if store is not None else None
+            chosen.append(Scheduled(kernel, default_schedules(kernel, device, sizes) if best is None else best.schedules))
         except (InvalidBlock, Undecided) as problem:
-            problems[kernel.digest.hex()] = f"kernel {label(kernel)}: {problem}"
-    return found, problems
+            problems[kernel] = f"kernel {kernel.label}: {problem}"
+    return chosen, problems
 
 
-def label(kernel: Kernel) -> str:
-    """What messages call a kernel."""
-    return f"{kernel.name} ({kernel.digest.hex()[:16]})"
-
-
-def attach_kernels(
+def compile_kernels(
     chosen: Sequence[Scheduled], compiler: Compiler, architectures: Sequence[Architecture] = DEFAULT_ARCHITECTURES
-) -> dict[str, str]:
-    """Compiles kernels and attaches the results, so that whoever writes a model with them writes what runs.
+) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
+    """Compiles kernels, one image an architecture.
 
     Returns:
-        why kernels were left without, by digest.
+        the programs, and why other kernels have none.
     """
-    problems: dict[str, str] = {}
+    programs: dict[Kernel, CompiledKernel] = {}
+    problems: dict[Kernel, str] = {}
     sources: list[tuple[Scheduled, Source]] = []
     for scheduled in chosen:
         try:
             sources.append((scheduled, scheduled.source()))
         except (InvalidBlock, NotGenerated) as problem:
-            problems[scheduled.kernel.digest.hex()] = f"kernel {label(scheduled.kernel)}: {problem}"
-    results = compiler.compile([(label(s.kernel), source) for s, source in sources], architectures)
+            problems[scheduled.kernel] = f"kernel {scheduled.kernel.label}: {problem}"
+    results = compiler.compile([(s.kernel.label, source) for s, source in sources], architectures)
     for (scheduled, source), result in zip(sources, results, strict=True):
         if isinstance(result, NotCompiled):
-            problems[scheduled.kernel.digest.hex()] = str(result)
+            problems[scheduled.kernel] = str(result)
         else:
-            plan = plan_of(scheduled.kernel, source, result)
-            attach(scheduled.kernel, Program(scheduled.schedules, attributes_of(plan, [binary.image for binary in result])))
-    return problems
+            attributes = attributes_of(plan_of(scheduled.kernel, source, result), [binary.image for binary in result])
+            programs[scheduled.kernel] = CompiledKernel(scheduled.schedules, attributes)
+    return programs, problems
 
 
 def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
+from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, open_in, save
 from mugraph.onnx.fold import Folder
@@ -616,9 +617,13 @@ class _Run:
 
     def compiled(self, candidate: Candidate) -> bool:
         """Whether the custom kernels of a candidate are ready to be written; those that cannot be are refused from now on."""
-        problems = [] if self.kernels is None else self.kernels.attach(candidate.graph)
+        problems = [] if self.kernels is None else self.kernels.compile(candidate.graph)
         self.outcome.dropped += problems
         return not problems
+
+    def programs(self) -> Programs:
+        """How the custom kernels that were compiled are launched."""
+        return {} if self.kernels is None else self.kernels.programs
 
     def refused_rules(self, candidate: Candidate) -> set[str]:
         """Ids of a candidate's rules whose kernels cannot be used."""
@@ -628,7 +633,7 @@ class _Run:
     def evaluate(self, candidate: Candidate, acceptance: accept.Acceptance, folder: Path) -> _Trial | str:
         """Builds and runs a candidate; the reason where it cannot be built or does not run."""
         try:
-            path = open_in(self.model, candidate.graph, folder)
+            path = open_in(self.model, candidate.graph, folder, self.programs())
         except Undecided as problem:
             return f"the rewritten model cannot be written ({problem})"
         try:
@@ -660,7 +665,7 @@ class _Run:
                     return [Explanation("", "", asked, f"opaque: {self.model.opaque.get(index, origin.op_type)}")]
                 return [e for v in node.values for e in explain_node(search, start, v)]
         if asked == "all":
-            return [*explain_all(search, start), *(() if self.kernels is None else self.kernels.explanations(search))]
+            return [*explain_all(search, start), *(() if self.kernels is None else self.kernels.explanations())]
         if any(rule.id.startswith(asked.rstrip("<>")) for rule in self.rules):
             return list(explain_rule(search, start, asked))
         raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
@@ -742,7 +747,7 @@ class _Run:
 
     def write(self, graph: Graph, now: float) -> None:
         self.progress("writing")
-        self.outcome.nodes_after = save(self.model, graph, self.output)
+        self.outcome.nodes_after = save(self.model, graph, self.output, self.programs())
         self.outcome.kernels = len(kernels_of(graph))
         if self.kernels is not None:
             self.outcome.notes += self.kernels.notes

@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.blocks.block import InvalidBlock, Kernel
-from mugraph.blocks.operator import Program as Attached
-from mugraph.blocks.operator import attach, kernel_of
+from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.onnx import load
 from mugraph.onnx.function import function_of
@@ -45,7 +44,7 @@ from rewriter.cost.devices import Device, get_device
 from rewriter.cost.signature import Signature, bytes_of, node_model
 from rewriter.kernels.emit import attributes_of
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import propose
 from rewriter.kernels.triton.compile import Architecture, Compiler
@@ -60,6 +59,7 @@ from rewriter.kernels.triton.measure import (
 )
 from rewriter.kernels.triton.schedules import ranked
 from rewriter.reference import compare
+from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
 
 if TYPE_CHECKING:
@@ -251,13 +251,14 @@ def kernel_of_program(program: Program, device: Device) -> tuple[Kernel, list[in
         NotFusable: there is none; the message is the last reason.
     """
     graph = load(program.model()).graph
-    builder, reason, found = Builder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
+    builder, reason, found = KernelBuilder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
     for region in propose(graph):
         if set(region.roots) != set(graph.outputs) or not set(region.operands.values()) <= set(graph.inputs):
             continue
         for form in (Form(), Form(accumulated=True)):
             try:
-                kernel = kernel_of(builder.build(region, form).rule.target[0].attr("digest"))
+                kernel = kernel_of_rule(builder.build(region, form).rule)
+                assert kernel is not None
                 order = [graph.inputs.index(region.operands[tensor.name]) for tensor in kernel.inputs]
                 found.append((ranked(kernel, device, most=1)[0][0], len(found), kernel, order))
             except (NotFusable, InvalidBlock) as problem:
@@ -385,12 +386,12 @@ def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
 
     kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
     inputs = kernel_inputs(kernel, {})
-    digest = attach(kernel, Attached(trial.schedules, attributes_of(trial.plan, [trial.image])))
+    compiled = CompiledKernel(trial.schedules, attributes_of(trial.plan, [trial.image]))
     types = tuple(t.type for t in kernel.inputs)
-    signature = Signature("Kernel", (("digest", digest),), types, (False,) * len(types))
+    signature = Signature(KERNEL, kernel_attrs(kernel), types, (False,) * len(types))
 
     def model(copies: int) -> onnx.ModelProto:
-        made = node_model(signature, OPSET, copies)
+        made = node_model(signature, OPSET, copies, compiled)
         assert made is not None
         return onnx.inliner.inline_local_functions(made) if job.plain else made
 

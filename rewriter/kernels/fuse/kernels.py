@@ -20,7 +20,7 @@ from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
 
-__all__ = ["Builder", "Built"]
+__all__ = ["Built", "KernelBuilder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Built:
     general: Kernel
 
 
-class Builder:
+class KernelBuilder:
     """Builds and tests kernels; what was built once, of a look, is not built again."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from mugraph.domains import Real
 from mugraph.terms.shape import DataType, Undecided, evaluate_dim
 from rewriter.cost.devices import Device
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.emit import label, plan_of
+from rewriter.kernels.emit import plan_of
 from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, triton_version
 from rewriter.kernels.triton.scalar import NotGenerated
@@ -176,9 +176,9 @@ def trials(
         try:
             sources.append((schedules, generate(kernel, schedules)))
         except (InvalidBlock, NotGenerated) as problem:
-            problems.append(f"kernel {label(kernel)}: {problem}")
+            problems.append(f"kernel {kernel.label}: {problem}")
     found = []
-    results = compiler.compile([(label(kernel), source) for _, source in sources], [architecture])
+    results = compiler.compile([(kernel.label, source) for _, source in sources], [architecture])
     for (schedules, source), result in zip(sources, results, strict=True):
         if isinstance(result, NotCompiled):
             problems.append(str(result))
@@ -287,7 +287,7 @@ def measure(
         missing = [i for i in left if i not in results]
         if missing:  # the process died or hung at one of them
             guilty = current if current in missing else missing[0]
-            problem = f"kernel {label(kernel)}: the GPU process died or hung at {compiled[guilty].schedules}"
+            problem = f"kernel {kernel.label}: the GPU process died or hung at {compiled[guilty].schedules}"
             results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
     return [results[i] for i in range(len(compiled))]
 
@@ -401,7 +401,7 @@ class _Bench:
         except _DriverError as failure:
             if self.is_broken():
                 raise SystemExit(1) from None
-            return Measured((), None, problem=f"kernel {label(self.kernel)}: {failure}")
+            return Measured((), None, problem=f"kernel {self.kernel.label}: {failure}")
         if problem:
             return Measured((), None, error, problem)
         return Measured((), self.timed(trial, _ROUNDS), error)
@@ -477,7 +477,7 @@ class _Bench:
                 found = compare(host, wanted).relative_l2
                 error = max(error, found)
                 if not found <= TOLERANCES.get(tensor.type.dtype, 0.0):
-                    return error, f"kernel {label(self.kernel)}: {tensor.name} is wrong, relative error {found:.1e}"
+                    return error, f"kernel {self.kernel.label}: {tensor.name} is wrong, relative error {found:.1e}"
             return error, ""
         finally:
             for pointer in scratch:

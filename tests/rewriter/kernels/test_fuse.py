@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,17 +13,14 @@ from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import kernel_of
 from mugraph.blocks.sizes import retyped, specialised
 from mugraph.domains.real import Real
-from mugraph.graph import Constant, Graph, Tables
+from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
-from rewriter.cost import CostModel, ProfileStore
-from rewriter.cost.devices import DEVICES
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import Form, lower
-from rewriter.kernels.fuse.region import Region, propose
-from rewriter.kernels.proposals import joins, kernel_children, matches_of, proposals, reasons, winning_rules
+from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.backtracking import Limits, Search, replay
 from rewriter.search.match import Direction, compile_rules
 from rewriter.search.ranges import RangeOracle
@@ -33,9 +29,10 @@ from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
+from tests.support.fusing import HALF, graph_of, region_of, search_for, types_of
+from tests.support.kernel_help import content
 from tests.support.triton_help import Interpreter
 
-HALF = DataType.FLOAT16
 RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
 HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"
 ROTATED = (
@@ -43,10 +40,6 @@ ROTATED = (
     "Slice[axes=(-1,),ends=(2,),starts=(0,),steps=(1,)]({0})), s))"
 )
 ATTENTION = "MatMul(Softmax[axis=-1]({0}), {1})"
-
-
-def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
-    return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
 
 
 def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form | None = None) -> Kernel:
@@ -242,7 +235,7 @@ def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     rotated = check_kernel(built(shapes, [grouped]))
     assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
     (region,) = propose(graph_of(shapes, {}, [grouped]))
-    assert Builder().build(region).rule.source == region.terms
+    assert KernelBuilder().build(region).rule.source == region.terms
 
 
 def test_rotary_embedding_is_a_prologue_of_attention() -> None:
@@ -319,12 +312,8 @@ def test_interpretation_finds_a_wrong_view() -> None:
     assert "y0 differs" in (interpret(kernel, 3, 0) or "")
 
 
-def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
-    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
-
-
 def test_sizes_become_symbols_and_come_back() -> None:
-    builder = Builder()
+    builder = KernelBuilder()
     region = region_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
     own = kernel_of_rule(builder.build(region).rule)
     rule = builder.general(region)
@@ -335,43 +324,26 @@ def test_sizes_become_symbols_and_come_back() -> None:
 
 
 def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
-    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     text = format_rule(rule)
     assert parse_rule(text) == rule and format_rule(parse_rule(text)) == text and not check(rule, {})
+    read, made = kernel_of_rule(parse_rule(text)), kernel_of_rule(rule)
+    assert read is not None and made is not None and content(read) == content(made)
     assert audit([rule]).passed
     assert any("too few" in reason for reason in check(parse_rule(text.replace("tests=3", "tests=1")), {}))
     with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
         parse_rule(text.replace("y0_value = Relu(total)", "y0_value = Neg(total)"))
+    with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
+        parse_rule("".join(line for line in text.splitlines(keepends=True) if not line.startswith("  kernel")))
 
 
 def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
-    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     other = replace(rule, source=(parse_term("Neg(MatMul(x0, x1))"),))
     assert check(other, {}) == ["the kernel's body is not the source"]
 
 
 # Regions, and the search
-
-
-def graph_of(
-    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str], dtype: DataType = HALF
-) -> Graph:
-    tables, values = Tables(), dict[Term, int]()
-    generator = np.random.default_rng(0)
-    inputs = [tables.new_value(TensorType(dtype, tuple(shape)), name) for name, shape in shapes.items()]
-    named = dict(zip(shapes, inputs, strict=True))
-    for name, shape in weights.items():
-        array = (generator.standard_normal(shape) / 4).astype(dtype.numpy())
-        named[name] = tables.add_constant(Constant.of(array, TensorType(dtype, tuple(shape))), name)
-    roots = [parse_term(text) for text in texts]
-    for term in walk(roots):
-        if term.is_var:
-            values[term] = named[term.name]
-        elif term.op == "Const":
-            values[term] = tables.literal(np.asarray(term.attr("value"), dtype.numpy()), TensorType(dtype, ()))
-        else:
-            values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
-    return Graph.build(tables, inputs, [values[root] for root in roots])
 
 
 def layer(x: str, number: int) -> str:
@@ -386,11 +358,6 @@ def two_layers() -> Graph:
         weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
         weights |= {f"g{number}": (64,), f"h{number}": (64,)}
     return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
-
-
-def search_for(graph: Graph) -> Search:
-    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
-    return Search([], costs, RangeOracle({}), Limits())
 
 
 def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
@@ -422,7 +389,7 @@ def test_a_causal_mask_is_part_of_its_region() -> None:
     graph = graph_of({"q": (2, 5, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {}, texts)
     (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
     assert len(whole.operands) == 3
-    made = Builder().build(whole)
+    made = KernelBuilder().build(whole)
     assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
     assert made.general.blocks[0].accumulators[0].keep is not None
     assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
@@ -435,7 +402,7 @@ def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
     (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs) and "MatMul" in repr(region.terms)]
     assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
     search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    best = min(KernelProposals().children(search, search.start(graph)), key=lambda child: child.cost)
     (kernel,) = [node for node in best.graph.references if node.op == "Kernel"]
     assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,8,16]", "float16[12]", "float16[16,12]"}
 
@@ -456,7 +423,7 @@ def test_products_that_share_their_operand_are_one_region() -> None:
     together = [region for region in propose(graph) if len(region.roots) > 1]
     assert [repr(region.terms[0]) for region in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
     for region in together:
-        kernel = kernel_of_rule(Builder().build(region).rule)
+        kernel = kernel_of_rule(KernelBuilder().build(region).rule)
         assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
 
 
@@ -467,11 +434,11 @@ def test_a_reduction_of_all_entries_is_a_region() -> None:
     regions = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
     asked = ANY.format("IsInf(Cast[to=float](x0))")
     assert [repr(r.terms) for r in regions] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
-    kernel = Builder().build(regions[-1]).general
+    kernel = KernelBuilder().build(regions[-1]).general
     assert kernel.symbols == ("d0", "d1") and kernel.inputs[0].type.dtype == HALF
     graph = graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts, DataType.FLOAT)
     search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    best = min(KernelProposals().children(search, search.start(graph)), key=lambda child: child.cost)
     assert not {"IsInf", "ReduceMax", "Where"} & {n.op for n in best.graph.references}
 
 
@@ -486,11 +453,12 @@ def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
     graph = two_layers()
     search = search_for(graph)
     start = search.start(graph)
-    best = min(kernel_children(search, start), key=lambda child: child.cost)
+    proposals = KernelProposals()
+    best = min(proposals.children(search, start), key=lambda child: child.cost)
     kernels = [n for n in best.graph.references if n.op == "Kernel"]
     assert best.cost < 0.8 * start.cost and len(kernels) >= 2
     assert 2 in {len(move.matches) for move in best.moves}
-    assert any("joins a value of the loop" in reason for reason in reasons(search))
+    assert any("joins a value of the loop" in reason for reason in proposals.reasons)
     again = replay(search, graph, best.moves)
     assert again.graph.digest == best.graph.digest
     x = np.random.default_rng(1).standard_normal((1, 32, 64))
@@ -505,7 +473,7 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
     assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
     apart, together = (Search(rules, search_for(graph).costs, RangeOracle({}), Limits()) for rules in ([], [rule]))
     before, after = (
-        min(kernel_children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
+        min(KernelProposals().children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
     )
     assert sum(n.op == "MatMul" for n in before.graph.references) == 2
     assert sorted(n.op for n in after.graph.references) == ["Concat", "Kernel", "MatMul"] and after.cost < before.cost
@@ -517,21 +485,23 @@ def test_no_kernels_for_the_cpu() -> None:
     graph = two_layers()
     search = search_for(graph)
     search.costs.provider = "cpu"
-    assert not list(kernel_children(search, search.start(graph)))
+    assert not list(KernelProposals().children(search, search.start(graph)))
 
 
 def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = two_layers()
     search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
-    stored = [parse_rule(format_rule(rule)) for rule in winning_rules(best)]
+    proposals = KernelProposals()
+    best = min(proposals.children(search, search.start(graph)), key=lambda child: child.cost)
+    stored = [parse_rule(format_rule(rule)) for rule in proposals.winning_rules(best)]
     assert stored and all(not check(rule, {}) for rule in stored)
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
     other = search_for(graph)
-    again = min(partial(kernel_children, stored=stored)(other, other.start(graph)), key=lambda child: child.cost)
-    assert again.cost == pytest.approx(best.cost) and not winning_rules(again)
-    digests = [dict(n.attrs)["digest"] for n in again.graph.references if n.op == "Kernel"]
-    assert digests and not any(kernel_of(digest).symbols for digest in digests)
+    applying = KernelProposals(stored)
+    again = min(applying.children(other, other.start(graph)), key=lambda child: child.cost)
+    assert again.cost == pytest.approx(best.cost) and not applying.winning_rules(again)
+    kernels = [kernel_of(n.attrs) for n in again.graph.references if n.op == "Kernel"]
+    assert kernels and not any(kernel.symbols for kernel in kernels)
 
 
 @pytest.mark.parametrize("dtype", [HALF, DataType.BFLOAT16, DataType.FLOAT])
@@ -539,7 +509,7 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
     search = search_for(graph)
-    own = [direction for direction in proposals(search, graph, shipped) if "kernel" in direction.rule.provenance]
+    own = [direction for direction in KernelProposals(shipped).proposals(graph) if "kernel" in direction.rule.provenance]
     assert len(own) == 2  # statistics before the product, and beside it
     for direction in own:
         assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
@@ -552,16 +522,16 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
 def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], DataType.DOUBLE)
-    assert not list(proposals(search_for(graph), graph, shipped))
+    assert not list(KernelProposals(shipped).proposals(graph))
 
 
 def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
-    kernel = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
+    kernel = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
     single = retyped(kernel, {HALF: DataType.FLOAT})
     assert repr(single.body) == f"(MatMul(Mul(x0, {float(np.float32(0.1))!r}), x1),)" and interpret(single, 3, 0) is None
     assert {t.type.dtype for t in (*single.inputs, *single.outputs)} == {DataType.FLOAT}
     assert retyped(single, {DataType.FLOAT: HALF}) == kernel and retyped(kernel, {}) == kernel
-    largest = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
+    largest = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
     assert repr(retyped(largest, {HALF: DataType.FLOAT}).body) == "(MatMul(Mul(x0, 65500.0), x1),)"
 
 
@@ -570,7 +540,7 @@ def test_parts_of_what_is_packed_have_symbols() -> None:
     values = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(4,128)](Split[axis=-1,sizes=(2560,512)].1(x1)))"
     shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
     region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
-    general = Builder().build(region).general
+    general = KernelBuilder().build(region).general
     assert [str(t.type) for t in general.inputs] == ["float16[d0,d1*d2,d3,d4]", "float16[d0,d4,6*d1*d5]"]
 
 
@@ -581,7 +551,7 @@ def test_a_width_is_so_many_heads_of_any_size() -> None:
     region = region_of(
         {"x0": width, "x1": width, "x2": width, "x3": (8, 1, 512, 512)}, f"MultiHeadAttention[{attrs}](x0, x1, x2, x3)"
     )
-    built = Builder().build(region)
+    built = KernelBuilder().build(region)
     assert "num_heads=12" in repr(built.general.body[0]) and built.general.symbols
     assert built.rule.source == region.terms
 
@@ -593,8 +563,7 @@ def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
     )
     directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
     assert len(shipped) == 7 and len(directions) == 1
-    search = search_for(graph)
-    own, *others = proposals(search, graph, shipped)
+    own, *others = KernelProposals(shipped).proposals(graph)
     assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
     assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
     kernel = kernel_of_rule(own.rule)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mugraph.blocks.block import LIMITS, InvalidBlock, Kernel, Schedule, check_fits
-from mugraph.blocks.operator import intern_kernel
+from mugraph.blocks.operator import kernel_attrs
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
 from rewriter.cost.roofline import node_microseconds
@@ -221,7 +221,7 @@ def test_sizes_that_are_symbols_must_be_given() -> None:
 
 
 def test_a_node_of_a_kernel_is_priced_by_its_best_schedules() -> None:
-    attrs = (("digest", intern_kernel(SKINNY)),)
+    attrs = kernel_attrs(SKINNY)
     types = [t.type for t in SKINNY.inputs]
     assert node_microseconds(H200, "Kernel", attrs, types) == pytest.approx(ranked(SKINNY, H200, most=1)[0][0])
     parts = node_microseconds(H200, "MatMul", (), [tensor(F16, 16, 4096), tensor(F16, 4096, 6144)])
