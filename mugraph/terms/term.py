@@ -8,7 +8,6 @@ processes. Leaves are variables (operator ``Var``) and scalar constants (operato
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -52,7 +51,7 @@ class AttrVar:
     __repr__ = __str__
 
 
-class NamedValue(ABC):
+class NamedValue:
     """An attribute value that text and digests call by a name: a graph-defined kernel by its digest.
 
     Equal values have equal names.
@@ -61,9 +60,9 @@ class NamedValue(ABC):
     __slots__ = ()
 
     @property
-    @abstractmethod
     def text_name(self) -> str:
         """What stands in its place, as a text, wherever attributes are written or digested."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return repr(self.text_name)
@@ -80,6 +79,14 @@ def _key(value: AttrValue) -> str:
     if isinstance(value, DataType):
         return f"dtype:{value.name}"
     return f"{type(value).__name__}:{value!r}"
+
+
+def _spelt(attrs: Attrs, attr_key: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The key of attributes as a digest has it: with the name of each named value in its place."""
+    for _, value in attrs:
+        if isinstance(value, NamedValue):
+            return tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
+    return attr_key
 
 
 class Term:
@@ -105,8 +112,7 @@ class Term:
             return interned
         term = super().__new__(cls)
         term.op, term.attrs, term.inputs, term.out = op, attrs, inputs, out
-        named = tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
-        content = hashlib.blake2b(repr((op, named, out)).encode(), digest_size=16)
+        content = hashlib.blake2b(repr((op, _spelt(attrs, attr_key), out)).encode(), digest_size=16)
         for operand in inputs:
             content.update(operand.digest)
         term.digest = content.digest()
