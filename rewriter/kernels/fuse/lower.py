@@ -753,50 +753,14 @@ def _guarded(weights: Term) -> list[Term]:
 
 
 def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
-    """One step from a composite operator to plainer ones; ``None`` for others."""
+    """One step from an operator that is composed of others to these; ``None`` for others."""
     record = get_operator(part.op)
-    if record.elementwise:
+    if record.elementwise or record.decomposition is None:
         return None
-    if part.op == "Gemm":
-        return _gemm(part)
-    if record.decompose is None:
-        return _spelt_out(part)
     beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
-    roots = record.decompose({**record.defaults, **dict(part.attrs)}, operands)
+    roots = record.decompose(part.attrs, operands)
     return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
-
-
-def _spelt_out(part: Term) -> Term | None:
-    """A normalisation or softmax of rows by reductions; ``None`` for other operators."""
-    if part.op not in ("LayerNormalization", "RMSNormalization", "Softmax"):
-        return None
-    if part.attr("axis", -1) != -1:
-        raise NotFusable(f"{part.op} over more than the last axis")
-    row, (x, *parameters) = {"axes": (-1,), "keepdims": True}, part.inputs
-    if part.op == "Softmax":
-        powers = make("Exp", [make("Sub", [x, make("ReduceMax", [x], row)])])
-        return make("Div", [powers, make("ReduceSum", [powers], row)])
-    if part.op == "LayerNormalization":
-        x = make("Sub", [x, make("ReduceMean", [x], row)])
-    variance = make("ReduceMean", [make("Mul", [x, x])], row)
-    x = make("Div", [x, make("Sqrt", [make("Add", [variance, const(part.attr("epsilon", 1e-5))])])])
-    for op, parameter in zip(("Mul", "Add"), parameters, strict=False):
-        x = make(op, [x, parameter])
-    return x
-
-
-def _gemm(part: Term) -> Term:
-    a, b = part.inputs[:2]
-    a = make("Transpose", [a], {"perm": (1, 0)}) if part.attr("transA", False) else a
-    b = make("Transpose", [b], {"perm": (1, 0)}) if part.attr("transB", False) else b
-    result = make("MatMul", [a, b])
-    alpha, beta = part.attr("alpha", 1.0), part.attr("beta", 1.0)
-    result = result if alpha == 1.0 else make("Mul", [result, const(alpha)])
-    if len(part.inputs) == 2:
-        return result
-    bias = part.inputs[2] if beta == 1.0 else make("Mul", [part.inputs[2], const(beta)])
-    return make("Add", [result, bias])
 
 
 def _without_idle(block: Block) -> Block:
