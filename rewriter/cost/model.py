@@ -19,6 +19,7 @@ from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
+from rewriter.cost.kernel_times import kernel_key
 from rewriter.cost.roofline import VIEWS, node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
@@ -120,8 +121,6 @@ class CostModel:
         return self.estimate(graph, node), False
 
     def _kernel_key(self, signature: Signature) -> str:
-        from rewriter.kernels.triton.measure import kernel_key  # it imports this package
-
         kernel = kernel_of(signature.attrs)
         shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}
         return kernel_key(kernel, bound_sizes(kernel, shapes))

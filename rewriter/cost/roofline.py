@@ -9,7 +9,7 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refineme
 * Traffic reaches a share of the bandwidth, a transposition less. What a kernel only points into is not moved: a Gather moves
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
-* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.kernels.triton.schedules`).
+* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.cost.schedules`).
 * A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores, and
   causal attention does not compute those that its mask hides.
 """
@@ -27,6 +27,7 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rewriter.cost.devices import Device, get_device
+from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import bytes_of
 
 __all__ = ["VIEWS", "node_microseconds"]
@@ -102,8 +103,6 @@ def _seen_tiles(queries: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _kernel_microseconds(device: str, kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> float:
-    from rewriter.kernels.triton.schedules import ranked  # it imports this package
-
     return ranked(kernel, get_device(device), dict(sizes), most=1)[0][0]
 
 

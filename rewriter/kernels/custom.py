@@ -16,11 +16,12 @@ from mugraph.blocks.operator import CompiledKernel
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
+from rewriter.cost.kernel_times import recall
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.emit import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
+from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, settle
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.explain import Explanation
 from rules_db.files import StoreError, cache_folder

@@ -26,7 +26,7 @@ from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
-from rewriter.kernels.emit import kernels_of
+from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, Architecture, compiler_is_here
 from rewriter.reference import Error, InputError, bind_sizes, check_data, random_inputs, reference_outputs
 from rewriter.run import accept

@@ -37,12 +37,12 @@ from mugraph.onnx import load
 from mugraph.onnx.function import function_of
 from mugraph.ops import LocalFunction
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term
+from mugraph.terms.term import Term, substitute, var
 from mugraph.terms.text import parse_term
 from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
 from rewriter.cost.devices import Device, get_device
+from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import Signature, bytes_of, node_model
-from rewriter.kernels.emit import attributes_of
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import Form
@@ -57,7 +57,7 @@ from rewriter.kernels.triton.measure import (
     reference_of,
     trials,
 )
-from rewriter.kernels.triton.schedules import ranked
+from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
@@ -137,8 +137,6 @@ def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
 
 
 def _by_position(term: Term, order: Sequence[str]) -> Term:
-    from mugraph.terms.term import substitute, var
-
     return substitute(term, {name: var(f"x{i}") for i, name in enumerate(order)})
 
 

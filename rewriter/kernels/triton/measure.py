@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import math
 import multiprocessing
 from collections.abc import Mapping, Sequence
@@ -23,35 +22,30 @@ import numpy as np
 
 from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
 from mugraph.blocks.interp import evaluate_body
-from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from mugraph.domains import Real
-from mugraph.terms.shape import DataType, Undecided, evaluate_dim
+from mugraph.terms.shape import DataType, evaluate_dim
 from rewriter.cost.devices import Device
+from rewriter.cost.kernel_times import Measured, record
+from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.emit import plan_of
 from rewriter.kernels.triton.codegen import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, triton_version
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.plans import plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
-from rewriter.kernels.triton.schedules import ranked
 from rewriter.reference import compare
-from rewriter.runtime.plan import FORMAT_VERSION, Expression, Image, Plan
-from rewriter.runtime_env import digest
+from rewriter.runtime.plan import Expression, Image, Plan
 
 __all__ = [
-    "Measured",
     "NoDevice",
     "NotMeasured",
     "Trial",
     "best_of",
     "compiled_trials",
     "kernel_inputs",
-    "kernel_key",
     "measure",
-    "recall",
-    "record",
     "settle",
     "trials",
-    "tune",
 ]
 
 DRIVER = "cuda.bindings.driver"
@@ -88,21 +82,6 @@ class Trial:
     image: Image
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a trial took.
-
-    Attributes:
-        microseconds: of all its launches, replayed from a graph; ``None`` where ``problem`` says why there is none.
-        error: largest relative error (L2) of an output.
-    """
-
-    schedules: tuple[Schedule, ...]
-    microseconds: float | None
-    error: float = math.nan
-    problem: str = ""
-
-
 # Inputs and the reference
 
 
@@ -127,41 +106,6 @@ def reference_of(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.nd
     """The body in double precision."""
     wide = {n: x if x.dtype.kind in "biu" else x.astype(np.float64) for n, x in inputs.items()}
     return [np.asarray(value) for value in evaluate_body(kernel, Real(), wide)]
-
-
-# The profile store
-
-
-def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
-    """Under which the store keeps what is known of a kernel, launched by one format of plans.
-
-    Shapes and element types are in the kernel's digest.
-
-    Raises:
-        Undecided: a symbol has no size.
-    """
-    missing = [name for name in kernel.symbols if name not in sizes]
-    if missing:
-        raise Undecided(f"the time of a kernel of size {missing[0]}")
-    own = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(own, sort_keys=True), triton_version(), str(FORMAT_VERSION))
-
-
-def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:
-    """Keeps the best schedules of a kernel with their time."""
-    assert best.microseconds is not None
-    key = kernel_key(kernel, sizes)
-    store.put(key, best.microseconds)
-    store.remember(f"{store.environment} {key}", json.dumps([schedule_to_json(s) for s in best.schedules]))
-
-
-def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
-    """The best known schedules of a kernel, or ``None``."""
-    key = kernel_key(kernel, sizes)
-    microseconds, text = store.get(key), store.verdict(f"{store.environment} {key}")
-    if microseconds is None or text is None:
-        return None
-    return Measured(tuple(map(schedule_from_json, json.loads(text))), microseconds)
 
 
 # Tuning
@@ -212,22 +156,6 @@ def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes
     best = best_of(measure(kernel, compiled, sizes))
     record(store, kernel, sizes, best)
     return best
-
-
-def tune(
-    kernel: Kernel,
-    device: Device,
-    store: ProfileStore,
-    compiler: Compiler,
-    architecture: Architecture,
-    sizes: Mapping[str, int] | None = None,
-    most: int = 40,
-) -> Measured:
-    """The best schedules of a kernel: known, or measured now and remembered. Raises as the two steps of it."""
-    known = recall(store, kernel, sizes or {})
-    if known is not None:
-        return known
-    return settle(kernel, compiled_trials(kernel, device, compiler, architecture, sizes or {}, most), store, sizes or {})
 
 
 def best_of(results: Sequence[Measured]) -> Measured:

@@ -19,14 +19,15 @@ from mugraph.onnx import load
 from rewriter import optimize, runtime_env
 from rewriter.cli.main import main
 from rewriter.cost.devices import default_device, get_device
+from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
-from rewriter.kernels.emit import kernels_of
+from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton import measure
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
-from rewriter.kernels.triton.measure import Measured, NoDevice, NotMeasured, record
+from rewriter.kernels.triton.measure import NoDevice, NotMeasured
 from rewriter.reference import InputError
 from rewriter.run import accept
 from rewriter.run.target import Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,15 @@ from mugraph.blocks.block import LIMITS, InvalidBlock, Kernel, Schedule, check_f
 from mugraph.blocks.operator import kernel_attrs
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
+from rewriter.cost.kernel_times import Measured, recall, record
 from rewriter.cost.roofline import node_microseconds
+from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton import measure as measuring
-from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import Measured, NotMeasured, Trial, best_of, measure, recall, record, tune
-from rewriter.kernels.triton.schedules import candidates, default_schedules, predict, ranked
+from rewriter.kernels.triton.compile import Architecture
+from rewriter.kernels.triton.measure import NotMeasured, Trial, best_of, measure
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
 from tests.support.block_kernels import (
     F16,
@@ -35,6 +38,7 @@ from tests.support.block_kernels import (
     softmax,
     tensor,
 )
+from tests.support.kernel_help import with_kernel
 
 H200 = get_device("h200")
 
@@ -300,5 +304,7 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("measured again")
 
     monkeypatch.setattr(measuring, "measure", no_measuring)
-    with Compiler(tmp_path / "kernels") as compiler:
-        assert tune(kernel, H200, again, compiler, Architecture(90), {"m": 16}).microseconds == 12.5
+    _, graph = with_kernel(kernel)
+    kernels = CustomKernels(H200, again, {"m": 16}, (), [Architecture(90)], strict=True)
+    assert not kernels.tune(graph, math.inf) and kernels.timed == 0
+    kernels.close()

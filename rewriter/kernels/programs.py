@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
@@ -20,15 +19,16 @@ from mugraph.blocks.text import format_kernel, kernel_to_json, schedule_to_json
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
+from rewriter.cost.kernel_times import recall
+from rewriter.cost.schedules import default_schedules
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.triton.codegen import Source, generate
-from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.plans import attributes_of, plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
-from rewriter.kernels.triton.schedules import default_schedules
-from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
 from rules_db.files import StoreError, write_text
 
-__all__ = ["Scheduled", "attributes_of", "compile_kernels", "keep_kernels", "kernels_of", "plan_of", "scheduled"]
+__all__ = ["Scheduled", "compile_kernels", "keep_kernels", "kernels_of", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,6 @@ def scheduled(
     Returns:
         kernels with schedules, and why others have none.
     """
-    from rewriter.kernels.triton.measure import recall  # it imports this module
-
     chosen: list[Scheduled] = []
     problems: dict[Kernel, str] = {}
     for kernel in kernels:
@@ -96,27 +94,6 @@ def compile_kernels(
             attributes = attributes_of(plan_of(scheduled.kernel, source, result), [binary.image for binary in result])
             programs[scheduled.kernel] = CompiledKernel(scheduled.schedules, attributes)
     return programs, problems
-
-
-def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
-    """How a runtime launches a source; the images of all architectures have one plan."""
-    nothing = (Argument.nothing(), Argument.nothing())
-    launches = []
-    for number, launch in enumerate(source.launches):
-        functions = [binary.functions[number] for binary in binaries]
-        (threads,) = {f.threads for f in functions}
-        launches.append(Launch(functions[0].name, threads, launch.grid, (*launch.arguments, *nothing)))
-    return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
-
-
-def attributes_of(plan: Plan, images: Sequence[Image]) -> Mapping[str, Any]:
-    """The attributes of a node, as rewriter/runtime/superopt_runtime.c reads them."""
-    return {
-        "version": FORMAT_VERSION,
-        "kernels": "\n".join(plan.kernels),
-        "plan": tuple(plan.packed()),
-        "images": pack_images(images),
-    }
 
 
 def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:

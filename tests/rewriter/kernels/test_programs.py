@@ -19,12 +19,12 @@ from mugraph.blocks.operator import Programs, kernel_attrs
 from mugraph.blocks.text import kernel_from_json, parse_kernel, schedule_from_json
 from mugraph.terms.shape import TensorType, symbol
 from rewriter.cost import ProfileStore, get_device
+from rewriter.cost.kernel_times import Measured, record
+from rewriter.cost.schedules import default_schedules
 from rewriter.cost.signature import Signature, node_model
-from rewriter.kernels.emit import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.triton.codegen import Source
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, merge_ptx, parse_architectures
-from rewriter.kernels.triton.measure import Measured, record
-from rewriter.kernels.triton.schedules import default_schedules
 from rewriter.runtime.plan import FORMAT_VERSION, Output
 from rules_db.files import StoreError
 from tests.rewriter.runtime.test_runtime import Runner
