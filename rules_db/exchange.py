@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
+from mugraph.blocks.validity import check_kernel
 from mugraph.ops import get_operator
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, rebuild, walk
@@ -66,7 +68,7 @@ def _kernel(text: str) -> Kernel:
     """A valid μGraph."""
     try:
         kernel = kernel_from_json(json.loads(text))
-        kernel.check()
+        check_kernel(kernel)
     except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
         raise TextError(f"a μGraph that cannot be read: {problem}") from None
     return kernel

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.blocks.validity import check_kernel
 from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
@@ -122,7 +125,7 @@ def _mugraph(node: ForeignNode) -> tuple[Kernel, tuple[Schedule, ...]]:
         if not isinstance(text, dict) or text.get("format") != MUGRAPH_FORMAT:
             raise NotUnderstood(f"a μGraph that is not of format {MUGRAPH_FORMAT}")
         kernel = kernel_from_json(text["kernel"])
-        kernel.check()
+        check_kernel(kernel)
         return kernel, tuple(map(schedule_from_json, text["schedules"]))
     except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
         raise NotUnderstood(f"a μGraph that cannot be read: {problem}") from None

@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.blocks.block import Kernel, Schedule
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
 from rewriter.cost.store import ProfileStore

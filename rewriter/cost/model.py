@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.blocks.block import bound_sizes
 from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.graph import Graph, Node
 from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs

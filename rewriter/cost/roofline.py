@@ -20,8 +20,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from mugraph.blocks.block import Kernel, bound_sizes
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
 from mugraph.blocks.picture import svg
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import format_kernel, kernel_to_json, schedule_to_json
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape

@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mugraph.blocks.block import Block, InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import KERNEL, kernel_of, kernel_terms
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import InvalidBlock
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
@@ -66,7 +69,7 @@ def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
     if kernel is None:
         return ["an interpretation speaks of a target that is one graph-defined kernel, all its outputs in order"]
     try:
-        kernel.check()
+        check_kernel(kernel)
     except InvalidBlock as reason:
         return [str(reason)]
     operands = rule.target[0].inputs

@@ -7,24 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from mugraph.blocks.block import (
-    Accumulate,
-    Affine,
-    Block,
-    Compute,
-    Extent,
-    Index,
-    Kernel,
-    Load,
-    Predicate,
-    Schedule,
-    Statement,
-    Store,
-    Tensor,
-    view,
-)
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Extent, Index, Load, Predicate, Statement, Store, Tensor, view
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains import Real
 from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term
@@ -151,7 +139,7 @@ def causal_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType = F32, wind
         body=(term(text.format("seen")),),
         blocks=(replace(block, statements=tuple(statements)),),
     )
-    kernel.check()
+    check_kernel(kernel)
     return kernel
 
 

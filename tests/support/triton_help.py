@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.blocks.block import Kernel, Schedule, bound_sizes
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.terms.shape import DataType, evaluate_dim
 from rewriter.kernels.triton import generate
 from rewriter.runtime.plan import Argument, Expression

@@ -30,8 +30,9 @@ import onnx.inliner
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.onnx import load
 from mugraph.onnx.function import function_of

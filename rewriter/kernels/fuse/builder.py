@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mugraph.blocks.block import Accumulate, Affine, Compute, Dot, Extent, Load, Predicate, Statement, View
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Extent, Load, Predicate, Statement, View
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import Term, const, var
 

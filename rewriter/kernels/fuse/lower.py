@@ -16,14 +16,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.blocks.block import (
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.statements import (
     Affine,
-    Block,
     Compute,
     Factor,
     Index,
     InvalidBlock,
-    Kernel,
     Load,
     Predicate,
     Reduce,
@@ -35,6 +34,7 @@ from mugraph.blocks.block import (
     statement_names,
     statement_operands,
 )
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import FLOATS
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_types
@@ -672,7 +672,7 @@ class _Lowering:
         outputs = [Tensor(name, types[term]) for name, term in zip(self.outputs, self.body, strict=True)]
         block = _merged(_without_idle(self.block()))
         kernel = Kernel(self.name, tuple(Tensor(n, t) for n, t in inputs.items()), tuple(outputs), tuple(self.body), (block,))
-        kernel.check()
+        check_kernel(kernel)
         return kernel
 
     def block(self) -> Block:

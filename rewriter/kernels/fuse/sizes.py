@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mugraph.blocks.block import product
+from mugraph.blocks.statements import product
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output, infer_types
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, Unequal, evaluate_dim, same_dim, symbol

@@ -16,33 +16,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.blocks.block import (
+from mugraph.blocks.block import Block, Kernel, renamed_values
+from mugraph.blocks.schedule import Schedule, check_schedule, element_bytes, storage_types
+from mugraph.blocks.statements import (
     Accumulate,
     Affine,
-    Block,
     Compute,
     Dot,
     Extent,
     Factor,
     Index,
     InvalidBlock,
-    Kernel,
     Load,
     Predicate,
     Reduce,
-    Schedule,
     Statement,
     Store,
     Tensor,
     View,
-    check_schedule,
-    element_bytes,
     next_power,
     product,
-    renamed_values,
     statement_names,
     statement_operands,
-    storage_types,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol

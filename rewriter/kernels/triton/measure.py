@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.interp import evaluate_body
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from mugraph.domains import Real
 from mugraph.terms.shape import DataType, evaluate_dim

@@ -11,29 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.blocks.block import (
-    LIMITS,
+from mugraph.blocks.block import Block, Kernel, renamed_values
+from mugraph.blocks.interp import evaluate_body, evaluate_kernel
+from mugraph.blocks.picture import svg
+from mugraph.blocks.schedule import LIMITS, Schedule, check_fits, check_schedule
+from mugraph.blocks.statements import (
     Accumulate,
     Affine,
-    Block,
     Compute,
     Dot,
     Extent,
     Index,
     InvalidBlock,
-    Kernel,
     Load,
     Predicate,
     Reduce,
-    Schedule,
     Store,
-    check_fits,
-    check_schedule,
-    renamed_values,
     view,
 )
-from mugraph.blocks.interp import evaluate_body, evaluate_kernel
-from mugraph.blocks.picture import svg
 from mugraph.blocks.text import (
     format_kernel,
     kernel_from_json,
@@ -43,6 +38,7 @@ from mugraph.blocks.text import (
     schedule_from_json,
     schedule_to_json,
 )
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains import FiniteField, Real, Symbolic
 from mugraph.terms.shape import ShapeError, symbol
 from mugraph.terms.text import TextError
@@ -186,7 +182,7 @@ def test_welford_accumulates_mean_and_variance(split: int) -> None:
     x = np.random.default_rng(0).standard_normal((3, 7)) + 1e4
     for store, wanted in (("mean", x.mean(1)), ("variance", x.var(1))):
         kernel = column_kernel(welford, Compute("variance", term("Div(squares, count)")), store=store)
-        kernel.check()
+        check_kernel(kernel)
         (computed,) = evaluate_kernel(kernel, Real(), {"x": x}, cut(split=split, m=2, n=2))
         np.testing.assert_allclose(computed, wanted, rtol=1e-10)
 
@@ -196,21 +192,21 @@ def test_maximum_and_chosen_entries() -> None:
     odd = Predicate("odd", (Affine(((Index("n", modulo=2), 1),), -1),))
     for monoid, wanted in (("max", x[:, 1::2].max(1)), ("sum", x[:, 1::2].sum(1))):
         kernel = column_kernel(odd, Accumulate(("total",), monoid, ("tile",), "odd"), store="total")
-        kernel.check()
+        check_kernel(kernel)
         (computed,) = evaluate_kernel(kernel, Real(), {"x": x}, cut(split=2, m=2, n=2))
         np.testing.assert_allclose(computed, wanted, rtol=1e-12)
 
 
 def test_blocks_hand_tensors_on() -> None:
     kernel, schedules = two_blocks(), (*cut(split=2, m=2, n=2), *cut(m=2, n=4))
-    kernel.check()
+    check_kernel(kernel)
     field = FiniteField(5)
     inputs = {"x": field.random(np.random.default_rng(5), (3, 7))}
     np.testing.assert_array_equal(
         evaluate_kernel(kernel, field, inputs, schedules)[0].p, evaluate_body(kernel, field, inputs)[0].p
     )
     with pytest.raises(InvalidBlock, match="'squares' holds nothing yet"):
-        replace(kernel, blocks=kernel.blocks[::-1]).check()
+        check_kernel(replace(kernel, blocks=kernel.blocks[::-1]))
 
 
 # Validity
@@ -285,7 +281,7 @@ INVALID = {
 def test_invalid_block_graphs_are_refused(case: str) -> None:
     name, right, wrong, message = INVALID[case]
     with pytest.raises(InvalidBlock) as refused:
-        changed(name, right, wrong).check()
+        check_kernel(changed(name, right, wrong))
     assert message in str(refused.value) and "block" in str(refused.value)
 
 
@@ -301,7 +297,7 @@ def test_invalid_kernels_are_refused() -> None:
         (replace(kernel, blocks=(replace(block, grid=("z",)),)), "'z' is no axis"),
     ):
         with pytest.raises(InvalidBlock, match=message):
-            broken.check()
+            check_kernel(broken)
 
 
 def test_schedules_must_belong_to_the_block() -> None:

@@ -9,9 +9,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from mugraph.blocks.block import Schedule
 from mugraph.blocks.interp import evaluate_body
 from mugraph.blocks.operator import KERNEL, MUGRAPH_FORMAT, CompiledKernel, kernel_attrs, kernel_of, kernel_terms
+from mugraph.blocks.schedule import Schedule
 from mugraph.domains import FiniteField, Range, Real
 from mugraph.domains.range import RangeDomain
 from mugraph.onnx import load, to_bytes

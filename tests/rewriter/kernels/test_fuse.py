@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mugraph.blocks.block import Block, Compute, Dot, Kernel, Load, Predicate, Schedule
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped, specialised
+from mugraph.blocks.statements import Compute, Dot, Load, Predicate
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
@@ -46,7 +48,7 @@ def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form 
     return lower("k", types_of(shapes), [(f"y{i}", parse_term(t)) for i, t in enumerate(texts)], form or Form())
 
 
-def check_kernel(kernel: Kernel) -> Block:
+def checked(kernel: Kernel) -> Block:
     """The kernel computes its body in fields and floats; its one block graph."""
     assert interpret(kernel, 3, 0) is None
     (block,) = kernel.blocks
@@ -62,34 +64,34 @@ def kinds(block: Block, kind: type) -> int:
 
 def test_statistics_of_rows_stand_before_a_product_or_beside_it() -> None:
     shapes, text = {"x": (3, 6), "w": (6, 8)}, f"MatMul({RMS.format('x')}, w)"
-    before, beside = check_kernel(built(shapes, [text])), check_kernel(built(shapes, [text], Form(accumulated=True)))
+    before, beside = checked(built(shapes, [text])), checked(built(shapes, [text], Form(accumulated=True)))
     assert [a.monoid for a in before.accumulators] == ["sum"] and [a.monoid for a in beside.accumulators] == ["sum", "sum"]
     assert [axis for axis, _ in beside.axes] == ["m", "k", "n"] and "w" in before.sizes
 
 
 def test_a_shift_of_the_rows_cannot_stand_behind_the_product() -> None:
     shapes, text = {"x": (3, 6), "g": (6,), "b": (6,), "w": (6, 8)}, "MatMul(LayerNormalization(x, g, b), w)"
-    check_kernel(built(shapes, [text]))
+    checked(built(shapes, [text]))
     with pytest.raises(NotFusable, match="joins a value of the loop and an accumulated one"):
         built(shapes, [text], Form(accumulated=True))
 
 
 def test_lora_is_one_loop() -> None:
     shapes = {"x": (3, 6), "w": (6, 8), "a": (6, 2), "b": (2, 8)}
-    block = check_kernel(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
+    block = checked(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
     assert kinds(block, Dot) == 3 and len(block.accumulators) == 2
     assert sum(isinstance(s, Load) and s.tensor == "x" for s in block.statements) == 1
 
 
 def test_gated_products_share_their_operand() -> None:
     shapes = {"x": (3, 6), "w": (6, 8), "v": (6, 8)}
-    block = check_kernel(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
+    block = checked(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
     assert kinds(block, Dot) == 2 and block.grid == ("m", "n")
 
 
 def test_rows_with_two_results() -> None:
     shapes = {"x": (2, 3, 6), "r": (2, 3, 6), "g": (6,), "b": (6,)}
-    block = check_kernel(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
+    block = checked(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
     assert block.grid == ("m",) and block.sizes["m"] == 6 and len(block.stores) == 2  # batch and rows are one axis
 
 
@@ -100,7 +102,7 @@ def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
     weights = f"Softmax[axis=-1]({scores})"
     weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
     shapes = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "m": (2, 1, 5, 7)}
-    block = check_kernel(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
+    block = checked(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
     assert [a.monoid for a in block.accumulators] == ["softmax"] and block.grid == ("b1", "b0", "s")
     assert len(block.loads) == 4
 
@@ -108,7 +110,7 @@ def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
 def test_softmax_spelt_out_is_attention_too() -> None:
     scores = "Exp(MatMul(q, k))"
     text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
-    block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
+    block = checked(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
     assert [a.monoid for a in block.accumulators] == ["softmax"]
 
 
@@ -132,7 +134,7 @@ def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: boo
     weights = "Softmax[axis=-1]({})".format(scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})"))
     weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
     kernel = built({**BIASED_SHAPES, "m": (5, 7)}, [f"MatMul({weights}, {BIASED['v']})"])
-    block = check_kernel(kernel)
+    block = checked(kernel)
     (softmax,) = block.accumulators
     (product,) = [s for s in block.statements if isinstance(s, Dot)]
     assert all(isinstance(block.defined[name], Load) for name in (product.right, softmax.operands[1]))
@@ -154,7 +156,7 @@ def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: boo
 def test_what_every_key_has_stays_where_the_softmax_sees_it(scores: str, bias: tuple[int, ...]) -> None:
     text = scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})")
     shapes = {**BIASED_SHAPES, "bk": bias, "bv": bias, "m": (5, 7)}
-    block = check_kernel(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
+    block = checked(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
     assert "bk" in {load.tensor for load in block.loads}
     (softmax,) = block.accumulators
     assert isinstance(block.defined[softmax.operands[1]], Load) == (bias == (12,))
@@ -166,16 +168,16 @@ INFINITE = f"Where({ANY.format('IsInf({0})')}, 1.0, 2.0)"
 
 def test_all_entries_are_reduced_in_one_loop() -> None:
     """No axis is cut into blocks: the loop goes over the entries as they are in memory, and a split makes blocks of it."""
-    block = check_kernel(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
+    block = checked(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
     assert block.grid == () and block.sizes == {block.loop: 30} and [a.monoid for a in block.accumulators] == ["max"]
     for axes in ("(-2,-1)", "(-1,-2)"):
         mean = f"Sqrt(ReduceMean[axes={axes},keepdims=true](Mul(x, Transpose[perm=(1,0)](y))))"
-        assert check_kernel(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
+        assert checked(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
     flags = {"b": TensorType(DataType.BOOL, (5, 6))}
     counted = "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int64](b)))"
-    check_kernel(lower("k", flags, [("y", parse_term(counted))]))
+    checked(lower("k", flags, [("y", parse_term(counted))]))
     several = ["ReduceSum[axes=(-2,-1),keepdims=true](x)", "ReduceMax[axes=(-2,-1),keepdims=true](Abs(x))"]
-    assert len(check_kernel(built({"x": (5, 6)}, several)).accumulators) == 2
+    assert len(checked(built({"x": (5, 6)}, several)).accumulators) == 2
 
 
 def test_what_one_loop_cannot_reduce_is_refused() -> None:
@@ -211,7 +213,7 @@ CAUSAL = "Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,
 
 def test_a_causal_mask_is_computed_from_positions() -> None:
     kernel = built({"q": (2, 5, 4), "k": (2, 7, 4), "v": (2, 7, 4)}, [ATTENTION.format(CAUSAL, "v")])
-    block = check_kernel(kernel)
+    block = checked(kernel)
     (softmax,) = block.accumulators
     assert {load.tensor for load in block.loads} == {"q", "k", "v"} and isinstance(block.defined[softmax.keep or ""], Predicate)
 
@@ -219,20 +221,20 @@ def test_a_causal_mask_is_computed_from_positions() -> None:
 def test_a_causal_mask_elsewhere_is_computed_too() -> None:
     either = "Softmax[axis=-1](Where(Or(CausalMask[columns=6,rows=6](), b), x, -2.0))"
     types = {**types_of({"x": (4, 6, 6)}), "b": TensorType(DataType.BOOL, (6,))}
-    block = check_kernel(lower("k", types, [("y", parse_term(either))]))
+    block = checked(lower("k", types, [("y", parse_term(either))]))
     assert kinds(block, Predicate) == 1 and not block.accumulators
     heads = "Reshape[drop=2,shape=(12,)](Where(CausalMask[columns=6,rows=2](), x, 0.0))"
-    assert kinds(check_kernel(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
+    assert kinds(checked(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
 
 
 def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     call = "Attention[is_causal=true,kv_num_heads=0,mask='',mask_axes=0,num_heads=0,scale=0.5](q, k, v)"
-    block = check_kernel(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
+    block = checked(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
     assert len(block.loads) == 3 and block.accumulators[0].keep is not None
     assert any(f.index.divide == 2 for load in block.loads for f in load.view)
     grouped = "GroupQueryAttention[kv_num_heads=2,num_heads=4,rotary_interleaved=false,scale=0.5].0(q, k, v, w, s)"
     shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
-    rotated = check_kernel(built(shapes, [grouped]))
+    rotated = checked(built(shapes, [grouped]))
     assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
     (region,) = propose(graph_of(shapes, {}, [grouped]))
     assert KernelBuilder().build(region).rule.source == region.terms
@@ -242,7 +244,7 @@ def test_rotary_embedding_is_a_prologue_of_attention() -> None:
     q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
     shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
     text = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
-    check_kernel(built(shapes, [text]))
+    checked(built(shapes, [text]))
 
 
 def test_grouped_heads_share_keys() -> None:
@@ -251,7 +253,7 @@ def test_grouped_heads_share_keys() -> None:
         return f"Reshape[drop=4,shape=(4,5,4)](Expand[shape=(1,2,2,5,4)]({split}))"
 
     text = ATTENTION.format(f"MatMul(q, Transpose[perm=(1,0)]({shared('k')}))", shared("v"))
-    block = check_kernel(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
+    block = checked(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
     divided = [f for load in block.loads if load.tensor == "k" for f in load.view if f.index.divide == 2]
     assert [f.index.axis for f in divided] == ["b0"]
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mugraph.blocks.block import Factor, Index, Load
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Factor, Index, Load
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term

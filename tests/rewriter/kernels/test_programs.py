@@ -14,8 +14,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from mugraph.blocks.block import Schedule
 from mugraph.blocks.operator import Programs, kernel_attrs
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import kernel_from_json, parse_kernel, schedule_from_json
 from mugraph.terms.shape import TensorType, symbol
 from rewriter.cost import ProfileStore, get_device

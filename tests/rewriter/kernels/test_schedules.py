@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mugraph.blocks.block import LIMITS, InvalidBlock, Kernel, Schedule, check_fits
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import kernel_attrs
+from mugraph.blocks.schedule import LIMITS, Schedule, check_fits
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
 from rewriter.cost.kernel_times import Measured, recall, record

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.blocks.block import Accumulate, Affine, Compute, Index, InvalidBlock, Kernel, Predicate, Schedule, reordered
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
 from mugraph.terms.shape import DataType, Dim, symbol
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.kernels.triton.codegen import OVERLAPPED
@@ -170,8 +172,12 @@ def test_other_kernels(interpreter: Interpreter, kernel: Kernel, schedules: tupl
 def test_products_are_transposed_by_the_order_of_the_axes(
     interpreter: Interpreter, kernel: Kernel, axes: str, schedules: tuple[Schedule, ...]
 ) -> None:
-    """Eight rows are too few for the matrix units, eight columns are not."""
-    transposed = replace(kernel, blocks=(reordered(kernel.blocks[0], axes.split()),))
+    """Eight rows are too few for the matrix units, eight columns are not.
+
+    A product whose columns stand before its rows is computed transposed, (A·B) = (Bᵀ·Aᵀ)ᵀ (TASO, figure 5).
+    """
+    (block,) = kernel.blocks
+    transposed = replace(kernel, blocks=(replace(block, axes=tuple((axis, block.sizes[axis]) for axis in axes.split())),))
     assert "tl.dot" not in generate(kernel, schedules).text
     assert "tl.dot" in generate(transposed, schedules).text and "trans" not in generate(transposed, schedules).text
     check(interpreter, transposed, schedules, TOLERANCE[kernel.inputs[0].type.dtype])
