@@ -24,10 +24,11 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
 from rewriter.cost.schedules import default_schedules
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.triton.codegen import Source, generate
+from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Compiler, NotCompiled
 from rewriter.kernels.triton.plans import attributes_of, plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.kernels.triton.source import Source
 from rules_db.files import StoreError, write_text
 
 __all__ = ["Scheduled", "compile_kernels", "keep_kernels", "kernels_of", "scheduled"]

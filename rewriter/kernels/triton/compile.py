@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rewriter.kernels.triton.codegen import OVERLAPPED, Source
+from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.runtime.plan import Image
 from rewriter.runtime_env import triton_version
 from rules_db.files import cache_folder

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mugraph.blocks.block import Kernel
-from rewriter.kernels.triton.codegen import Source
 from rewriter.kernels.triton.compile import Binary
+from rewriter.kernels.triton.source import Source
 from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
 
 __all__ = ["attributes_of", "plan_of"]

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
 from mugraph.terms.shape import DataType, Dim, symbol
 from rewriter.kernels.triton import NotGenerated, generate
-from rewriter.kernels.triton.codegen import OVERLAPPED
 from rewriter.kernels.triton.scalar import SHORT_ERF
+from rewriter.kernels.triton.source import OVERLAPPED
 from tests.support.block_kernels import (
     BOOL,
     F16,
@@ -381,12 +382,11 @@ def test_offsets_are_wide_where_tensors_may_be_large(large: str) -> None:
     assert "int64" not in generate(softmax(1 << 20, 256), cut(m=4)).text
 
 
-def test_tensor_float_32_only_on_request() -> None:
+def test_products_of_32_bits_are_in_full_precision() -> None:
     kernel, schedules = lora(16, 32, 32, 16), cut(m=16, n=16, k=16)
-    assert (
-        "tf32" not in generate(kernel, schedules).text and 'input_precision="tf32"' in generate(kernel, schedules, tf32=True).text
-    )
-    halves = generate(kernel, schedules, dtypes=dict.fromkeys(kernel.tensors, F16))
+    text = generate(kernel, schedules).text
+    assert 'input_precision="ieee"' in text and "tf32" not in text
+    halves = generate(retyped(kernel, {F32: F16}), schedules)
     assert "input_precision" not in halves.text and halves.launches[0].signature[0] == ("x", "*fp16")
 
 
