@@ -19,10 +19,11 @@ from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.measure.processes import settle
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured, Trial, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, settle
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.explain import Explanation
 from rules_db.files import StoreError, cache_folder

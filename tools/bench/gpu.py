@@ -48,16 +48,11 @@ from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.measure.bench import COLD_BYTES
+from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
+from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.trials import Trial, best_of, trials
 from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import (
-    COLD_BYTES,
-    Trial,
-    best_of,
-    kernel_inputs,
-    measure,
-    reference_of,
-    trials,
-)
 from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
 from rules_db.trust.interpreted import kernel_of_rule

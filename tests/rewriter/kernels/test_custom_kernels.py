@@ -23,11 +23,11 @@ from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
+from rewriter.kernels.measure import processes
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured
 from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.proposals import KernelProposals
-from rewriter.kernels.triton import measure
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
-from rewriter.kernels.triton.measure import NoDevice, NotMeasured
 from rewriter.reference import InputError
 from rewriter.run import accept
 from rewriter.run.target import Target
@@ -222,7 +222,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(kernel.digest.hex())
         return [Measured(trial.schedules, 3.0 + i / 10, 1e-4) for i, trial in enumerate(compiled)]
 
-    monkeypatch.setattr(measure, "measure", measured)
+    monkeypatch.setattr(processes, "measure", measured)
     monkeypatch.setattr(kernels, "_TRIALS", 2)
     return asked
 
@@ -275,7 +275,7 @@ def test_a_learned_rule_is_checked_before_it_is_used(
 
 
 def test_a_slow_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "measure", lambda kernel, compiled, *_: [Measured(compiled[0].schedules, 1e6, 1e-4)])
+    monkeypatch.setattr(processes, "measure", lambda kernel, compiled, *_: [Measured(compiled[0].schedules, 1e6, 1e-4)])
     assert at_leisure(model, tmp_path / "out.onnx").kernels == 0
 
 
@@ -291,7 +291,7 @@ def test_the_best_without_kernels_is_tried_beside_them(
 
 def test_a_wrong_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = [Measured((), None, 1.0, "kernel k: z is wrong, relative error 1.0e+00")]
-    monkeypatch.setattr(measure, "measure", lambda *_: wrong)
+    monkeypatch.setattr(processes, "measure", lambda *_: wrong)
     outcome = at_leisure(model, tmp_path / "out.onnx", explain="all")
     assert outcome.kernels == 0
     assert any("z is wrong" in e.outcome for e in outcome.explanations)
@@ -303,7 +303,7 @@ def test_without_a_driver_kernels_are_not_timed(
     def nothing(*_: object) -> list[Measured]:
         raise NoDevice("nothing can be measured on a GPU here: no cuda-bindings")
 
-    monkeypatch.setattr(measure, "measure", nothing)
+    monkeypatch.setattr(processes, "measure", nothing)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert outcome.kernels == 1 and any("no cuda-bindings" in note for note in outcome.notes)
 

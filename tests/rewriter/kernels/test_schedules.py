@@ -22,10 +22,11 @@ from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels
+from rewriter.kernels.measure import processes
+from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.trials import NotMeasured, Trial, best_of
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton import measure as measuring
 from rewriter.kernels.triton.compile import Architecture
-from rewriter.kernels.triton.measure import NotMeasured, Trial, best_of, measure
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
 from tests.support.block_kernels import (
     F16,
@@ -305,7 +306,7 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def no_measuring(*arguments: object) -> Sequence[Measured]:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(measuring, "measure", no_measuring)
+    monkeypatch.setattr(processes, "measure", no_measuring)
     _, graph = with_kernel(kernel)
     kernels = CustomKernels(H200, again, {"m": 16}, (), [Architecture(90)], strict=True)
     assert not kernels.tune(graph, math.inf) and kernels.timed == 0

@@ -2,260 +2,41 @@
 
 A trial is loaded, run once into poisoned outputs and compared with the body in double precision; only what is right is timed.
 Many launches are captured as one CUDA graph, each on buffers of its own, so that together they exceed the cache several times;
-events time its replays. All trials of a kernel run in a process of their own, which reports one after the other: a kernel
-that breaks the device's context takes that process with it, and the rest goes on in a new one.
+events time its replays.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import math
-import multiprocessing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.interp import evaluate_body
-from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import InvalidBlock
-from mugraph.blocks.text import kernel_from_json, kernel_to_json
-from mugraph.domains import Real
-from mugraph.terms.shape import DataType, evaluate_dim
-from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import Measured, record
-from rewriter.cost.schedules import ranked
-from rewriter.cost.store import ProfileStore
-from rewriter.kernels.triton.codegen import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
-from rewriter.kernels.triton.plans import plan_of
-from rewriter.kernels.triton.scalar import NotGenerated
+from mugraph.terms.shape import evaluate_dim
+from rewriter.cost.kernel_times import Measured
+from rewriter.kernels.measure.inputs import TOLERANCES, kernel_inputs, reference_of
+from rewriter.kernels.measure.trials import Trial
 from rewriter.reference import compare
-from rewriter.runtime.plan import Expression, Image, Plan
+from rewriter.runtime.plan import Expression, Plan
 
-__all__ = [
-    "NoDevice",
-    "NotMeasured",
-    "Trial",
-    "best_of",
-    "compiled_trials",
-    "kernel_inputs",
-    "measure",
-    "settle",
-    "trials",
-]
+__all__ = ["COLD_BYTES", "Bench", "DriverError"]
 
-DRIVER = "cuda.bindings.driver"
 COLD_BYTES = 220 << 20
 """What the buffers of the launches of one replay hold together, several times the cache of any device."""
-TOLERANCES = {DataType.FLOAT: 1e-4, DataType.FLOAT16: 5e-3, DataType.BFLOAT16: 3e-2}
-"""Largest relative error (L2) of an output beside the body in double precision."""
-
 _LEAST_COPIES, _MOST_COPIES = 4, 128
 _LEAST_LAUNCHES = 40
 """Of a captured graph, so that starting it counts for little."""
 _LARGEST_BYTES = 8 << 30
 _REPLAY_MICROSECONDS = 1500.0
 """About how long the replays between two events take together."""
-_FINALISTS, _FINAL_ROUNDS = 4, 20
 _ROUNDS = 4
-_SILENCE_SECONDS = 120
 
 
-class NotMeasured(RuntimeError):
-    """A kernel has no time; the message says why."""
-
-
-class NoDevice(NotMeasured):
-    """Nothing can be measured here; the message says what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A kernel compiled under schedules, to be measured."""
-
-    schedules: tuple[Schedule, ...]
-    plan: Plan
-    image: Image
-
-
-# Inputs and the reference
-
-
-def kernel_inputs(kernel: Kernel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
-    """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, small integers.
-
-    Products of such floats over thousands of terms stay within half precision.
-    """
-    generator, drawn = np.random.default_rng([seed, 0xC0DE]), {}
-    for tensor in kernel.inputs:
-        shape = [int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape]
-        if tensor.type.dtype == DataType.BOOL:
-            drawn[tensor.name] = np.asarray(generator.random(shape) < 0.9)
-        elif tensor.type.dtype in TOLERANCES:
-            drawn[tensor.name] = (0.5 * generator.standard_normal(shape, np.float32)).astype(tensor.type.dtype.numpy())
-        else:
-            drawn[tensor.name] = generator.integers(0, 2, shape).astype(tensor.type.dtype.numpy())
-    return drawn
-
-
-def reference_of(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The body in double precision."""
-    wide = {n: x if x.dtype.kind in "biu" else x.astype(np.float64) for n, x in inputs.items()}
-    return [np.asarray(value) for value in evaluate_body(kernel, Real(), wide)]
-
-
-# Tuning
-
-
-def trials(
-    kernel: Kernel, chosen: Sequence[tuple[Schedule, ...]], compiler: Compiler, architecture: Architecture
-) -> tuple[list[Trial], list[str]]:
-    """Compiles a kernel under several schedules; also why some did not compile."""
-    problems, sources = [], []
-    for schedules in chosen:
-        try:
-            sources.append((schedules, generate(kernel, schedules)))
-        except (InvalidBlock, NotGenerated) as problem:
-            problems.append(f"kernel {kernel.label}: {problem}")
-    found = []
-    results = compiler.compile([(kernel.label, source) for _, source in sources], [architecture])
-    for (schedules, source), result in zip(sources, results, strict=True):
-        if isinstance(result, NotCompiled):
-            problems.append(str(result))
-        else:
-            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image))
-    return found, problems
-
-
-def compiled_trials(
-    kernel: Kernel, device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int = 40
-) -> list[Trial]:
-    """A kernel under the schedules that are worth a trial, as far as they compile.
-
-    Raises:
-        InvalidBlock: no schedule fits the device.
-        NotMeasured: none compiled; the message has the first reason.
-    """
-    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, device, sizes, most)], compiler, architecture)
-    if not compiled:
-        raise NotMeasured(problems[0])
-    return compiled
-
-
-def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
-    """The fastest of several trials, measured now and remembered.
-
-    Raises:
-        NoDevice: there is no GPU or no cuda-bindings.
-        NotMeasured: none was right; the message has the first reason.
-    """
-    best = best_of(measure(kernel, compiled, sizes))
-    record(store, kernel, sizes, best)
-    return best
-
-
-def best_of(results: Sequence[Measured]) -> Measured:
-    """The fastest. Raises NotMeasured where there is none, with the first reason."""
-    timed = [r for r in results if r.microseconds is not None]
-    if not timed:
-        raise NotMeasured(next((r.problem for r in results if r.problem), "nothing was tried"))
-    return min(timed, key=lambda r: r.microseconds or math.inf)
-
-
-def measure(
-    kernel: Kernel,
-    compiled: Sequence[Trial],
-    sizes: Mapping[str, int] | None = None,
-    references: Sequence[np.ndarray] | None = None,
-    driver: str = DRIVER,
-) -> list[Measured]:
-    """Checks and times trials on the GPU.
-
-    Args:
-        sizes: of the kernel's dimension symbols.
-        references: outputs for the inputs of seed 0, where they are known already.
-        driver: the module of the CUDA driver's functions.
-
-    Returns:
-        one result a trial, in order. The fastest few are timed longer than the others.
-
-    Raises:
-        NoDevice: there is no GPU or no cuda-bindings.
-    """
-    results: dict[int, Measured] = {}
-    context = multiprocessing.get_context("spawn")
-    while len(results) < len(compiled):
-        left = [i for i in range(len(compiled)) if i not in results]
-        receiver, sender = context.Pipe(duplex=False)
-        job = _Job(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
-        process = context.Process(target=_serve, args=(sender, job), daemon=True)
-        process.start()
-        sender.close()
-        current: int | None = None
-        try:
-            while receiver.poll(_SILENCE_SECONDS):
-                kind, number, value = receiver.recv()
-                if kind == "end":
-                    break
-                if kind == "fail":
-                    raise NoDevice(str(value))
-                current = number
-                if kind == "done":
-                    results[number] = replace(value, schedules=compiled[number].schedules)
-        except EOFError:
-            pass
-        finally:
-            process.kill()
-            process.join()
-            receiver.close()
-        missing = [i for i in left if i not in results]
-        if missing:  # the process died or hung at one of them
-            guilty = current if current in missing else missing[0]
-            problem = f"kernel {kernel.label}: the GPU process died or hung at {compiled[guilty].schedules}"
-            results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
-    return [results[i] for i in range(len(compiled))]
-
-
-# In the process
-
-
-@dataclass(frozen=True)
-class _Job:
-    kernel: dict[str, Any]
-    trials: list[tuple[int, Trial]]
-    sizes: dict[str, int]
-    references: Sequence[np.ndarray] | None
-    driver: str
-
-
-def _serve(sender: Connection, job: _Job) -> None:
-    try:
-        kernel = kernel_from_json(job.kernel)
-        with _Bench(importlib.import_module(job.driver), kernel, job.sizes, job.references) as bench:
-            found: dict[int, Measured] = {}
-            for number, trial in job.trials:
-                sender.send(("start", number, None))
-                found[number] = bench.examine(trial)
-                sender.send(("done", number, found[number]))
-            order = sorted(
-                (i for i, m in found.items() if m.microseconds is not None), key=lambda i: found[i].microseconds or math.inf
-            )
-            by_number = dict(job.trials)
-            for number in order[:_FINALISTS]:
-                again = bench.timed(by_number[number], _FINAL_ROUNDS)
-                sender.send(("done", number, replace(found[number], microseconds=again)))
-        sender.send(("end", 0, None))
-    except (_DriverError, ImportError, OSError) as problem:
-        sender.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))
-
-
-class _DriverError(RuntimeError):
+class DriverError(RuntimeError):
     """A call of the driver failed."""
 
 
@@ -263,7 +44,7 @@ def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> list[list[int]]:
     return [[int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape] for tensor in kernel.inputs]
 
 
-class _Bench:
+class Bench:
     """One kernel's buffers on the device, and trials on them."""
 
     def __init__(
@@ -288,7 +69,7 @@ class _Bench:
         self.buffers = [self.upload(x) for x in inputs.values()]
         self.results = [[self.allocate(x.nbytes) for _ in range(self.copies)] for x in self.outputs]
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *ignored: object) -> None:
@@ -299,14 +80,14 @@ class _Bench:
         """A driver function's result.
 
         Raises:
-            _DriverError: it failed, or there is no driver.
+            DriverError: it failed, or there is no driver.
         """
         try:
             code, *values = getattr(self.driver, name)(*arguments)
         except (RuntimeError, TypeError, AttributeError) as problem:
-            raise _DriverError(f"{name}: {problem}") from None
+            raise DriverError(f"{name}: {problem}") from None
         if int(code) != 0:
-            raise _DriverError(f"{name}: {getattr(code, 'name', code)}")
+            raise DriverError(f"{name}: {getattr(code, 'name', code)}")
         return values[0] if values else None
 
     def allocate(self, size: int) -> int:
@@ -328,7 +109,7 @@ class _Bench:
         try:
             launches = self.prepared(trial)
             error, problem = self.checked(trial, launches)
-        except _DriverError as failure:
+        except DriverError as failure:
             if self.is_broken():
                 raise SystemExit(1) from None
             return Measured((), None, problem=f"kernel {self.kernel.label}: {failure}")
@@ -339,7 +120,7 @@ class _Bench:
     def is_broken(self) -> bool:
         try:
             self.call("cuCtxSynchronize")
-        except _DriverError:
+        except DriverError:
             return True
         return False
 
