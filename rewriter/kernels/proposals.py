@@ -21,8 +21,8 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_d
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import PRODUCTS, Region, propose
+from rewriter.kernels.fuse.scope import Form
 from rewriter.search.backtracking import Candidate, Search
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule

@@ -17,7 +17,8 @@ from mugraph.domains import Real
 from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term
-from rewriter.kernels.fuse.lower import PLAIN, Form, lower
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.fuse.scope import PLAIN, Form
 
 F32, F16, BOOL = DataType.FLOAT, DataType.FLOAT16, DataType.BOOL
 RMS = "RMSNormalization[axis=-1,epsilon=0.00001]"

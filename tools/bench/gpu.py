@@ -46,8 +46,8 @@ from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import Signature, bytes_of, node_model
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.measure.bench import COLD_BYTES
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import measure

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mugraph.onnx import load
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.lower import Form
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
 from rules_db.exchange import format_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule

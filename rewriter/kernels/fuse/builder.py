@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Extent, Load, Predicate, Statement, View
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Extent, Load, Predicate, Reduce, Statement, Store, View
 from mugraph.terms.shape import Dim
-from mugraph.terms.term import Term, const, var
+from mugraph.terms.term import Term, const, var, variables
 
 __all__ = ["BlockBuilder", "NotFusable"]
 
@@ -16,7 +16,7 @@ class NotFusable(Exception):
 
 
 class BlockBuilder:
-    """Statements of one block graph, in the order in which they are added, and sizes of its axes.
+    """Statements of one block graph, in the order in which they are added.
 
     Every method that adds a statement returns the name of its value: a new one, or that of an equal statement made before.
     Accumulators alone are never shared.
@@ -26,12 +26,11 @@ class BlockBuilder:
     """
 
     def __init__(self, taken: Sequence[str] = ()) -> None:
-        self.sizes: dict[str, Dim] = {}
         self.statements: list[Statement] = []
         self._taken = set(taken)
         self._names: dict[object, str] = {}
 
-    def fresh(self, wanted: str) -> str:
+    def _fresh(self, wanted: str) -> str:
         name, number = wanted, 1
         while name in self._taken:
             number += 1
@@ -39,32 +38,45 @@ class BlockBuilder:
         self._taken.add(name)
         return name
 
-    def add(self, wanted: str, key: object, make_statement: Callable[[str], Statement]) -> str:
+    def _add(self, wanted: str, key: object, make_statement: Callable[[str], Statement]) -> str:
         """The value of a statement, which is made unless one with an equal key is there."""
         if key not in self._names:
-            name = self.fresh(wanted)
+            name = self._fresh(wanted)
             self.statements.append(make_statement(name))
             self._names[key] = name
         return self._names[key]
 
     def load(self, tensor: str, factors: View) -> str:
-        return self.add(f"{tensor}_tile", ("load", tensor, factors), lambda name: Load(name, tensor, factors))
+        return self._add(f"{tensor}_tile", ("load", tensor, factors), lambda name: Load(name, tensor, factors))
 
     def compute(self, wanted: str, term: Term) -> str:
-        return term.name if term.is_var else self.add(wanted, term, lambda name: Compute(name, term))
+        return term.name if term.is_var else self._add(wanted, term, lambda name: Compute(name, term))
+
+    def named(self, term: Term, wanted: str) -> str:
+        """The value of a thread graph. Raises NotFusable where it has no operand."""
+        if not variables([term]):
+            raise NotFusable("a constant output")
+        return self.compute(wanted, term)
 
     def dot(self, wanted: str, left: str, right: str, over: str) -> str:
-        return self.add(wanted, ("dot", left, right, over), lambda name: Dot(name, left, right, over))
+        return self._add(wanted, ("dot", left, right, over), lambda name: Dot(name, left, right, over))
+
+    def reduce(self, kind: str, value: str, axis: str) -> str:
+        """The reduction of a value along a whole axis."""
+        return self._add(f"row_{kind}", (kind, value, axis), lambda name: Reduce(name, kind, value, (axis,)))
+
+    def store(self, tensor: str, value: str, factors: View) -> None:
+        self.statements.append(Store(tensor, value, factors))
 
     def predicate(self, wanted: str, conditions: tuple[Affine, ...]) -> str:
-        return self.add(wanted, ("holds", conditions), lambda name: Predicate(name, conditions))
+        return self._add(wanted, ("holds", conditions), lambda name: Predicate(name, conditions))
 
     def extent(self, size: Dim) -> Term:
         """A size as a number, or the value that holds it at run time."""
-        return const(float(size)) if isinstance(size, int) else var(self.add("size", size, lambda name: Extent(name, size)))
+        return const(float(size)) if isinstance(size, int) else var(self._add("size", size, lambda name: Extent(name, size)))
 
     def accumulate(self, names: Sequence[str], monoid: str, operands: Sequence[str], keep: str | None = None) -> tuple[str, ...]:
         """The values of an accumulator's state."""
-        named = tuple(self.fresh(name) for name in names)
+        named = tuple(self._fresh(name) for name in names)
         self.statements.append(Accumulate(named, monoid, tuple(operands), keep))
         return named

@@ -14,8 +14,9 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.lower import PLAIN, Form, lower
+from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.region import Region
+from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule

@@ -21,7 +21,7 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, var, walk
-from rewriter.kernels.fuse.lower import MOVEMENTS, REDUCTIONS, is_elementwise
+from rewriter.kernels.fuse.terms import MOVEMENTS, REDUCTIONS, is_elementwise
 from rewriter.search.match import resolve
 
 __all__ = ["PRODUCTS", "Region", "propose"]

@@ -20,8 +20,9 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.lower import Form, lower
+from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.backtracking import Limits, Search, replay
 from rewriter.search.match import Direction, compile_rules
