@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "gpu_architecture",
     "new_session",
     "pick_provider",
+    "triton_version",
     "usable_providers",
 ]
 
@@ -121,6 +123,15 @@ def _asked_of_gpu(fields: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return lines[0].strip() if lines else ""
+
+
+@functools.cache
+def triton_version() -> str | None:
+    """The version of Triton, which is not imported for that; ``None`` where it is not installed."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def digest(*parts: str) -> str:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
-from mugraph.blocks.block import InvalidBlock
-from mugraph.blocks.operator import intern_kernel, kernel_of
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
+from mugraph.blocks.validity import check_kernel
 from mugraph.ops import get_operator
 from mugraph.terms.shape import TensorType
-from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, walk
+from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, rebuild, walk
 from mugraph.terms.text import Parser, TextError
 from rules_db.trust.certificate import BoundedTests, Certificate, Instance, Interpretation
 from rules_db.trust.condition import Condition, parse_condition
@@ -36,7 +38,7 @@ def format_rule(rule: Rule) -> str:
         f"rule {rule.id}",
         "  let    "
         + " ".join([*(f"{k}:{t}" for k, t in rule.types.items()), *(f"${k}:{format_value(v)}" for k, v in rule.attrs.items())]),
-        *(f"  kernel {_kernel_text(digest)}" for digest in _digests([*rule.source, *rule.target])),
+        *(f"  kernel {_kernel_text(kernel)}" for kernel in _kernels([*rule.source, *rule.target])),
         "  source " + "; ".join(map(format_term, rule.source)),
         "  target " + "; ".join(map(format_term, rule.target)),
     ]
@@ -53,23 +55,23 @@ def format_rules(rules: Iterable[Rule]) -> str:
     return "\n".join(map(format_rule, rules))
 
 
-def _digests(roots: Iterable[Term]) -> list[str]:
-    """The graph-defined kernels that terms name, in order."""
-    return list(dict.fromkeys(term.attr("digest") for term in walk(roots) if term.op == "Kernel"))
+def _kernels(roots: Iterable[Term]) -> list[Kernel]:
+    """The graph-defined kernels of terms, in order."""
+    return list(dict.fromkeys(kernel_of(term.attrs) for term in walk(roots) if term.op == KERNEL))
 
 
-def _kernel_text(digest: str) -> str:
-    return json.dumps(kernel_to_json(kernel_of(digest)), separators=(",", ":"), ensure_ascii=False)
+def _kernel_text(kernel: Kernel) -> str:
+    return json.dumps(kernel_to_json(kernel), separators=(",", ":"), ensure_ascii=False)
 
 
-def _kernel(text: str) -> str:
-    """Enters a μGraph, so that terms may name it; its digest."""
+def _kernel(text: str) -> Kernel:
+    """A valid μGraph."""
     try:
         kernel = kernel_from_json(json.loads(text))
-        kernel.check()
+        check_kernel(kernel)
     except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
         raise TextError(f"a μGraph that cannot be read: {problem}") from None
-    return intern_kernel(kernel)
+    return kernel
 
 
 def _side(text: str) -> Side:
@@ -167,10 +169,15 @@ def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dic
                     raise TextError(f"attribute variable '${name}' is not declared by 'let'")
 
 
-def _check_kernels(roots: Iterable[Term], known: str | None) -> None:
-    for digest in _digests(roots):
-        if digest != known:
+def _with_kernel(roots: Side, kernel: Kernel | None) -> Side:
+    """Terms with the kernel of the line 'kernel' in the place of its digest."""
+    named = {term.attr("digest") for term in walk(roots) if term.op == KERNEL}
+    for digest in named:
+        if kernel is None or digest != kernel.text_name:
             raise TextError(f"the μGraph {digest} is not the one in the line 'kernel'")
+    if not named:
+        return roots
+    return tuple(rebuild(root, lambda leaf: leaf, lambda value: kernel if value in named else value) for root in roots)
 
 
 def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
@@ -191,7 +198,8 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
             fields[name] = _FIELDS[name](value.strip())
             if name in ("source", "target") and "let" in fields:
                 _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
-                _check_kernels(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
+            if name in ("source", "target"):
+                fields[name] = _with_kernel(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
         except (TextError, KeyError, ValueError) as reason:
             raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
     missing = [name for name in _REQUIRED if name not in fields]

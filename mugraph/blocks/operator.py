@@ -1,8 +1,9 @@
 """A graph-defined kernel as an operator of the kernel graph (Mirage, OSDI'25, section 2).
 
-A node of it names its kernel by digest. Typing, semantics and cost are those of the kernel's body, as of any composite. In a
-file it is a node of a domain of its own that calls a model-local function: one op type, the digest as overload, the body in
-plain ONNX as the function. Attributes of the node hold the μGraph as text and, once compiled, what a runtime launches.
+The one attribute of a node is its kernel, which text names by digest. Typing, semantics and cost are those of the kernel's
+body, as of any composite. In a file it is a node of a domain of its own that calls a model-local function: one op type, the
+digest as overload, the body in plain ONNX as the function. Attributes of that node hold the μGraph as text and, where the kernel
+was compiled, what a runtime launches.
 """
 
 from __future__ import annotations
@@ -13,17 +14,31 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.blocks.validity import check_kernel
 from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
-from mugraph.terms.term import Term, substitute, var
+from mugraph.terms.term import Attrs, Term, make, substitute, var
 from mugraph.terms.text import TextError
 
-__all__ = ["DOMAIN", "MUGRAPH_FORMAT", "OP_TYPE", "Program", "attach", "intern_kernel", "kernel_of", "program_of"]
+__all__ = [
+    "KERNEL",
+    "KERNEL_DOMAIN",
+    "MUGRAPH_FORMAT",
+    "CompiledKernel",
+    "Programs",
+    "compiled_kernel",
+    "kernel_attrs",
+    "kernel_form",
+    "kernel_of",
+    "kernel_terms",
+]
 
-DOMAIN, OP_TYPE = "onnx.superopt", "Kernel"
+KERNEL_DOMAIN, KERNEL = "onnx.superopt", "Kernel"
 MUGRAPH_FORMAT = 1
 """Version of the text in the ``mugraph`` attribute; a node of another one is read as opaque."""
 
@@ -33,7 +48,7 @@ _RUN_ATTRIBUTES = ("version", "kernels", "plan", "images")
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledKernel:
     """A kernel as a runtime launches it.
 
     Attributes:
@@ -45,112 +60,116 @@ class Program:
     attributes: Mapping[str, Any]
 
 
-_KERNELS: dict[str, Kernel] = {}
-_PROGRAMS: dict[str, Program] = {}
+Programs = Mapping[Kernel, CompiledKernel]
+"""How the nodes of kernels are launched; those of others run through their body."""
 
 
-def intern_kernel(kernel: Kernel) -> str:
-    """Enters a kernel under its digest, which is the attribute of its nodes; the first of a digest stays."""
-    digest = kernel.digest.hex()
-    _KERNELS.setdefault(digest, kernel)
-    return digest
+def kernel_attrs(kernel: Kernel) -> Attrs:
+    """The attributes of a kernel's nodes."""
+    return (("digest", kernel),)
 
 
-def kernel_of(digest: str) -> Kernel:
-    """The kernel of a digest. Raises KeyError where none was entered."""
-    if digest not in _KERNELS:
-        raise KeyError(f"no kernel of digest {digest}")
-    return _KERNELS[digest]
+def kernel_of(attrs: AttrMap | Attrs) -> Kernel:
+    """The kernel of a node with these attributes. Raises KeyError where they only name one, as a term read from text does."""
+    kernel = dict(attrs)["digest"]
+    if not isinstance(kernel, Kernel):
+        raise KeyError(f"no kernel of digest {kernel}")
+    return kernel
 
 
-def attach(kernel: Kernel, program: Program) -> str:
-    """Says how nodes of a kernel are launched, from now on; the kernel's digest."""
-    digest = intern_kernel(kernel)
-    _PROGRAMS[digest] = program
-    return digest
-
-
-def program_of(digest: str) -> Program | None:
-    """How nodes of a kernel are launched, or ``None`` where it has not been compiled."""
-    return _PROGRAMS.get(digest)
+def kernel_terms(kernel: Kernel) -> tuple[Term, ...]:
+    """A kernel applied to variables named as its inputs: one term an output."""
+    operands = [var(tensor.name) for tensor in kernel.inputs]
+    return tuple(make(KERNEL, operands, kernel_attrs(kernel), i) for i in range(len(kernel.outputs)))
 
 
 def _bound(kernel: Kernel, types: Sequence[TensorType]) -> dict[str, Any]:
     """The kernel's symbols by the operands' dimensions: each symbol by the first dimension that is just it."""
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     for tensor, type_ in zip(kernel.inputs, types, strict=False):
-        for own, given in zip(tensor.type.shape, type_.shape, strict=False):
-            if isinstance(own, SymDim) and own == symbol(min(own.symbols())):
-                found.setdefault(min(own.symbols()), given)
-    return found
+        for dim, size in zip(tensor.type.shape, type_.shape, strict=False):
+            if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
+                sizes.setdefault(min(dim.symbols()), size)
+    return sizes
 
 
 def _decompose(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
-    kernel = kernel_of(attrs["digest"])
+    kernel = kernel_of(attrs)
     operands = {tensor.name: var(f"x{i}") for i, tensor in enumerate(kernel.inputs)}
     return tuple(substitute(term, operands, dims=_bound(kernel, types)) for term in kernel.body)
 
 
 def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
-    kernel = kernel_of(attrs["digest"])
+    kernel = kernel_of(attrs)
     if len(types) != len(kernel.inputs):
         raise ShapeError(f"kernel {kernel.name} of {len(types)} operands, not {len(kernel.inputs)}")
-    bound = _bound(kernel, types)
+    sizes = _bound(kernel, types)
     for tensor, type_ in zip(kernel.inputs, types, strict=True):
         if type_.dtype != tensor.type.dtype or type_.rank != tensor.type.rank:
             raise ShapeError(f"kernel {kernel.name} takes {tensor.name}: {tensor.type}, not {type_}")
-        for own, given in zip(tensor.type.shape, type_.shape, strict=True):
-            same = same_dim(evaluate_dim(own, bound), given)
+        for dim, size in zip(tensor.type.shape, type_.shape, strict=True):
+            same = same_dim(evaluate_dim(dim, sizes), size)
             if same is None:
-                raise Undecided(f"whether {given} is {own} of kernel {kernel.name}")
+                raise Undecided(f"whether {size} is {dim} of kernel {kernel.name}")
             if not same:
                 raise ShapeError(f"kernel {kernel.name} takes {tensor.name}: {tensor.type}, not {type_}")
 
 
-def _read(node: ForeignNode) -> Reading:
-    given = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
-    if given["mugraph"] is None:
+def _mugraph(node: ForeignNode) -> tuple[Kernel, tuple[Schedule, ...]]:
+    """The kernel and the schedules that a node's text holds. Raises NotUnderstood."""
+    content = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))["mugraph"]
+    if content is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:
-        text = json.loads(given["mugraph"])
+        text = json.loads(content)
         if not isinstance(text, dict) or text.get("format") != MUGRAPH_FORMAT:
             raise NotUnderstood(f"a μGraph that is not of format {MUGRAPH_FORMAT}")
         kernel = kernel_from_json(text["kernel"])
-        kernel.check()
-        schedules = tuple(map(schedule_from_json, text["schedules"]))
+        check_kernel(kernel)
+        return kernel, tuple(map(schedule_from_json, text["schedules"]))
     except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
         raise NotUnderstood(f"a μGraph that cannot be read: {problem}") from None
+
+
+def compiled_kernel(node: ForeignNode) -> CompiledKernel | None:
+    """How a node says that its kernel is launched; ``None`` where it does not. Raises NotUnderstood as reading it does."""
+    attributes = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
+    if any(attributes[name] is None for name in _RUN_ATTRIBUTES):
+        return None
+    _, schedules = _mugraph(node)
+    return CompiledKernel(schedules, {name: attributes[name] for name in _RUN_ATTRIBUTES})
+
+
+def _read(node: ForeignNode) -> Reading:
+    kernel, _ = _mugraph(node)
     if len(node.types) != len(kernel.inputs) or node.output_count > len(kernel.outputs):
         raise NotUnderstood(f"a μGraph of {len(kernel.inputs)} inputs and {len(kernel.outputs)} outputs")
-    digest = intern_kernel(kernel)
-    if digest not in _PROGRAMS and all(given[name] is not None for name in _RUN_ATTRIBUTES):
-        attach(kernel, Program(schedules, {name: given[name] for name in _RUN_ATTRIBUTES}))
-    return Reading({"digest": digest}, tuple(range(len(node.types))))
+    return Reading(dict(kernel_attrs(kernel)), tuple(range(len(node.types))))
 
 
-def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    digest = attrs["digest"]
-    kernel, program = kernel_of(digest), program_of(digest)
-    schedules = [schedule_to_json(s) for s in program.schedules] if program is not None else []
+def kernel_form(kernel: Kernel, compiled: CompiledKernel | None) -> OnnxForm:
+    """The ONNX node of a kernel, launched as ``compiled`` says; without that its body runs."""
+    schedules = [schedule_to_json(s) for s in compiled.schedules] if compiled is not None else []
     text = {"format": MUGRAPH_FORMAT, "kernel": kernel_to_json(kernel), "schedules": schedules}
-    attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(program.attributes if program is not None else {})}
-    return OnnxForm(OP_TYPE, tuple(range(len(types))), attributes, DOMAIN, function=_function(digest))
+    attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(compiled.attributes if compiled is not None else {})}
+    return OnnxForm(KERNEL, tuple(range(len(kernel.inputs))), attributes, KERNEL_DOMAIN, function=_function(kernel))
 
 
 @lru_cache(maxsize=256)
-def _function(digest: str) -> LocalFunction:
+def _function(kernel: Kernel) -> LocalFunction:
     """The kernel's body over its own types and symbols: sizes are asked of the inputs at run time."""
-    types = tuple(tensor.type for tensor in kernel_of(digest).inputs)
-    return LocalFunction(DOMAIN, OP_TYPE, digest, ("mugraph", *_RUN_ATTRIBUTES), types, _decompose({"digest": digest}, types))
+    types = tuple(tensor.type for tensor in kernel.inputs)
+    body = _decompose(dict(kernel_attrs(kernel)), types)
+    return LocalFunction(KERNEL_DOMAIN, KERNEL, kernel.text_name, ("mugraph", *_RUN_ATTRIBUTES), types, body)
 
 
 define(
-    "Kernel",
+    KERNEL,
     (1, _MOST_INPUTS),
     _decompose,
     read=_read,
-    write=_write,
+    write=lambda attrs, types, opset: kernel_form(kernel_of(attrs), None),
     check=_check,
-    contract=Contract(OP_TYPE, DOMAIN, frozenset({"mugraph", *_RUN_ATTRIBUTES}), (_EVERY_TYPE,) * _MOST_INPUTS),
-    ranks=lambda attrs, count: [tensor.type.rank for tensor in kernel_of(attrs["digest"]).inputs],
+    contract=Contract(KERNEL, KERNEL_DOMAIN, frozenset({"mugraph", *_RUN_ATTRIBUTES}), (_EVERY_TYPE,) * _MOST_INPUTS),
+    ranks=lambda attrs, count: [tensor.type.rank for tensor in kernel_of(attrs).inputs],
 )

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from mugraph.blocks.block import (
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.statements import (
     Accumulate,
-    Block,
     Compute,
     Dot,
     Extent,
-    Kernel,
     Load,
     Predicate,
     Reduce,

@@ -1,33 +1,20 @@
-"""Graph-defined kernels with other sizes or element types: everything else stays as it is."""
+"""Sizes of graph-defined kernels: what inputs make of symbols, and kernels with other sizes or element types."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from mugraph.blocks.block import (
-    Affine,
-    Block,
-    Compute,
-    Extent,
-    Factor,
-    Index,
-    Kernel,
-    Load,
-    Predicate,
-    Statement,
-    Store,
-    Tensor,
-    View,
-)
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.statements import Affine, Compute, Extent, Factor, Index, Load, Predicate, Statement, Store, Tensor, View
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term, const, rebuild, substitute
 
-__all__ = ["retyped", "specialised"]
+__all__ = ["bound_sizes", "retyped", "specialised"]
 
 
 def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
@@ -123,3 +110,26 @@ def _mapped(
         tuple(map(block, kernel.blocks)),
         tuple(map(tensor, kernel.scratch)),
     )
+
+
+def bound_sizes(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The values of the kernel's symbols for given shapes of its inputs.
+
+    Raises:
+        ShapeError: a shape contradicts the type, or a symbol stands nowhere alone.
+    """
+    found: dict[str, int] = {}
+    for tensor in kernel.inputs:
+        if len(shapes[tensor.name]) != tensor.type.rank:
+            raise ShapeError(f"{tensor.name} has rank {len(shapes[tensor.name])}, not {tensor.type.rank}")
+        for dim, size in zip(tensor.type.shape, shapes[tensor.name], strict=True):
+            if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
+                found.setdefault(min(dim.symbols()), size)
+    missing = [name for name in kernel.symbols if name not in found]
+    if missing:
+        raise ShapeError(f"kernel {kernel.name}: no input has a dimension that is {', '.join(missing)}")
+    for tensor in kernel.inputs:
+        expected = tuple(evaluate_dim(dim, found) for dim in tensor.type.shape)
+        if expected != tuple(shapes[tensor.name]):
+            raise ShapeError(f"{tensor.name} has shape {tuple(shapes[tensor.name])}, not {expected}")
+    return found

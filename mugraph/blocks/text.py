@@ -30,21 +30,20 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mugraph.blocks.block import (
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import (
     MONOIDS,
     Accumulate,
     Affine,
-    Block,
     Compute,
     Dot,
     Extent,
     Factor,
     Index,
-    Kernel,
     Load,
     Predicate,
     Reduce,
-    Schedule,
     Statement,
     Store,
     Tensor,

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto, numpy_helper
 
+from mugraph.blocks.operator import KERNEL, Programs, kernel_form, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.onnx.fold import Folder
 from mugraph.onnx.function import function_of, onnx_attribute
@@ -24,7 +25,7 @@ from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.read import Model, captured
 from mugraph.onnx.sizes import SizeWriter
 from mugraph.onnx.weights import graphs_of
-from mugraph.ops import FormInput, get_operator
+from mugraph.ops import FormInput, OnnxForm, get_operator
 from mugraph.terms.shape import DataType, SymDim, TensorType
 
 __all__ = ["Emission", "emit"]
@@ -54,16 +55,19 @@ class Emission:
         return self.shell
 
 
-def emit(model: Model, graph: Graph) -> Emission:
+def emit(model: Model, graph: Graph, programs: Programs | None = None) -> Emission:
     """Writes a candidate.
 
     Nodes stand in their original order, new ones before the first that needs them. What no output needs is left out.
     Constants that substitutions compute are folded.
 
+    Args:
+        programs: how kernels are launched, beside those that the model came with.
+
     Raises:
         Undecided: a new node cannot be written for sizes that are symbols.
     """
-    return _Emitter(model, graph).run()
+    return _Emitter(model, graph, {**model.programs, **(programs or {})}).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +78,19 @@ class _Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class _GraphOutput:
     """One output of a node."""
 
     node: Node
     index: int
 
 
-_Source = _Leaf | _Output
+_Source = _Leaf | _GraphOutput
 
 
 class _Emitter:
-    def __init__(self, model: Model, graph: Graph) -> None:
-        self.model, self.graph, self.tables = model, graph, model.tables
+    def __init__(self, model: Model, graph: Graph, programs: Programs) -> None:
+        self.model, self.graph, self.tables, self.programs = model, graph, model.tables, programs
         self.modified = bool(graph.definitions)
         self.sources: dict[int, _Source] = {}
         self.folder = Folder(model, graph)
@@ -122,7 +126,7 @@ class _Emitter:
                 return _Leaf(value)
             node, index = definition
             if node.op != "Identity" or (node.origin is not None and value in node.values):
-                return _Output(node, index)
+                return _GraphOutput(node, index)
             value = node.inputs[0]
 
     def constant_of(self, source: _Source) -> np.ndarray | None:
@@ -191,7 +195,7 @@ class _Emitter:
         stack = list(self.graph.outputs)
         while stack:
             source = self.source(stack.pop())
-            if isinstance(source, _Output) and source.node not in found and self.constant_of(source) is None:
+            if isinstance(source, _GraphOutput) and source.node not in found and self.constant_of(source) is None:
                 found.add(source.node)
                 stack.extend(self.operands(source.node))
         return self.in_order(found, self.operands)
@@ -219,7 +223,7 @@ class _Emitter:
 
     def _node_of(self, value: int) -> Node | None:
         source = self.source(value)
-        return source.node if isinstance(source, _Output) else None
+        return source.node if isinstance(source, _GraphOutput) else None
 
     # Names
 
@@ -281,7 +285,7 @@ class _Emitter:
         copies = self.assign_names(nodes)
         by_node: dict[Node | None, list[tuple[_Source, int]]] = {}
         for source, value in copies:
-            owner = source.node if isinstance(source, _Output) and source.node in nodes else None
+            owner = source.node if isinstance(source, _GraphOutput) and source.node in nodes else None
             by_node.setdefault(owner, []).append((source, value))
         written = self.identities(by_node.get(None, ()))
         for node in nodes:
@@ -322,7 +326,7 @@ class _Emitter:
 
     def offer_sizes(self, node: Node) -> None:
         """Lets later nodes read the vectors of sizes that this one computes."""
-        for value, source in ((v, _Output(node, i)) for i, v in enumerate(node.values)):
+        for value, source in ((v, _GraphOutput(node, i)) for i, v in enumerate(node.values)):
             entries, type_ = self.tables.sizes.get(value), self.tables.types[value]
             if entries is None or entries.ndim != 1 or type_ is None or type_.dtype != DataType.INT64:
                 continue
@@ -336,7 +340,7 @@ class _Emitter:
 
     def output_name(self, node: Node, index: int, original: str | None) -> str:
         """The name of an output; one that nobody reads keeps its own unless that now means another value."""
-        source = _Output(node, index)
+        source = _GraphOutput(node, index)
         name = self.names.get(source)
         if name is not None:
             return name
@@ -352,7 +356,7 @@ class _Emitter:
             type_ = self.tables.types[value]
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             types.append(type_)
-        form = get_operator(node.op).to_onnx(node.attrs, types, self.model.opset)
+        form = self.form(node, types)
         inputs = [self.form_input(node, types, item) for item in form.inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -371,6 +375,13 @@ class _Emitter:
             self.origin_of[id(proto)] = node.origin
         proto.attribute.extend(onnx_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
+
+    def form(self, node: Node, types: Sequence[TensorType]) -> OnnxForm:
+        """The ONNX node of a node, with what launches it where that is a compiled kernel."""
+        if node.op != KERNEL:
+            return get_operator(node.op).to_onnx(node.attrs, types, self.model.opset)
+        kernel = kernel_of(node.attrs)
+        return kernel_form(kernel, self.programs.get(kernel))
 
     def form_input(self, node: Node, types: Sequence[TensorType], item: FormInput) -> str:
         if item is None:

@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
-from mugraph.blocks.operator import DOMAIN as KERNEL_DOMAIN
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, Programs, compiled_kernel, kernel_of
 from mugraph.domains import Real, Shaped, Sizes
 from mugraph.domains.base import Unsupported
 from mugraph.graph import OPAQUE, Constant, Graph, Tables
@@ -68,6 +69,7 @@ class Model:
         weights: access to stored tensors.
         carriers: constant to the origin of the Constant node that holds it.
         captures: origin to the outer values that the node's subgraphs read by name.
+        programs: how the kernels that the model came with are launched.
     """
 
     path: Path | None
@@ -85,6 +87,7 @@ class Model:
     weights: Weights
     carriers: dict[int, int]
     captures: dict[int, tuple[int, ...]]
+    programs: Programs = field(default_factory=dict)
     _digest: str = field(default="", repr=False)
 
     def digest(self) -> str:
@@ -206,6 +209,7 @@ class _Reader:
         self.opaque: dict[int, str] = {}
         self.carriers: dict[int, int] = {}
         self.captures: dict[int, tuple[int, ...]] = {}
+        self.programs: dict[Kernel, CompiledKernel] = {}
         self.functions = {(function.domain, function.name) for function in proto.functions}
         declared = [*inferred.value_info, *inferred.output, *inferred.input]
         self.declared: dict[str, TypeProto] = {value.name: value.type for value in declared}
@@ -258,6 +262,7 @@ class _Reader:
             weights=self.weights,
             carriers=self.carriers,
             captures=self.captures,
+            programs=self.programs,
         )
 
     def enter(self, name: str, value: int) -> int:
@@ -401,6 +406,8 @@ class _Reader:
             for name, type_ in zip(names, outputs, strict=False)
         ]
         self.tables.add_node(record.name, attrs, operands, values, origin)
+        if record.name == KERNEL and (compiled := compiled_kernel(foreign)) is not None:
+            self.programs.setdefault(kernel_of(attrs), compiled)
         if static is not None:
             for value, array, type_ in zip(values, static, outputs, strict=False):
                 self.tables.constants[value] = Constant.of(array, type_)

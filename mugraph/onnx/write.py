@@ -18,6 +18,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
+from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx.emit import Emission, emit
 from mugraph.onnx.read import Model
@@ -40,29 +41,31 @@ _SHARED = "inline weights of the original"
 _MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
 
 
-def to_proto(model: Model, graph: Graph) -> ModelProto:
+def to_proto(model: Model, graph: Graph, programs: Programs | None = None) -> ModelProto:
     """A candidate as a message whose large weights stay where they are.
+
+    Here and below ``programs`` says how kernels are launched that the model did not come with.
 
     onnxruntime opens its bytes with the session option ``session.model_external_initializers_file_folder_path`` set to
     the directory of :attr:`Model.path`; of a model that was given in memory use :func:`to_bytes`.
     """
-    return emit(model, graph).joined()
+    return emit(model, graph, programs).joined()
 
 
-def to_bytes(model: Model, graph: Graph) -> bytes:
+def to_bytes(model: Model, graph: Graph, programs: Programs | None = None) -> bytes:
     """A candidate as one string of bytes, with the weights that the original has inline.
 
     Raises:
         ModelError: it would exceed 2 GiB, or has external data of the original's in it that bytes alone do not reach.
     """
-    emission = emit(model, graph)
-    layout = _Layout(emission, model.weights)
+    emission = emit(model, graph, programs)
+    layout = _FileLayout(emission, model.weights)
     if layout.data:
         raise ModelError(f"{model.weights.label} has external data or is too large for a string of bytes; write it to a file")
     return b"".join(layout.model_chunks(""))
 
 
-def save(model: Model, graph: Graph, path: str | Path) -> int:
+def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None = None) -> int:
     """Writes a candidate; the file may be the one that the model was read from, which is then read no more.
 
     Returns:
@@ -73,8 +76,8 @@ def save(model: Model, graph: Graph, path: str | Path) -> int:
         Undecided: a new node cannot be written for sizes that are symbols.
     """
     target = Path(path)
-    emission = emit(model, graph)
-    layout = _Layout(emission, model.weights)
+    emission = emit(model, graph, programs)
+    layout = _FileLayout(emission, model.weights)
     with _Files(target.parent, target) as files:
         location = ""
         if layout.data:
@@ -88,7 +91,7 @@ def save(model: Model, graph: Graph, path: str | Path) -> int:
     return len(emission.shell.graph.node)
 
 
-def open_in(model: Model, graph: Graph, directory: str | Path) -> Path:
+def open_in(model: Model, graph: Graph, directory: str | Path, programs: Programs | None = None) -> Path:
     """Writes a candidate to be measured: its file holds no weights of the original.
 
     External data of the original is linked into ``directory``; where the file system has no hard links between the two
@@ -102,9 +105,9 @@ def open_in(model: Model, graph: Graph, directory: str | Path) -> Path:
         ModelError, Undecided: as :func:`save`.
     """
     folder = Path(directory)
-    emission = emit(model, graph)
+    emission = emit(model, graph, programs)
     shared = _shared_weights(model)
-    layout = _Layout(emission, model.weights, {piece.source: piece for piece in shared})
+    layout = _FileLayout(emission, model.weights, {piece.source: piece for piece in shared})
     number = 0
     while (target := folder / f"candidate{number}.onnx").exists():
         number += 1
@@ -159,7 +162,7 @@ def _source(tensor: TensorProto) -> tuple[str, ...]:
     return tuple(entries.get(name, "") for name in ("location", "offset", "length"))
 
 
-class _Layout:
+class _FileLayout:
     """Which tensors are inline and which lie where in the data file.
 
     A tensor stays as it came; new ones go to the data file where the model has one. A model that would exceed 2 GiB

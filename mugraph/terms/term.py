@@ -19,6 +19,7 @@ __all__ = [
     "AttrValue",
     "AttrVar",
     "Attrs",
+    "NamedValue",
     "Term",
     "attr_symbols",
     "bind_attrs",
@@ -50,7 +51,24 @@ class AttrVar:
     __repr__ = __str__
 
 
-AttrValue = Any  # int, float, bool, str, SymDim, AttrVar, DataType or a tuple of these: hashable and immutable
+class NamedValue:
+    """An attribute value that text and digests call by a name: a graph-defined kernel by its digest.
+
+    Equal values have equal names.
+    """
+
+    __slots__ = ()
+
+    @property
+    def text_name(self) -> str:
+        """What stands in its place, as a text, wherever attributes are written or digested."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return repr(self.text_name)
+
+
+AttrValue = Any  # int, float, bool, str, SymDim, AttrVar, DataType, NamedValue or a tuple of these: hashable and immutable
 Attrs = tuple[tuple[str, AttrValue], ...]
 
 
@@ -61,6 +79,14 @@ def _key(value: AttrValue) -> str:
     if isinstance(value, DataType):
         return f"dtype:{value.name}"
     return f"{type(value).__name__}:{value!r}"
+
+
+def _spelt(attrs: Attrs, attr_key: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The key of attributes as a digest has it: with the name of each named value in its place."""
+    for _, value in attrs:
+        if isinstance(value, NamedValue):
+            return tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
+    return attr_key
 
 
 class Term:
@@ -81,12 +107,12 @@ class Term:
     def __new__(cls, op: str, attrs: Attrs, inputs: tuple[Term, ...], out: int) -> Term:
         attr_key = tuple((name, _key(value)) for name, value in attrs)
         key = (op, attr_key, inputs, out)
-        found = cls._table.get(key)
-        if found is not None:
-            return found
+        interned = cls._table.get(key)
+        if interned is not None:
+            return interned
         term = super().__new__(cls)
         term.op, term.attrs, term.inputs, term.out = op, attrs, inputs, out
-        content = hashlib.blake2b(repr((op, attr_key, out)).encode(), digest_size=16)
+        content = hashlib.blake2b(repr((op, _spelt(attrs, attr_key), out)).encode(), digest_size=16)
         for operand in inputs:
             content.update(operand.digest)
         term.digest = content.digest()

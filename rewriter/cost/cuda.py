@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from mugraph.blocks.operator import DOMAIN as KERNEL_DOMAIN
+from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime import register

@@ -11,14 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.blocks.block import bound_sizes
-from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.graph import Graph, Node
 from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
+from rewriter.cost.kernel_times import kernel_key
 from rewriter.cost.roofline import VIEWS, node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
@@ -103,7 +104,7 @@ class CostModel:
             return 0.0, True
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
-        if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
+        if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             timed = self.store.get(self._kernel_key(signature))
             return (self.estimate(graph, node), False) if timed is None else (timed, True)
         key = signature.key()
@@ -120,9 +121,7 @@ class CostModel:
         return self.estimate(graph, node), False
 
     def _kernel_key(self, signature: Signature) -> str:
-        from rewriter.kernels.triton.measure import kernel_key  # it imports this package
-
-        kernel = kernel_of(dict(signature.attrs)["digest"])
+        kernel = kernel_of(signature.attrs)
         shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
         return kernel_key(kernel, bound_sizes(kernel, shapes))
 

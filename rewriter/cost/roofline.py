@@ -9,7 +9,7 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refineme
 * Traffic reaches a share of the bandwidth, a transposition less. What a kernel only points into is not moved: a Gather moves
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
-* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.kernels.triton.schedules`).
+* A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.cost.schedules`).
 * A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores, and
   causal attention does not compute those that its mask hides.
 """
@@ -20,13 +20,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
-from mugraph.blocks.block import bound_sizes
-from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rewriter.cost.devices import Device, get_device
+from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import bytes_of
 
 __all__ = ["VIEWS", "node_microseconds"]
@@ -65,13 +67,13 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     if op in VIEWS:
         return device.view + (_kernel(device, 0.0, _traffic(op, operands, outputs) / _STREAM) if leaves_model else 0.0)
     full = {**operator.defaults, **dict(attrs)}
-    if op == "Kernel" and device.units > 1:
-        return _graph_defined(device, full["digest"], operands)
-    if operator.decompose is None:
+    if op == KERNEL and device.units > 1:
+        return _graph_defined(device, kernel_of(full), operands)
+    if not operator.composite:
         compute = _compute(device, op, full, operands, outputs)
         kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
         return kernel + _conversions(device, op, operands, outputs) + _filling(device, {op})
-    roots = operator.decompose(full, operands)
+    roots = operator.decompose(attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
     attends = "Attention" in op and device.units > 1
@@ -101,17 +103,14 @@ def _seen_tiles(queries: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _kernel_microseconds(device: str, digest: str, sizes: tuple[tuple[str, int], ...]) -> float:
-    from rewriter.kernels.triton.schedules import ranked  # it imports this package
-
-    return ranked(kernel_of(digest), get_device(device), dict(sizes), most=1)[0][0]
+def _kernel_microseconds(device: str, kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> float:
+    return ranked(kernel, get_device(device), dict(sizes), most=1)[0][0]
 
 
-def _graph_defined(device: Device, digest: str, operands: Sequence[TensorType]) -> float:
+def _graph_defined(device: Device, kernel: Kernel, operands: Sequence[TensorType]) -> float:
     """A graph-defined kernel under the schedules that look best."""
-    kernel = kernel_of(digest)
     shapes = {tensor.name: tuple(map(_whole, type_.shape)) for tensor, type_ in zip(kernel.inputs, operands, strict=True)}
-    return _kernel_microseconds(device.name, digest, tuple(sorted(bound_sizes(kernel, shapes).items())))
+    return _kernel_microseconds(device.name, kernel, tuple(sorted(bound_sizes(kernel, shapes).items())))
 
 
 def _operand_types(term: Term, types: Mapping[Term, TensorType]) -> list[TensorType]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_form, kernel_of
 from mugraph.onnx.emit import OVERLOADS_FROM_IR
 from mugraph.onnx.function import function_of
 from mugraph.ops import NotUnderstood, get_operator
@@ -105,21 +106,26 @@ def time_of_copies(
         return None
 
 
-def node_model(signature: Signature, opset: int, copies: int = 1) -> onnx.ModelProto | None:
+def node_model(
+    signature: Signature, opset: int, copies: int = 1, compiled: CompiledKernel | None = None
+) -> onnx.ModelProto | None:
     """A model of ``copies`` equal nodes, each with operands and weights of its own, or ``None`` where ONNX has none.
 
     Inputs are ``x0_0, x1_0, ...``, the operands of the first copy that are no constants, then those of the second; outputs
-    likewise ``y0_0, ...``.
+    likewise ``y0_0, ...``. A graph-defined kernel is launched as ``compiled`` says; there is no model of one without that.
     """
     operator = get_operator(signature.op)
     try:
         outputs = signature.outputs()
-        form = operator.to_onnx(signature.attrs, signature.operands, opset)
+        if signature.op == KERNEL:
+            if compiled is None:
+                return None  # the body of a graph-defined kernel says nothing about the kernel's time
+            form = kernel_form(kernel_of(signature.attrs), compiled)
+        else:
+            form = operator.to_onnx(signature.attrs, signature.operands, opset)
         functions = [] if form.function is None else [function_of(form.function, opset)]
     except (NotUnderstood, Undecided, ValueError):
         return None
-    if form.function is not None and "images" not in form.attributes:
-        return None  # the body of a graph-defined kernel says nothing about the kernel's time
     generator = np.random.default_rng(1)
     shared = [_tensor(f"c{i}", np.asarray(item)) for i, item in enumerate(form.inputs) if not isinstance(item, int | None)]
     nodes, inputs, results, initializers = [], [], [], list(shared)

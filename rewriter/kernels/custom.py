@@ -11,15 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import CompiledKernel
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
+from rewriter.cost.kernel_times import recall
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.emit import Scheduled, attach_kernels, keep_kernels, kernels_of, scheduled
-from rewriter.kernels.proposals import kernel_children, reasons, winning_rules
+from rewriter.kernels.measure.processes import settle
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured, Trial, compiled_trials
+from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import NoDevice, NotMeasured, Trial, compiled_trials, recall, settle
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rewriter.search.moves import Moves
@@ -81,13 +85,13 @@ class CustomKernels:
         if learned is not None and learned.exists():
             with RuleStore.open(str(learned), create=False) as database:
                 self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in known}
-        self.stored = [*known.values(), *self._unproved.values()]
+        self.proposals = KernelProposals([*known.values(), *self._unproved.values()], self.is_proved)
+        self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self.notes: list[str] = []
         self._can_time = measures
-        self._refused: dict[str, str] = {}
-        self._given: set[str] = set()
-        self._attached: dict[str, Scheduled] = {}
+        self._refused: dict[Kernel, str] = {}
+        self._given: set[Kernel] = set()
 
     def close(self) -> None:
         """Ends the compiler's processes."""
@@ -95,11 +99,11 @@ class CustomKernels:
 
     def keep_as_given(self, graph: Graph) -> None:
         """Leaves the kernels that a model came with as they are."""
-        self._given = {kernel.digest.hex() for kernel in kernels_of(graph)}
+        self._given = set(kernels_of(graph))
 
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """A generator of a search: regions as kernels, without those that do not work."""
-        for child in kernel_children(moves, candidate, self.stored, self.is_proved):
+        for child in self.proposals.children(moves, candidate):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
 
@@ -114,11 +118,11 @@ class CustomKernels:
     def refusal(self, rule: Rule) -> str:
         """Why the kernel of a rule cannot be used; empty where nothing is known against it, or the rule has none."""
         kernel = kernel_of_rule(rule)
-        return "" if kernel is None else self._refused.get(kernel.digest.hex(), "")
+        return "" if kernel is None else self._refused.get(kernel, "")
 
-    def explanations(self, moves: Moves) -> Iterator[NearMiss]:
+    def explanations(self) -> Iterator[NearMiss]:
         """Why regions did not become kernels."""
-        for reason, count in reasons(moves).most_common():
+        for reason, count in self.proposals.reasons.most_common():
             yield NearMiss("", "a region as a kernel", f"{count} regions", reason)
         for reason in self._refused.values():
             yield NearMiss("", "a region as a kernel", "", reason)
@@ -147,7 +151,7 @@ class CustomKernels:
                     self.notes.append(f"kernels have the schedules that look best: {problem}")
                     break
                 except (InvalidBlock, Undecided, NotMeasured) as problem:
-                    self._refused[kernel.digest.hex()] = str(problem)
+                    self._refused[kernel] = str(problem)
                     changed = True
         return changed
 
@@ -157,29 +161,29 @@ class CustomKernels:
             return None
         return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, _TRIALS)
 
-    def attach(self, graph: Graph) -> list[str]:
-        """Compiles the kernels of a candidate, so that whoever writes it writes what runs; the reasons where some cannot be."""
-        fresh = [k for k in self._own(graph) if k.digest.hex() not in self._attached]
+    def compile(self, graph: Graph) -> list[str]:
+        """Compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""
+        fresh = [kernel for kernel in self._own(graph) if kernel not in self.programs]
         chosen, problems = scheduled(fresh, self.device, self.sizes, self.store)
-        wrong = attach_kernels(chosen, self.compiler, self.architectures)
+        programs, wrong = compile_kernels(chosen, self.compiler, self.architectures)
         if wrong and not self.strict:
-            first, alone = wrong, [s for s in chosen if s.kernel.digest.hex() in wrong]
-            wrong = attach_kernels(alone, self.compiler, self.architectures[:1])
-            only = [reason for digest, reason in first.items() if digest not in wrong]
+            first, alone = wrong, [s for s in chosen if s.kernel in wrong]
+            more, wrong = compile_kernels(alone, self.compiler, self.architectures[:1])
+            programs |= more
+            only = [reason for kernel, reason in first.items() if kernel not in wrong]
             self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
         problems |= wrong
         self._refused |= problems
-        self._attached |= {digest: s for s in chosen if (digest := s.kernel.digest.hex()) not in problems}
+        self.programs |= programs
         return list(problems.values())
 
     def _own(self, graph: Graph) -> list[Kernel]:
         """A candidate's kernels that the model did not come with and nothing is known against."""
-        digests = {kernel.digest.hex(): kernel for kernel in kernels_of(graph)}
-        return [kernel for digest, kernel in digests.items() if digest not in self._given and digest not in self._refused]
+        return [kernel for kernel in kernels_of(graph) if kernel not in self._given and kernel not in self._refused]
 
     def learn(self, candidate: Candidate) -> None:
         """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
-        found = winning_rules(candidate)
+        found = self.proposals.winning_rules(candidate)
         if self.learned is None or not found:
             return
         wrong = {rule.id: failures[0] for rule in found if (failures := check(rule, load_axioms()))}
@@ -193,5 +197,5 @@ class CustomKernels:
 
     def keep(self, graph: Graph, folder: Path) -> None:
         """Writes the kernels of the written model for people to read. Raises StoreError."""
-        used = {kernel.digest.hex() for kernel in kernels_of(graph)}
-        keep_kernels([scheduled for digest, scheduled in self._attached.items() if digest in used], folder)
+        used = set(kernels_of(graph))
+        keep_kernels([Scheduled(k, program.schedules) for k, program in self.programs.items() if k in used], folder)

@@ -9,123 +9,183 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from weakref import WeakKeyDictionary
 
-from mugraph.blocks.block import InvalidBlock, Kernel
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
-from rewriter.kernels.fuse.families import NotFusable
-from rewriter.kernels.fuse.kernels import Builder
-from rewriter.kernels.fuse.lower import Form
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.region import PRODUCTS, Region, propose
+from rewriter.kernels.fuse.scope import Form
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
-from rules_db.trust.rule import Rule
+from rules_db.trust.rule import Rule, Side
 
-__all__ = ["kernel_children", "proposals", "reasons", "winning_rules"]
+__all__ = ["KernelProposals", "joins", "matches_of"]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
 """Element types that kernels read and write."""
+_PROVIDER = "cuda"
+"""Of the models that get kernels."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
 
-@dataclass(slots=True)
-class _State:
-    """What is kept over the candidates of a search."""
-
-    directions: dict[str, Direction] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = field(default_factory=dict)
-
-    def direction(self, rule: Rule, moves: Moves) -> Direction:
-        """The one direction of a rule that the search uses: a kernel in place of its region."""
-        if rule.id not in self.directions:
-            self.directions[rule.id] = Direction(rule, True, moves.prices.costs.provider)
-        return self.directions[rule.id]
-
-    def reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType], moves: Moves) -> tuple[Kernel, Direction]:
-        """A stored rule's kernel for other element types, and the rule with it."""
-        key = (rule.id, tuple(sorted(types.items())))
-        if key not in self.readings:
-            kernel = retyped(stored, types)
-            self.readings[key] = kernel, self.direction(kernel_rule(kernel, {"kernel": rule.id}), moves)
-        return self.readings[key]
-
-
-_BUILDER = Builder()
-"""A kernel depends on its region alone: every search of a process may use it."""
-_STATES: WeakKeyDictionary[Moves, _State] = WeakKeyDictionary()
-
-
-def _state(moves: Moves) -> _State:
-    return _STATES.setdefault(moves, _State())
-
-
-def reasons(moves: Moves) -> Counter[str]:
-    """Why regions were not fused, and how many."""
-    return _state(moves).skipped
+_Priced = list[tuple[float, Direction, Candidate]]
+"""Microseconds that a move saves, its direction and what comes of it."""
 
 
 def _proved(rule: Rule) -> bool:
     return True
 
 
-def kernel_children(
-    moves: Moves, candidate: Candidate, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
-) -> Iterator[Candidate]:
-    """The candidates in which regions are kernels: the best moves in turn, then the best alone.
+class KernelProposals:
+    """Proposes kernels for the candidates of one run's searches.
 
-    Only where the model runs on a GPU; a region with an element type that kernels lack, and what cannot be fused, built, tested
-    or scheduled, is skipped with its reason (:func:`reasons`).
+    Requires: the candidates are of one model. Ensures: kernels of one look are built and tested once, and one rule is one
+    direction, however many candidates ask. What comes of a candidate depends on the candidate and the rules alone.
 
     Args:
-        moves: apply and price them.
-        candidate: where to look.
         stored: multi-level rules: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
+
+    Attributes:
+        reasons: why fusable sets did not become kernels, and how often: an element type that kernels lack, what cannot be fused,
+            built, tested or scheduled.
     """
-    if moves.prices.costs.provider != "cuda":
-        return
-    current, found = _in_turn(moves, candidate, stored, is_proved)
-    if current is not candidate:
-        yield current
-    for _, _, child in found[:_SINGLES]:
-        yield child
-    # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then.
-    for joined in _joined(moves, candidate):
-        current, _ = _in_turn(moves, joined, stored, is_proved)
-        if current is not joined:
+
+    def __init__(self, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved) -> None:
+        self.reasons: Counter[str] = Counter()
+        self._stored, self._is_proved = tuple(stored), is_proved
+        self._builder = KernelBuilder()
+        self._directions: dict[str, Direction] = {}
+        self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
+
+    def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidates in which regions are kernels: the best moves in turn, then the best alone.
+
+        Only where the model runs on a GPU.
+
+        Args:
+            moves: apply and price them.
+            candidate: where to look.
+        """
+        if moves.prices.costs.provider != _PROVIDER:
+            return
+        current, priced = self._in_turn(moves, candidate)
+        if current is not candidate:
             yield current
+        for _, _, child in priced[:_SINGLES]:
+            yield child
+        # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then.
+        for joined in _joined(moves, candidate):
+            current, _ = self._in_turn(moves, joined)
+            if current is not joined:
+                yield current
 
+    def winning_rules(self, candidate: Candidate) -> list[Rule]:
+        """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
+        rules: dict[str, Rule] = {}
+        for move in candidate.moves:
+            applied = move.direction.rule
+            rule = None if "kernel" in applied.provenance else self._builder.stored(applied)
+            if rule is not None:
+                rules[rule.id] = rule
+        return list(rules.values())
 
-_Proposed = list[tuple[float, Direction, "Candidate"]]
-"""Microseconds that a move saves, its direction and what comes of it."""
+    def proposals(self, graph: Graph) -> Iterator[Direction]:
+        """The rules that put kernels in place of regions of a graph: stored ones for its sizes, then those that are built."""
+        covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+        types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
+        present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
+        for rule in self._stored:
+            for direction, matches in self._made_for(graph, rule, present):
+                if not self._is_proved(rule):
+                    break
+                covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
+                yield direction
+        for region in propose(graph):
+            if (tuple(sorted(region.roots)), frozenset(region.operands.values())) in covered:
+                continue
+            if not all(type_.dtype in _ELEMENTS for type_ in region.types.values()):
+                self.reasons["an element type that kernels do not read"] += 1
+                continue
+            for form in _forms(region):
+                try:
+                    yield self._direction(self._builder.build(region, form).rule)
+                except NotFusable as reason:
+                    self.reasons[str(reason)] += 1
 
+    def _direction(self, rule: Rule) -> Direction:
+        """The one direction of a rule that is used: a kernel in place of its region."""
+        if rule.id not in self._directions:
+            self._directions[rule.id] = Direction(rule, True, _PROVIDER)
+        return self._directions[rule.id]
 
-def _in_turn(
-    moves: Moves, candidate: Candidate, stored: Sequence[Rule], is_proved: Callable[[Rule], bool]
-) -> tuple[Candidate, _Proposed]:
-    """The candidate after the best kernels in turn, and each of them alone, the best first."""
-    found: _Proposed = []
-    for direction in proposals(moves, candidate.graph, stored, is_proved):
-        child = _take(moves, candidate, direction)
-        if child is not None and child.moves[-1].gain > 0:
-            found.append((child.moves[-1].gain, direction, child))
-    found.sort(key=lambda item: -item[0])
-    current = candidate
-    for _, direction, _ in found:
-        following = _take(moves, current, direction)
-        if following is not None and following.cost < current.cost:
-            current = following
-    return current, found
+    def _reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType]) -> tuple[Kernel, Direction]:
+        """A stored rule's kernel for other element types, and the rule with it."""
+        key = (rule.id, tuple(sorted(types.items())))
+        if key not in self._readings:
+            kernel = retyped(stored, types)
+            self._readings[key] = kernel, self._direction(kernel_rule(kernel, {"kernel": rule.id}))
+        return self._readings[key]
+
+    def _in_turn(self, moves: Moves, candidate: Candidate) -> tuple[Candidate, _Priced]:
+        """The candidate after the best kernels in turn, and each of them alone, the best first."""
+        priced: _Priced = []
+        for direction in self.proposals(candidate.graph):
+            child = self._take(moves, candidate, direction)
+            if child is not None and child.moves[-1].gain > 0:
+                priced.append((child.moves[-1].gain, direction, child))
+        priced.sort(key=lambda item: -item[0])
+        current = candidate
+        for _, direction, _ in priced:
+            following = self._take(moves, current, direction)
+            if following is not None and following.cost < current.cost:
+                current = following
+        return current, priced
+
+    def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
+        """The candidate with the kernel wherever its region is; ``None`` where it is nowhere or no schedule fits."""
+        matches = matches_of(candidate.graph, direction)
+        if not matches:
+            return None
+        try:
+            return moves.take(candidate, matches)
+        except (InvalidBlock, ShapeError, Undecided) as problem:
+            self.reasons[str(problem)] += 1
+            return None
+
+    def _made_for(self, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
+        """A stored multi-level rule with the sizes and element types of the places where it matches."""
+        stored = kernel_of_rule(rule)
+        if stored is None:
+            return
+        for types in _readings(stored, present):
+            kernel, general = self._reading(rule, stored, types)
+            groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
+            for match in matches_of(graph, general):
+                # A rule of one float type matches every one; this kernel is for its own.
+                if not all(_has_type(graph, value, general.rule.types[name].dtype) for name, value in match.variables):
+                    continue
+                sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
+                if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
+                    groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
+            try:
+                if groups and kernel != stored:
+                    self._builder.test(kernel)
+            except NotFusable as reason:
+                self.reasons[str(reason)] += 1
+                continue
+            for bound, matches in groups.items():
+                yield self._direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id})), matches
 
 
 def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
@@ -143,82 +203,21 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
                 yield child
 
 
-@lru_cache(maxsize=4096)
 def joins(direction: Direction) -> bool:
     """Whether a direction makes one product of several: its results are the parts into which that is split."""
-    roots = direction.replacement
+    return _is_join(direction.pattern, direction.replacement)
+
+
+@lru_cache(maxsize=4096)
+def _is_join(pattern: Side, roots: Side) -> bool:
     whole = {root.inputs for root in roots if root.op == "Split"}
     return (
         len(roots) > 1
         and len(whole) == 1
         and all(root.op == "Split" for root in roots)
         and next(iter(whole))[0].op in PRODUCTS
-        and all(root.op in PRODUCTS for root in direction.pattern)
+        and all(root.op in PRODUCTS for root in pattern)
     )
-
-
-def winning_rules(candidate: Candidate) -> list[Rule]:
-    """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
-    found: dict[str, Rule] = {}
-    for move in candidate.moves:
-        own = move.direction.rule
-        rule = None if "kernel" in own.provenance else _BUILDER.stored(own)
-        if rule is not None:
-            found[rule.id] = rule
-    return list(found.values())
-
-
-def proposals(
-    moves: Moves, graph: Graph, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved
-) -> Iterator[Direction]:
-    """The rules that put kernels in place of regions of a graph: stored ones made for its sizes, then those that are built."""
-    state = _state(moves)
-    covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
-    found = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
-    present = frozenset(type_.dtype for type_ in found if type_ is not None) & _ELEMENTS
-    for rule in stored:
-        for direction, matches in _made_for(moves, graph, rule, present):
-            if not is_proved(rule):
-                break
-            covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
-            yield direction
-    for region in propose(graph):
-        if (tuple(sorted(region.roots)), frozenset(region.operands.values())) in covered:
-            continue
-        if not all(type_.dtype in _ELEMENTS for type_ in region.types.values()):
-            state.skipped["an element type that kernels do not read"] += 1
-            continue
-        for form in _forms(region):
-            try:
-                yield state.direction(_BUILDER.build(region, form).rule, moves)
-            except NotFusable as reason:
-                state.skipped[str(reason)] += 1
-
-
-def _made_for(moves: Moves, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
-    """A stored multi-level rule with the sizes and element types of the places where it matches."""
-    stored = kernel_of_rule(rule)
-    if stored is None:
-        return
-    state = _state(moves)
-    for types in _readings(stored, present):
-        kernel, general = state.reading(rule, stored, types, moves)
-        groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
-        for match in matches_of(graph, general):
-            # A rule of one float type matches every one; this kernel is for its own.
-            if not all(_has_type(graph, value, general.rule.types[name].dtype) for name, value in match.variables):
-                continue
-            sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
-            if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
-                groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
-        try:
-            if groups and kernel != stored:
-                _BUILDER.test(kernel)
-        except NotFusable as reason:
-            state.skipped[str(reason)] += 1
-            continue
-        for bound, matches in groups.items():
-            yield state.direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}), moves), matches
 
 
 def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
@@ -271,15 +270,3 @@ def matches_of(graph: Graph, direction: Direction) -> list[Match]:
         return []
     found = list(join(direction, [sorted(part, key=lambda hit: hit.value) for part in parts]))
     return sorted(found, key=lambda match: match.values)
-
-
-def _take(moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
-    """The candidate with the kernel wherever its region is; ``None`` where it is nowhere or no schedule fits."""
-    matches = matches_of(candidate.graph, direction)
-    if not matches:
-        return None
-    try:
-        return moves.take(candidate, matches)
-    except (InvalidBlock, ShapeError, Undecided) as problem:
-        _state(moves).skipped[str(problem)] += 1
-        return None

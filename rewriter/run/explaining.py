@@ -35,7 +35,7 @@ def _explained(bench: Workbench, search: ModelSearch, asked: str) -> Iterable[Ne
                 return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}")]
             return [line for value in node.values for line in explain_node(moves, start, value)]
     if asked == "all":
-        return [*explain_all(moves, start), *bench.kernels.explanations(moves)]
+        return [*explain_all(moves, start), *bench.kernels.explanations()]
     if any(rule.id.startswith(asked.rstrip("<>")) for rule in bench.rules):
         return explain_rule(moves, start, asked)
     raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, open_in, save
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
-from rewriter.kernels.emit import kernels_of
+from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
 from rewriter.run.notes import Notes
 from rewriter.run.target import Target
@@ -18,7 +19,6 @@ from rewriter.runtime import is_built
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Generator
 from rewriter.search.explain import NearMiss
-from rewriter.search.moves import Moves
 from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
@@ -86,6 +86,11 @@ class RunKernels:
         return () if self._custom is None else (self._custom.children,)
 
     @property
+    def _programs(self) -> Programs:
+        """How the kernels that were compiled are launched."""
+        return {} if self._custom is None else self._custom.programs
+
+    @property
     def timed(self) -> int:
         """How many schedules were timed."""
         return 0 if self._custom is None else self._custom.timed
@@ -110,12 +115,12 @@ class RunKernels:
 
     def compile(self, candidate: Candidate) -> list[str]:
         """Makes a candidate's kernels ready to be written; why some cannot be, which are refused from now on."""
-        return [] if self._custom is None else self._custom.attach(candidate.graph)
+        return [] if self._custom is None else self._custom.compile(candidate.graph)
 
-    def explanations(self, moves: Moves) -> Iterator[NearMiss]:
+    def explanations(self) -> Iterator[NearMiss]:
         """Why regions did not become kernels."""
         if self._custom is not None:
-            yield from self._custom.explanations(moves)
+            yield from self._custom.explanations()
 
     def learn(self, candidate: Candidate) -> None:
         """Remembers the kernels of a candidate for other models."""
@@ -124,7 +129,7 @@ class RunKernels:
 
     def open_in(self, graph: Graph, folder: Path) -> Path:
         """Writes a candidate to be run and measured. Raises Undecided and ModelError, as :func:`mugraph.onnx.open_in`."""
-        return open_in(self.model, graph, folder)
+        return open_in(self.model, graph, folder, self._programs)
 
     def save(self, graph: Graph, output: Path, folder: Path | None) -> tuple[int, int]:
         """Writes the result, and its kernels for people to read.
@@ -138,7 +143,7 @@ class RunKernels:
         Raises:
             ModelError, StoreError: a file cannot be written.
         """
-        nodes = save(self.model, graph, output)
+        nodes = save(self.model, graph, output, self._programs)
         if self._custom is not None and folder is not None:
             self._custom.keep(graph, folder)
         return nodes, len(kernels_of(graph))

@@ -13,9 +13,9 @@ import numpy as np
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["DOMAIN", "FORMAT_VERSION", "OP_TYPE", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
+__all__ = ["FORMAT_VERSION", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
 
-DOMAIN, OP_TYPE, FORMAT_VERSION = "onnx.superopt", "Kernel", 2
+FORMAT_VERSION = 2
 
 _CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
 _INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING = range(7)

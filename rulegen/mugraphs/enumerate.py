@@ -13,15 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mugraph.blocks.block import (
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.statements import (
     Accumulate,
-    Block,
     Compute,
     Dot,
     Factor,
     Index,
     InvalidBlock,
-    Kernel,
     Load,
     Reduce,
     Statement,
@@ -29,6 +28,7 @@ from mugraph.blocks.block import (
     Tensor,
     statement_operands,
 )
+from mugraph.blocks.validity import check_kernel
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.term import Term, make, var, walk
@@ -116,7 +116,7 @@ def search(goal: Goal, max_ops: int, seed: int = 0) -> Found:
             seen.add(kernel.digest)
             found.candidates += 1
             try:
-                kernel.check()
+                check_kernel(kernel)
                 problem = interpret(kernel, LEAST_TESTS, seed)
             except InvalidBlock as reason:
                 problem = str(reason)

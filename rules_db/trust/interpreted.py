@@ -16,15 +16,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mugraph.blocks.block import Block, InvalidBlock, Kernel, Schedule
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body, evaluate_kernel
-from mugraph.blocks.operator import intern_kernel, kernel_of
+from mugraph.blocks.operator import KERNEL, kernel_of, kernel_terms
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import InvalidBlock
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
 from mugraph.terms.shape import DataType, ShapeError, TensorType, concrete
-from mugraph.terms.term import make, substitute, var, walk
+from mugraph.terms.term import substitute, walk
 from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.rule import FloatClass, Rule
 
@@ -42,20 +45,18 @@ _TOLERANCE = 1e-9
 
 def kernel_of_rule(rule: Rule) -> Kernel | None:
     """The kernel that a rule's target is; ``None`` where it is anything else."""
-    calls = {(term.attrs, term.inputs) for term in rule.target if term.op == "Kernel"}
-    if len(calls) != 1 or any(term.op != "Kernel" or term.out != i for i, term in enumerate(rule.target)):
+    calls = {(term.attrs, term.inputs) for term in rule.target if term.op == KERNEL}
+    if len(calls) != 1 or any(term.op != KERNEL or term.out != i for i, term in enumerate(rule.target)):
         return None
-    return kernel_of(rule.target[0].attr("digest"))
+    return kernel_of(rule.target[0].attrs)
 
 
 def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0) -> Rule:
     """The multi-level rule whose source is a kernel's body and whose target is the kernel; nothing is tested here."""
-    digest = intern_kernel(kernel)
-    operands = [var(tensor.name) for tensor in kernel.inputs]
-    target = tuple(make("Kernel", operands, {"digest": digest}, i) for i in range(len(kernel.outputs)))
     types = {tensor.name: tensor.type for tensor in kernel.inputs}
     certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed))
-    return Rule(kernel.body, target, types, (), FloatClass.REASSOCIATES, certificate, {"group": "kernels", **provenance})
+    provenance = {"group": "kernels", **provenance}
+    return Rule(kernel.body, kernel_terms(kernel), types, (), FloatClass.REASSOCIATES, certificate, provenance)
 
 
 def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
@@ -68,7 +69,7 @@ def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
     if kernel is None:
         return ["an interpretation speaks of a target that is one graph-defined kernel, all its outputs in order"]
     try:
-        kernel.check()
+        check_kernel(kernel)
     except InvalidBlock as reason:
         return [str(reason)]
     operands = rule.target[0].inputs

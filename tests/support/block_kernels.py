@@ -1,18 +1,24 @@
-"""Graph-defined kernels of every family, for shapes and element types of choice."""
+"""Graph-defined kernels of every kind, for shapes and element types of choice, made as production makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from mugraph.blocks.block import Affine, Index, Kernel
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Extent, Index, Load, Predicate, Statement, Store, Tensor, view
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains import Real
-from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term
-from rewriter.kernels.fuse.families import Operand, Product, attention, causal, product_kernel, rows
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.fuse.scope import PLAIN, Form
 
 F32, F16, BOOL = DataType.FLOAT, DataType.FLOAT16, DataType.BOOL
 RMS = "RMSNormalization[axis=-1,epsilon=0.00001]"
@@ -26,65 +32,73 @@ def term(text: str) -> Term:
     return parse_term(text)
 
 
-def skip_layer_norm(b: Dim, m: Dim, n: int, dtype: DataType = F32) -> Kernel:
+def kernel_of_terms(name: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, str], form: Form = PLAIN) -> Kernel:
+    """The kernel that computes terms given as text, by output name."""
+    return lower(name, inputs, [(output, term(text)) for output, text in outputs.items()], form)
+
+
+def sized(family: Callable[..., Kernel], dtype: DataType, **sizes: int) -> Kernel:
+    """A kernel made for symbols and then for sizes, ones among them, as those of models are."""
+    return specialised(family(**{name: symbol(name) for name in sizes}, dtype=dtype), sizes)
+
+
+def cut(split: int = 1, group: int = 1, **tiles: int) -> tuple[Schedule]:
+    """The schedules of a kernel of one block graph."""
+    return (Schedule(tuple(tiles.items()), split=split, group=group),)
+
+
+def cut_of(kernel: Kernel, split: int = 1, group: int = 1, **tiles: int) -> tuple[Schedule]:
+    """As :func:`cut`, of those axes that the kernel has: one of size 1 is none."""
+    (block,) = kernel.blocks
+    return cut(split, group, **{axis: tile for axis, tile in tiles.items() if axis in (*block.grid, block.loop)})
+
+
+def skip_layer_norm(b: Dim, m: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
     """Two outputs: the sum that goes on and its normalisation."""
     full, row = tensor(dtype, b, m, n), tensor(dtype, n)
-    normal = term("LayerNormalization[axis=-1,epsilon=0.00001](Add(x, skip), scale, bias)")
+    normal = "LayerNormalization[axis=-1,epsilon=0.00001](Add(x, skip), scale, bias)"
     inputs = {"x": full, "skip": full, "scale": row, "bias": row}
-    return rows("skip_layer_norm", inputs, {"total": (full, term("Add(x, skip)")), "y": (full, normal)})
+    return kernel_of_terms("skip_layer_norm", inputs, {"total": "Add(x, skip)", "y": normal})
 
 
-def softmax(m: Dim, n: int, dtype: DataType = F32) -> Kernel:
-    full = tensor(dtype, m, n)
-    return rows("softmax", {"x": full}, {"y": (full, term("Softmax[axis=-1](x)"))})
+def softmax(m: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
+    return kernel_of_terms("softmax", {"x": tensor(dtype, m, n)}, {"y": "Softmax[axis=-1](x)"})
 
 
-def bias_gelu(m: Dim, n: int, dtype: DataType = F32) -> Kernel:
-    full = tensor(dtype, m, n)
-    return rows("bias_gelu", {"x": full, "bias": tensor(dtype, n)}, {"y": (full, term("BiasGelu(x, bias)"))})
+def bias_gelu(m: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
+    inputs = {"x": tensor(dtype, m, n), "bias": tensor(dtype, n)}
+    return kernel_of_terms("bias_gelu", inputs, {"y": "BiasGelu(x, bias)"})
 
 
 def masked_rows(b: int, h: int, m: int, n: int, dtype: DataType = F32) -> Kernel:
     """Inputs that broadcast along different axes, so that no two of them are one."""
     inputs = {"x": tensor(dtype, b, h, m, n), "mask": tensor(BOOL, b, 1, 1, n), "bias": tensor(dtype, h, m, n)}
-    scores = "Where(mask, Add(x, bias), -10000.0)"
-    return rows("masked", inputs, {"y": (inputs["x"], term(f"Softmax[axis=-1]({scores})"))})
+    return kernel_of_terms("masked", inputs, {"y": "Softmax[axis=-1](Where(mask, Add(x, bias), -10000.0))"})
 
 
-def rms_norm_matmul(m: Dim, k: Dim, n: int, dtype: DataType = F32) -> Kernel:
+def rms_norm_matmul(m: Dim, k: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
     """The sum of squares accumulated beside the product, which is scaled after the loop (Mirage, figure 4)."""
     inputs = {"x": tensor(dtype, m, k), "scale": tensor(dtype, k), "w": tensor(dtype, k, n)}
-    epilogue = term("Div(p, Sqrt(Add(Div(squares, size_k), 0.00001)))")
-    output = {"y": (tensor(dtype, m, n), term(f"MatMul({RMS}(x, scale), w)"), epilogue)}
-    products = [Product("p", term("Mul(x, scale)"), term("w"))]
-    return product_kernel("rms_norm_matmul", inputs, output, products, {"squares": term("Mul(x, x)")})
+    return kernel_of_terms("rms_norm_matmul", inputs, {"y": f"MatMul({RMS}(x, scale), w)"}, Form(accumulated=True))
 
 
-def gated_mlp(m: Dim, k: int, n: int, dtype: DataType = F32) -> Kernel:
+def gated_mlp(m: Dim, k: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
     """Two products of one left operand; the second weight lies transposed."""
     inputs = {"x": tensor(dtype, m, k), "w1": tensor(dtype, k, n), "w2": tensor(dtype, n, k)}
     first, second = "MatMul(x, w1)", "MatMul(x, Transpose[perm=(1,0)](w2))"
-    body = term(f"Mul(Mul({first}, Sigmoid({first})), {second})")
-    output = {"y": (tensor(dtype, m, n), body, term("Mul(Mul(a, Sigmoid(a)), b)"))}
-    products = [Product("a", term("x"), term("w1")), Product("b", term("x"), term("w2"))]
-    return product_kernel("gated_mlp", inputs, output, products, transposed=("w2",))
+    return kernel_of_terms("gated_mlp", inputs, {"y": f"Mul(Mul({first}, Sigmoid({first})), {second})"})
 
 
-def lora(m: Dim, k: int, n: int, r: int, dtype: DataType = F32) -> Kernel:
-    """X·W + (X·A)·B with a bias and a residual; products and inputs bear the same names on purpose."""
+def lora(m: Dim, k: Dim, n: Dim, r: Dim, dtype: DataType = F32) -> Kernel:
+    """X·W + (X·A)·B with a bias and a residual."""
     inputs = {name: tensor(dtype, *shape) for name, shape in {"x": (m, k), "w": (k, n), "a": (k, r), "b": (r, n)}.items()}
     inputs |= {"bias": tensor(dtype, n), "residual": tensor(dtype, m, n)}
-    body = term("Add(Add(Add(MatMul(x, w), MatMul(MatMul(x, a), b)), bias), residual)")
-    output = {"y": (tensor(dtype, m, n), body, term("Add(Add(Add(p, q), bias), residual)"))}
-    products = [Product("p", term("x"), term("w")), Product("q", term("x"), term("a"), term("b"))]
-    return product_kernel("lora", inputs, output, products)
+    return kernel_of_terms("lora", inputs, {"y": "Add(Add(Add(MatMul(x, w), MatMul(MatMul(x, a), b)), bias), residual)"})
 
 
-def batched_matmul(b: Dim, m: Dim, k: int, n: int, dtype: DataType = F32) -> Kernel:
+def batched_matmul(b: Dim, m: Dim, k: Dim, n: Dim, dtype: DataType = F32) -> Kernel:
     inputs = {"x": tensor(dtype, b, m, k), "y": tensor(dtype, b, k, n)}
-    return product_kernel(
-        "batched", inputs, {"z": (tensor(dtype, b, m, n), term("MatMul(x, y)"), term("p"))}, [Product("p", term("x"), term("y"))]
-    )
+    return kernel_of_terms("batched", inputs, {"z": "MatMul(x, y)"})
 
 
 def split_heads(name: str, batch: Dim, length: Dim, heads: int, size: int) -> str:
@@ -92,64 +106,56 @@ def split_heads(name: str, batch: Dim, length: Dim, heads: int, size: int) -> st
 
 
 def heads_attention(b: Dim, s: Dim, t: Dim, h: int, d: int, dtype: DataType = F32) -> Kernel:
-    """Heads read from and written to [b, s, h·d] in place, a scale and an additive mask."""
+    """Heads read from and written to [b, s, h·d] in place, a scale and an additive mask.
+
+    Axes b1 (batch), b0 (heads), s, d, t, e.
+    """
     inputs = {"q": tensor(dtype, b, s, h * d), "k": tensor(dtype, b, t, h * d), "v": tensor(dtype, b, t, h * d)}
     inputs["mask"] = tensor(dtype, b, 1, 1, t)
     q, k, v = split_heads("q", b, s, h, d), split_heads("k", b, t, h, d), split_heads("v", b, t, h, d)
     scores = f"Add(Mul(MatMul({q}, Transpose[perm=(1,0)]({k})), 0.25), mask)"
     merged = f"Reshape[drop=3,shape=({s},{h * d})](Transpose[perm=(0,2,1,3)](MatMul(Softmax[axis=-1]({scores}), {v})))"
-    return attention(
-        "attention",
-        inputs,
-        ("y", tensor(dtype, b, s, h * d), term(merged)),
-        {"b": b, "h": h, "s": s, "t": t, "d": d, "e": d},
-        Operand("q", ("b", "s", "h", "d")),
-        Operand("k", ("b", "t", "h", "d")),
-        Operand("v", ("b", "t", "h", "e")),
-        {"y": ("b", "s", "h", "e")},
-        scores=term("Add(Mul(qk, 0.25), mask)"),
+    return kernel_of_terms("attention", inputs, {"y": merged})
+
+
+def causal_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType = F32, window: int | None = None) -> Kernel:
+    """Axes b0 (heads), s, d, t, e.
+
+    Args:
+        window: where given, a query sees so many keys before its own position and no others. No operator says so: the mask is
+            then an input ``seen`` of the body only, and the kernel knows it as conditions.
+    """
+    inputs = {"q": tensor(dtype, h, s, d), "k": tensor(dtype, h, t, d), "v": tensor(dtype, h, t, d)}
+    text = "MatMul(Softmax[axis=-1](Where({}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)), v)"
+    kernel = kernel_of_terms("causal", inputs, {"y": text.format(f"CausalMask[columns={t},rows={s}]()")})
+    if window is None:
+        return kernel
+    assert isinstance(s, int) and isinstance(t, int)
+    behind = Affine(((Index("s"), -1), (Index("t"), 1)), window - (t - s))
+    (block,) = kernel.blocks
+    statements = [replace(x, conditions=(*x.conditions, behind)) if isinstance(x, Predicate) else x for x in block.statements]
+    kernel = replace(
+        kernel,
+        inputs=(*kernel.inputs, Tensor("seen", tensor(BOOL, s, t))),
+        body=(term(text.format("seen")),),
+        blocks=(replace(block, statements=tuple(statements)),),
     )
+    check_kernel(kernel)
+    return kernel
 
 
-def causal_attention(h: int, s: int, t: int, d: int, dtype: DataType = F32, window: int | None = None) -> Kernel:
-    """The mask is an input of the body only; the kernel knows it as conditions."""
-    inputs = {"q": tensor(dtype, h, s, d), "k": tensor(dtype, h, t, d), "v": tensor(dtype, h, t, d), "seen": tensor(BOOL, s, t)}
-    body = "MatMul(Softmax[axis=-1](Where(seen, MatMul(q, Transpose[perm=(1,0)](k)), -inf)), v)"
-    keep = [causal(s, t)]
-    if window is not None:
-        keep.append(Affine(((Index("s"), -1), (Index("t"), 1)), window - (t - s)))
-    return attention(
-        "causal",
-        inputs,
-        ("y", tensor(dtype, h, s, d), term(body)),
-        {"h": h, "s": s, "t": t, "d": d, "e": d},
-        Operand("q", ("h", "s", "d")),
-        Operand("k", ("h", "t", "d")),
-        Operand("v", ("h", "t", "e")),
-        {"y": ("h", "s", "e")},
-        keep=keep,
-    )
-
-
-def qk_norm(b: int, s: int, t: int, d: int, dtype: DataType = F32) -> Kernel:
+def qk_norm(b: Dim, s: Dim, t: Dim, d: Dim, dtype: DataType = F32) -> Kernel:
     """Queries and values normalised on the way in, the keys lie transposed."""
     inputs = {"q": tensor(dtype, b, s, d), "k": tensor(dtype, b, d, t), "v": tensor(dtype, b, t, d), "scale": tensor(dtype, d)}
-    body = term(f"MatMul(Softmax[axis=-1](MatMul({RMS}(q, scale), k)), {RMS}(v, scale))")
-    normal = term(f"{RMS}(x, scale)")
-    return attention(
-        "qk_norm",
-        inputs,
-        ("y", tensor(dtype, b, s, d), body),
-        {"b": b, "s": s, "t": t, "d": d, "e": d},
-        Operand("q", ("b", "s", "d"), normal),
-        Operand("k", ("b", "d", "t")),
-        Operand("v", ("b", "t", "e"), normal),
-        {"y": ("b", "s", "e")},
-    )
+    attended = f"MatMul(Softmax[axis=-1](MatMul({RMS}(q, scale), k)), {RMS}(v, scale))"
+    return kernel_of_terms("qk_norm", inputs, {"y": attended})
 
 
 def grouped_attention(b: int, s: int, groups: int, shared: int, d: int, dtype: DataType = F32) -> Kernel:
-    """Queries, keys and values in one packed projection; ``shared`` heads have the same keys; rotary embedding of both."""
+    """Queries, keys and values in one packed projection; ``shared`` heads have the same keys; rotary embedding of both.
+
+    Axes b2 (batch), b1 (groups), b0 (the heads of a group), s, d, t, e.
+    """
     heads, half = groups * shared, d // 2
     total = heads + 2 * groups
     inputs = {"qkv": tensor(dtype, b, s, total * d), "cos": tensor(dtype, s, d), "sin": tensor(dtype, s, d)}
@@ -164,28 +170,70 @@ def grouped_attention(b: int, s: int, groups: int, shared: int, d: int, dtype: D
 
     q, k = part(0, heads, str(shared), True), part(heads, heads + groups, "1", True)
     v = part(heads + groups, total, "1", False)
-    body = term(f"MatMul(Softmax[axis=-1](MatMul({q}, Transpose[perm=(1,0)]({k}))), {v})")
+    attended = f"MatMul(Softmax[axis=-1](MatMul({q}, Transpose[perm=(1,0)]({k}))), {v})"
+    return kernel_of_terms("grouped", inputs, {"y": attended})
 
-    def operand(axis: str, head: Index) -> Operand:
-        rotated = ("b", axis, (head, total), (Index("d", shift=half, modulo=d), d))
-        return Operand(
-            "qkv",
-            ("b", axis, (head, total), "d"),
-            term("Add(Mul(x, cos), Mul(Where(upper, other, Neg(other)), sin))"),
-            (("other", "qkv", rotated),),
-            (("upper", (Affine(((Index("d"), 1),), -half),)),),
-        )
 
-    return attention(
-        "grouped",
-        inputs,
-        ("y", tensor(dtype, b, groups, shared, s, d), body),
-        {"b": b, "h": heads, "s": s, "t": s, "d": d, "e": d},
-        operand("s", Index("h")),
-        operand("t", Index("h", divide=shared, offset=heads)),
-        Operand("qkv", ("b", "t", (Index("h", divide=shared, offset=heads + groups), total), "e")),
-        {"y": ("b", "h", "s", "e")},
+def shared_keys(b: Dim, s: Dim, d: int, dtype: DataType = F32) -> Kernel:
+    """Four heads of queries, two of keys and values, which are repeated: axes b1 (batch), b0 (heads), s, d, t, e."""
+    inputs = {"q": tensor(dtype, b, 4, s, d), "k": tensor(dtype, b, s, 2 * d), "v": tensor(dtype, b, s, 2 * d)}
+
+    def repeated(name: str) -> str:
+        heads = f"Unsqueeze[axes=(-3,)]({split_heads(name, b, s, 2, d)})"
+        return f"Reshape[drop=4,shape=(4,{s},{d})](Expand[shape=({b},2,2,{s},{d})]({heads}))"
+
+    scores = f"MatMul(q, Transpose[perm=(1,0)]({repeated('k')}))"
+    return kernel_of_terms("shared_keys", inputs, {"y": f"MatMul(Softmax[axis=-1]({scores}), {repeated('v')})"})
+
+
+def joined_rows(m: Dim, first: int, second: int, dtype: DataType = F32) -> Kernel:
+    """Rows of two parts, each read where it is."""
+    inputs = {"a": tensor(dtype, m, first), "b": tensor(dtype, m, second), "x": tensor(dtype, m, first + second)}
+    return kernel_of_terms("joined", inputs, {"y": "Softmax[axis=-1](Mul(Concat[axis=-1](a, b), x))"})
+
+
+def column_kernel(*statements: Statement, store: str, m: int = 3, n: int = 7) -> Kernel:
+    """Something along the rows of x [m, n], accumulated: out [m]. The block graph is written by hand."""
+    sizes = {"m": m, "n": n}
+    load = Load("tile", "x", view(sizes, "m", "n"))
+    block = Block("columns", tuple(sizes.items()), ("m",), "n", (load, *statements, Store("out", store, view(sizes, "m"))))
+    body = term("ReduceSum[axes=(-1,),keepdims=false](x)")
+    return Kernel("columns", (Tensor("x", tensor(F32, m, n)),), (Tensor("out", tensor(F32, m)),), (body,), (block,))
+
+
+def two_blocks() -> Kernel:
+    """Statistics of long rows in one launch, the scaled rows in another, written by hand."""
+    sizes = {"m": 3, "n": 7}
+    first = Block(
+        "statistics",
+        tuple(sizes.items()),
+        ("m",),
+        "n",
+        (
+            Load("tile", "x", view(sizes, "m", "n")),
+            Compute("square", term("Mul(tile, tile)")),
+            Accumulate(("total",), "sum", ("square",)),
+            Store("squares", "total", view(sizes, "m")),
+        ),
     )
+    second = Block(
+        "scale",
+        tuple(sizes.items()),
+        ("m", "n"),
+        None,
+        (
+            Load("tile", "x", view(sizes, "m", "n")),
+            Load("total", "squares", view(sizes, "m")),
+            Extent("count", 7),
+            Compute("result", term("Div(tile, Sqrt(Add(Div(total, count), 0.00001)))")),
+            Store("y", "result", view(sizes, "m", "n")),
+        ),
+    )
+    mean = "ReduceMean[axes=(-1,),keepdims=true](Mul(x, x))"
+    full = tensor(F32, 3, 7)
+    body = term(f"Div(x, Sqrt(Add({mean}, 0.00001)))")
+    scratch = (Tensor("squares", tensor(F32, 3)),)
+    return Kernel("two", (Tensor("x", full),), (Tensor("y", full),), (body,), (first, second), scratch)
 
 
 def random_inputs(kernel: Kernel, seed: int, sizes: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import onnx
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.operator import intern_kernel
+from mugraph.blocks.operator import KERNEL, Programs, kernel_attrs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, to_bytes
-from mugraph.terms.term import make_attrs
 
 
 def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[Model, Graph]:
@@ -30,10 +31,15 @@ def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[M
     outputs = [model.values[t.name] for t in kernel.outputs]
     fresh = [tables.new_value(tables.types[value]) for value in outputs]
     inputs = [model.values[t.name] for t in kernel.inputs]
-    made = tables.add_node("Kernel", make_attrs({"digest": intern_kernel(kernel)}), inputs, fresh)
+    made = tables.add_node(KERNEL, kernel_attrs(kernel), inputs, fresh)
     return model, model.graph.substitute({value: (made, i) for i, value in enumerate(outputs)})
 
 
-def kernel_model(kernel: Kernel, opset: int = 17) -> onnx.ModelProto:
+def kernel_model(kernel: Kernel, opset: int = 17, programs: Programs | None = None) -> onnx.ModelProto:
     """The candidate of :func:`with_kernel` as a message."""
-    return onnx.load_from_string(to_bytes(*with_kernel(kernel, opset)))
+    return onnx.load_from_string(to_bytes(*with_kernel(kernel, opset), programs))
+
+
+def content(kernel: Kernel) -> tuple[object, ...]:
+    """All that a kernel is made of, names included, which equality overlooks."""
+    return tuple(getattr(kernel, field.name) for field in fields(kernel))

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mugraph.blocks.block import Kernel, Schedule, bound_sizes
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.sizes import bound_sizes
 from mugraph.terms.shape import DataType, evaluate_dim
 from rewriter.kernels.triton import generate
 from rewriter.runtime.plan import Argument, Expression
@@ -31,11 +32,9 @@ class Interpreter:
         self.process.stdin.close()
         self.process.wait(30)
 
-    def run(
-        self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray], **options: Any
-    ) -> list[np.ndarray]:
+    def run(self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The kernel's outputs for concrete inputs."""
-        source = generate(kernel, schedules, **options)
+        source = generate(kernel, schedules)
         shapes = [inputs[t.name].shape for t in kernel.inputs]
         sizes = bound_sizes(kernel, {t.name: inputs[t.name].shape for t in kernel.inputs})
         memory: dict[str, np.ndarray] = {}

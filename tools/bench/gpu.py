@@ -30,36 +30,32 @@ import onnx.inliner
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.blocks.block import InvalidBlock, Kernel
-from mugraph.blocks.operator import Program as Attached
-from mugraph.blocks.operator import attach, kernel_of
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.onnx import load
 from mugraph.onnx.function import function_of
 from mugraph.ops import LocalFunction
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term
+from mugraph.terms.term import Term, substitute, var
 from mugraph.terms.text import parse_term
 from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
 from rewriter.cost.devices import Device, get_device
+from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import Signature, bytes_of, node_model
-from rewriter.kernels.emit import attributes_of
-from rewriter.kernels.fuse.families import NotFusable
-from rewriter.kernels.fuse.kernels import Builder
-from rewriter.kernels.fuse.lower import Form
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.measure.bench import COLD_BYTES
+from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
+from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.trials import Trial, best_of, trials
 from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import (
-    COLD_BYTES,
-    Trial,
-    best_of,
-    kernel_inputs,
-    measure,
-    reference_of,
-    trials,
-)
-from rewriter.kernels.triton.schedules import ranked
+from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
+from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
 
 if TYPE_CHECKING:
@@ -137,8 +133,6 @@ def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
 
 
 def _by_position(term: Term, order: Sequence[str]) -> Term:
-    from mugraph.terms.term import substitute, var
-
     return substitute(term, {name: var(f"x{i}") for i, name in enumerate(order)})
 
 
@@ -251,13 +245,14 @@ def kernel_of_program(program: Program, device: Device) -> tuple[Kernel, list[in
         NotFusable: there is none; the message is the last reason.
     """
     graph = load(program.model()).graph
-    builder, reason, found = Builder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
+    builder, reason, found = KernelBuilder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
     for region in propose(graph):
         if set(region.roots) != set(graph.outputs) or not set(region.operands.values()) <= set(graph.inputs):
             continue
         for form in (Form(), Form(accumulated=True)):
             try:
-                kernel = kernel_of(builder.build(region, form).rule.target[0].attr("digest"))
+                kernel = kernel_of_rule(builder.build(region, form).rule)
+                assert kernel is not None
                 order = [graph.inputs.index(region.operands[tensor.name]) for tensor in kernel.inputs]
                 found.append((ranked(kernel, device, most=1)[0][0], len(found), kernel, order))
             except (NotFusable, InvalidBlock) as problem:
@@ -385,12 +380,12 @@ def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
 
     kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
     inputs = kernel_inputs(kernel, {})
-    digest = attach(kernel, Attached(trial.schedules, attributes_of(trial.plan, [trial.image])))
+    compiled = CompiledKernel(trial.schedules, attributes_of(trial.plan, [trial.image]))
     types = tuple(t.type for t in kernel.inputs)
-    signature = Signature("Kernel", (("digest", digest),), types, (False,) * len(types))
+    signature = Signature(KERNEL, kernel_attrs(kernel), types, (False,) * len(types))
 
     def model(copies: int) -> onnx.ModelProto:
-        made = node_model(signature, OPSET, copies)
+        made = node_model(signature, OPSET, copies, compiled)
         assert made is not None
         return onnx.inliner.inline_local_functions(made) if job.plain else made
 

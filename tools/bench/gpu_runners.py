@@ -27,8 +27,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from mugraph.blocks.operator import KERNEL_DOMAIN
 from rewriter import runtime
-from rewriter.runtime.plan import DOMAIN
 from rewriter.runtime_env import PROVIDERS
 from tools.zoo.exported import ZooArchitecture, build_module, example_inputs
 
@@ -240,7 +240,7 @@ def _nothing() -> None:
 
 def count_kernels(path: Path) -> tuple[int, int]:
     """Custom kernel nodes of a model file's main graph, and the launches that they make together."""
-    nodes = [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == DOMAIN]
+    nodes = [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == KERNEL_DOMAIN]
     names = [a.s.decode() for node in nodes for a in node.attribute if a.name == "kernels"]
     return len(nodes), sum(len(text.splitlines()) for text in names)
 

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mugraph.blocks.operator import kernel_of
 from mugraph.onnx import load
-from rewriter.kernels.fuse.kernels import Builder
-from rewriter.kernels.fuse.lower import Form
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
 from rules_db.exchange import format_rules
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
 from tools.bench.gpu import Program, programs
 
@@ -26,15 +26,16 @@ HEADING = """# Multi-level rules: programs of the Mirage paper and the one kerne
 
 def rules_of(program: Program) -> Iterator[Rule]:
     """The rules that make one kernel of a program, in each form that there is."""
-    graph, builder = load(program.model()).graph, Builder()
+    graph, builder = load(program.model()).graph, KernelBuilder()
     for region in propose(graph):
         if set(region.roots) == set(graph.outputs) and set(region.operands.values()) == set(graph.inputs):
             seen = set()
             for form in (Form(), Form(accumulated=True)):
                 rule = builder.general(region, form)
-                blocks = kernel_of(rule.target[0].attr("digest")).blocks
-                if blocks not in seen:
-                    seen.add(blocks)
+                kernel = kernel_of_rule(rule)
+                assert kernel is not None
+                if kernel.blocks not in seen:
+                    seen.add(kernel.blocks)
                     yield rule
 
 

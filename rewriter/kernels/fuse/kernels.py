@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
-from rewriter.kernels.fuse.families import NotFusable
-from rewriter.kernels.fuse.lower import PLAIN, Form, lower
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.region import Region
+from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
 
-__all__ = ["Builder", "Built"]
+__all__ = ["Built", "KernelBuilder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Built:
     general: Kernel
 
 
-class Builder:
+class KernelBuilder:
     """Builds and tests kernels; what was built once, of a look, is not built again."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mugraph.blocks.block import product
+from mugraph.blocks.statements import product
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output, infer_types
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, Unequal, evaluate_dim, same_dim, symbol
@@ -256,12 +256,12 @@ class _Sizes:
     def composed(self, op: str, attrs: Attrs, operands: Sequence[TensorType]) -> None:
         """Solves what the parts of a composite operator ask."""
         record = get_operator(op)
-        if record.decompose is None:
+        if not record.composite:
             return
         inputs = {f"x{i}": type_ for i, type_ in enumerate(operands)}
         types: dict[Term, TensorType] = {}
         try:
-            for part in walk(record.decompose({**record.defaults, **dict(attrs)}, operands)):
+            for part in walk(record.decompose(attrs, operands)):
                 self.infer(part, inputs, types)
         except (ShapeError, Undecided):  # the operator itself is asked again
             return

@@ -23,15 +23,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rewriter.kernels.triton.codegen import OVERLAPPED, Source
+from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.runtime.plan import Image
+from rewriter.runtime_env import triton_version
 from rules_db.files import cache_folder
 
 __all__ = [
@@ -133,30 +132,21 @@ class _Job:
     @property
     def key(self) -> str:
         code = "\n".join(line for line in self.text.splitlines() if not line.startswith("#"))
-        parts = (str(_FORMAT), triton_version(), code, repr(self.launches), str(self.architecture))
+        parts = (str(_FORMAT), _compiler_version(), code, repr(self.launches), str(self.architecture))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-@cache
-def triton_version() -> str:
-    """Triton's version, without importing it.
-
-    Raises:
-        NotCompiled: Triton is not installed.
-    """
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        raise NotCompiled("Triton is not installed, so no kernel can be compiled; install onnx-superopt[kernels]") from None
+def _compiler_version() -> str:
+    """Raises NotCompiled where there is no compiler."""
+    version = triton_version()
+    if version is None:
+        raise NotCompiled("Triton is not installed, so no kernel can be compiled; install onnx-superopt[kernels]")
+    return version
 
 
 def compiler_is_here() -> bool:
     """Whether Triton is installed."""
-    try:
-        triton_version()
-    except NotCompiled:
-        return False
-    return True
+    return triton_version() is not None
 
 
 class Compiler:

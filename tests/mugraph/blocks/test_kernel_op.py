@@ -9,16 +9,16 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from mugraph.blocks.block import Kernel, Schedule
 from mugraph.blocks.interp import evaluate_body
-from mugraph.blocks.operator import MUGRAPH_FORMAT, Program, attach, intern_kernel, kernel_of, program_of
+from mugraph.blocks.operator import KERNEL, MUGRAPH_FORMAT, CompiledKernel, kernel_attrs, kernel_of, kernel_terms
+from mugraph.blocks.schedule import Schedule
 from mugraph.domains import FiniteField, Range, Real
 from mugraph.domains.range import RangeDomain
 from mugraph.onnx import load, to_bytes
 from mugraph.ops import NotExpressible, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, symbol
-from mugraph.terms.term import Term, format_term, make, var
+from mugraph.terms.term import format_term
 from mugraph.terms.text import parse_term
 from tests.support.block_kernels import (
     F16,
@@ -27,6 +27,7 @@ from tests.support.block_kernels import (
     causal_attention,
     grouped_attention,
     heads_attention,
+    kernel_of_terms,
     lora,
     random_inputs,
     reference,
@@ -34,17 +35,13 @@ from tests.support.block_kernels import (
     skip_layer_norm,
     tensor,
 )
-from tests.support.kernel_help import kernel_model, with_kernel
-
-
-def applied(kernel: Kernel, out: int = 0) -> Term:
-    return make("Kernel", [var(t.name) for t in kernel.inputs], {"digest": intern_kernel(kernel)}, out)
+from tests.support.kernel_help import content, kernel_model, with_kernel
 
 
 def test_typing_and_semantics_are_the_body_s() -> None:
     kernel = skip_layer_norm(symbol("b"), 3, 8)
     types = {t.name: t.type for t in kernel.inputs}
-    roots = [applied(kernel, i) for i in range(2)]
+    roots = kernel_terms(kernel)
     assert [str(infer_types(roots, types)[root]) for root in roots] == ["float[b,3,8]"] * 2
     other = {n: TensorType(t.dtype, tuple(4 if d == symbol("b") else d for d in t.shape)) for n, t in types.items()}
     assert [str(infer_types(roots, other)[root]) for root in roots] == ["float[4,3,8]"] * 2
@@ -61,7 +58,7 @@ def test_cost_and_ranges_are_the_body_s() -> None:
     kernel = rms_norm_matmul(4, 16, 8)
     record = get_operator("Kernel")
     types = [t.type for t in kernel.inputs]
-    attrs = {"digest": intern_kernel(kernel)}
+    attrs = dict(kernel_attrs(kernel))
     product = 2 * 4 * 16 * 8
     assert product < record.flops(attrs, types, record.types(attrs, types)) < 2 * product
     positive = Range.finite_input(0.25, 0.75)
@@ -72,7 +69,7 @@ def test_cost_and_ranges_are_the_body_s() -> None:
 def test_operands_that_do_not_fit_are_refused() -> None:
     n = symbol("n")
     kernel = rms_norm_matmul(n, 16, 8)
-    record, attrs = get_operator("Kernel"), {"digest": intern_kernel(kernel)}
+    record, attrs = get_operator("Kernel"), dict(kernel_attrs(kernel))
     x, scale, w = (t.type for t in kernel.inputs)
     for problem, operands in (
         ("of 2 operands", [x, scale]),
@@ -85,12 +82,19 @@ def test_operands_that_do_not_fit_are_refused() -> None:
     with pytest.raises(Undecided):
         record.types(attrs, [tensor(F32, n, symbol("m")), scale, w])
     with pytest.raises(KeyError, match="no kernel of digest"):
-        kernel_of("feed")
+        kernel_of({"digest": "feed"})
 
 
-def test_the_text_of_a_term_round_trips() -> None:
-    term = applied(skip_layer_norm(2, 3, 8), 1)
-    assert parse_term(format_term(term)) is term
+def test_a_kernel_is_an_attribute_that_text_names_by_digest() -> None:
+    kernel = skip_layer_norm(2, 3, 8)
+    _, term = kernel_terms(kernel)
+    assert format_term(term) == f"Kernel[digest='{kernel.digest.hex()}'].1(x, skip, scale, bias)"
+    assert repr(term.attrs) == f"(('digest', '{kernel.digest.hex()}'),)"  # what nodes are keyed by
+    named = parse_term(format_term(term))
+    assert named is not term and format_term(named) == format_term(term) and named.digest == term.digest
+    assert kernel_of(term.attrs) is kernel
+    with pytest.raises(KeyError, match="no kernel of digest"):
+        kernel_of(named.attrs)
 
 
 @pytest.mark.parametrize("dtype", [F32, F16])
@@ -128,17 +132,16 @@ def test_two_kernels_in_one_file_have_a_body_each() -> None:
     total = model.values["total"]
     flat = tables.new_value(tensor(F32, 6, 8))
     reshaped = tables.add_node("Reshape", (("drop", 3), ("shape", (6, 8))), [total], [flat])
-    digest = intern_kernel(second)
     scale = model.values["bias"]
     made = tables.new_value(tensor(F32, 6, 8))
-    node = tables.add_node("Kernel", (("digest", digest),), [flat, scale], [made])
+    node = tables.add_node(KERNEL, kernel_attrs(second), [flat, scale], [made])
     back = tables.new_value(tensor(F32, 2, 3, 8))
     last = tables.add_node("Reshape", (("drop", 2), ("shape", (2, 3, 8))), [made], [back])
     y = model.values["y"]
     graph = graph.substitute({flat: (reshaped, 0), made: (node, 0), back: (last, 0), y: (last, 0)})
     content = to_bytes(model, graph)
     proto = onnx.load_from_string(content)
-    assert sorted(f.overload for f in proto.functions) == sorted([intern_kernel(first), digest])
+    assert sorted(f.overload for f in proto.functions) == sorted([first.digest.hex(), second.digest.hex()])
     feed = random_inputs(first, 1)
     total_out, y_out = ort.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feed)
     (wanted,) = reference(second, {"x": total_out.reshape(6, 8), "bias": feed["bias"]})
@@ -151,8 +154,8 @@ def test_an_optimised_model_is_read_as_it_was_written() -> None:
     again = load(proto)
     assert not again.opaque
     (node,) = again.graph.nodes()
-    assert node.op == "Kernel" and dict(node.attrs) == {"digest": kernel.digest.hex()}
-    assert kernel_of(kernel.digest.hex()).digest == kernel.digest
+    assert node.op == "Kernel" and node.attrs == (("digest", kernel),)
+    assert content(kernel_of(node.attrs)) == content(kernel) and not again.programs
     assert onnx.load_from_string(to_bytes(again, again.graph)) == proto
 
 
@@ -161,21 +164,35 @@ def test_how_a_kernel_is_launched_survives_reading() -> None:
     kernel = lora(3, 16, 24, 4)
     attributes = {"version": 1, "kernels": "lora", "plan": (1, 2, 3), "images": np.arange(4, dtype=np.uint8)}
     schedules = (Schedule((("m", 16), ("n", 16), ("k", 16)), warps=2),)
-    digest = attach(kernel, Program(schedules, attributes))
-    proto = kernel_model(kernel)
-    attach(kernel, Program((), {}))  # as if another process had written it
-    from mugraph.blocks import operator as module
-
-    del module._PROGRAMS[digest]
+    proto = kernel_model(kernel, programs={kernel: CompiledKernel(schedules, attributes)})
     model = load(proto)
-    program = program_of(digest)
-    assert program is not None and program.schedules == schedules
-    _, graph = with_kernel(kernel)
-    (node,) = onnx.load_from_string(to_bytes(*with_kernel(kernel))).graph.node
-    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    assert found["plan"] == [1, 2, 3] and found["kernels"] == b"lora" and found["version"] == 1
-    np.testing.assert_array_equal(onnx.numpy_helper.to_array(found["images"]), attributes["images"])
-    assert not model.opaque and graph
+    assert not model.opaque and model.programs[kernel].schedules == schedules
+    y = model.values["y"]
+    (node,) = model.graph.nodes()
+    anew = model.tables.add_node(KERNEL, node.attrs, node.inputs, [model.tables.new_value(model.tables.types[y])], intern=False)
+    for graph in (model.graph, model.graph.substitute({y: (anew, 0)})):
+        (written,) = onnx.load_from_string(to_bytes(model, graph)).graph.node
+        found = {a.name: onnx.helper.get_attribute_value(a) for a in written.attribute}
+        assert found["plan"] == [1, 2, 3] and found["kernels"] == b"lora" and found["version"] == 1
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(found["images"]), attributes["images"])
+
+
+def test_programs_are_known_to_their_model_alone() -> None:
+    """What another model was written with says nothing; what is given goes before what the model came with."""
+    kernel = lora(3, 16, 24, 4)
+    images = {n: np.full(4, n, np.uint8) for n in (1, 2)}
+    first, second = (CompiledKernel((), {"version": 1, "kernels": "k", "plan": (n,), "images": images[n]}) for n in (1, 2))
+    proto = kernel_model(kernel, programs={kernel: first})
+    assert {a.name for a in kernel_model(kernel).graph.node[0].attribute} == {"mugraph"}
+    model = load(proto)
+    graph = model.graph
+    (node,) = graph.nodes()
+    y = model.values["y"]
+    anew = model.tables.add_node(KERNEL, node.attrs, node.inputs, [model.tables.new_value(model.tables.types[y])], intern=False)
+    graph = graph.substitute({y: (anew, 0)})
+    for programs, plan in ((None, [1]), ({kernel: second}, [2])):
+        (written,) = onnx.load_from_string(to_bytes(model, graph, programs)).graph.node
+        assert {a.name: onnx.helper.get_attribute_value(a) for a in written.attribute}["plan"] == plan
 
 
 @pytest.mark.parametrize(
@@ -206,9 +223,5 @@ def test_what_is_not_understood_stays_opaque_and_runs(change: object, reason: st
 
 
 def test_a_body_that_the_opset_cannot_say_is_an_error() -> None:
-    term = parse_term("Mish(x)")
-    from rewriter.kernels.fuse.families import rows
-
-    full = tensor(F32, 4, 8)
     with pytest.raises(NotExpressible, match="Mish does not exist at opset 13"):
-        kernel_model(rows("mish", {"x": full}, {"y": (full, term)}), 13)
+        kernel_model(kernel_of_terms("mish", {"x": tensor(F32, 4, 8)}, {"y": "Mish(x)"}), 13)

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 
-from mugraph.blocks.block import Block, Compute, Dot, Kernel, Load, Predicate, Schedule
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import kernel_of
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped, specialised
+from mugraph.blocks.statements import Compute, Dot, Load, Predicate
 from mugraph.domains.real import Real
-from mugraph.graph import Constant, Graph, Tables
+from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
-from rewriter.cost import CostModel, ProfileStore
-from rewriter.cost.devices import DEVICES
-from rewriter.kernels.fuse.families import NotFusable
-from rewriter.kernels.fuse.kernels import Builder
-from rewriter.kernels.fuse.lower import Form, lower
-from rewriter.kernels.fuse.region import Region, propose
-from rewriter.kernels.proposals import joins, kernel_children, matches_of, proposals, reasons, winning_rules
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.kernels import KernelBuilder
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.fuse.region import propose
+from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.match import Direction, compile_rules
-from rewriter.search.matches import Matches
-from rewriter.search.moves import Moves
-from rewriter.search.prices import Prices
-from rewriter.search.ranges import RangeOracle
 from rewriter.search.replay import replay
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
-from rules_db.trust.rule import Rule
+from tests.support.fusing import HALF, graph_of, moves_for, region_of, types_of
+from tests.support.kernel_help import content
 from tests.support.triton_help import Interpreter
 
-HALF = DataType.FLOAT16
 RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
 HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"
 ROTATED = (
@@ -49,15 +44,11 @@ ROTATED = (
 ATTENTION = "MatMul(Softmax[axis=-1]({0}), {1})"
 
 
-def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
-    return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
-
-
 def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form | None = None) -> Kernel:
     return lower("k", types_of(shapes), [(f"y{i}", parse_term(t)) for i, t in enumerate(texts)], form or Form())
 
 
-def check_kernel(kernel: Kernel) -> Block:
+def checked(kernel: Kernel) -> Block:
     """The kernel computes its body in fields and floats; its one block graph."""
     assert interpret(kernel, 3, 0) is None
     (block,) = kernel.blocks
@@ -73,34 +64,34 @@ def kinds(block: Block, kind: type) -> int:
 
 def test_statistics_of_rows_stand_before_a_product_or_beside_it() -> None:
     shapes, text = {"x": (3, 6), "w": (6, 8)}, f"MatMul({RMS.format('x')}, w)"
-    before, beside = check_kernel(built(shapes, [text])), check_kernel(built(shapes, [text], Form(accumulated=True)))
+    before, beside = checked(built(shapes, [text])), checked(built(shapes, [text], Form(accumulated=True)))
     assert [a.monoid for a in before.accumulators] == ["sum"] and [a.monoid for a in beside.accumulators] == ["sum", "sum"]
     assert [axis for axis, _ in beside.axes] == ["m", "k", "n"] and "w" in before.sizes
 
 
 def test_a_shift_of_the_rows_cannot_stand_behind_the_product() -> None:
     shapes, text = {"x": (3, 6), "g": (6,), "b": (6,), "w": (6, 8)}, "MatMul(LayerNormalization(x, g, b), w)"
-    check_kernel(built(shapes, [text]))
+    checked(built(shapes, [text]))
     with pytest.raises(NotFusable, match="joins a value of the loop and an accumulated one"):
         built(shapes, [text], Form(accumulated=True))
 
 
 def test_lora_is_one_loop() -> None:
     shapes = {"x": (3, 6), "w": (6, 8), "a": (6, 2), "b": (2, 8)}
-    block = check_kernel(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
+    block = checked(built(shapes, ["Add(MatMul(x, w), MatMul(MatMul(x, a), b))"]))
     assert kinds(block, Dot) == 3 and len(block.accumulators) == 2
     assert sum(isinstance(s, Load) and s.tensor == "x" for s in block.statements) == 1
 
 
 def test_gated_products_share_their_operand() -> None:
     shapes = {"x": (3, 6), "w": (6, 8), "v": (6, 8)}
-    block = check_kernel(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
+    block = checked(built(shapes, ["Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))"]))
     assert kinds(block, Dot) == 2 and block.grid == ("m", "n")
 
 
 def test_rows_with_two_results() -> None:
     shapes = {"x": (2, 3, 6), "r": (2, 3, 6), "g": (6,), "b": (6,)}
-    block = check_kernel(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
+    block = checked(built(shapes, ["Add(x, r)", "LayerNormalization(Add(x, r), g, b)"]))
     assert block.grid == ("m",) and block.sizes["m"] == 6 and len(block.stores) == 2  # batch and rows are one axis
 
 
@@ -111,7 +102,7 @@ def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
     weights = f"Softmax[axis=-1]({scores})"
     weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
     shapes = {"q": (2, 5, 12), "k": (2, 7, 12), "v": (2, 7, 12), "m": (2, 1, 5, 7)}
-    block = check_kernel(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
+    block = checked(built(shapes, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)](MatMul({weights}, {v})))"]))
     assert [a.monoid for a in block.accumulators] == ["softmax"] and block.grid == ("b1", "b0", "s")
     assert len(block.loads) == 4
 
@@ -119,7 +110,7 @@ def test_heads_are_read_and_written_in_place(guarded: bool) -> None:
 def test_softmax_spelt_out_is_attention_too() -> None:
     scores = "Exp(MatMul(q, k))"
     text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
-    block = check_kernel(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
+    block = checked(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
     assert [a.monoid for a in block.accumulators] == ["softmax"]
 
 
@@ -143,7 +134,7 @@ def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: boo
     weights = "Softmax[axis=-1]({})".format(scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})"))
     weights = f"Where(IsNaN({weights}), 0, {weights})" if guarded else weights
     kernel = built({**BIASED_SHAPES, "m": (5, 7)}, [f"MatMul({weights}, {BIASED['v']})"])
-    block = check_kernel(kernel)
+    block = checked(kernel)
     (softmax,) = block.accumulators
     (product,) = [s for s in block.statements if isinstance(s, Dot)]
     assert all(isinstance(block.defined[name], Load) for name in (product.right, softmax.operands[1]))
@@ -165,7 +156,7 @@ def test_what_every_key_has_is_not_seen_by_the_softmax(scores: str, guarded: boo
 def test_what_every_key_has_stays_where_the_softmax_sees_it(scores: str, bias: tuple[int, ...]) -> None:
     text = scores.format(q=BIASED["q"], k=f"Transpose[perm=(1,0)]({BIASED['k']})")
     shapes = {**BIASED_SHAPES, "bk": bias, "bv": bias, "m": (5, 7)}
-    block = check_kernel(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
+    block = checked(built(shapes, [ATTENTION.format(text, BIASED["v"])]))
     assert "bk" in {load.tensor for load in block.loads}
     (softmax,) = block.accumulators
     assert isinstance(block.defined[softmax.operands[1]], Load) == (bias == (12,))
@@ -177,16 +168,16 @@ INFINITE = f"Where({ANY.format('IsInf({0})')}, 1.0, 2.0)"
 
 def test_all_entries_are_reduced_in_one_loop() -> None:
     """No axis is cut into blocks: the loop goes over the entries as they are in memory, and a split makes blocks of it."""
-    block = check_kernel(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
+    block = checked(built({"x": (5, 6)}, [INFINITE.format("Cast[to=float](x)")]))
     assert block.grid == () and block.sizes == {block.loop: 30} and [a.monoid for a in block.accumulators] == ["max"]
     for axes in ("(-2,-1)", "(-1,-2)"):
         mean = f"Sqrt(ReduceMean[axes={axes},keepdims=true](Mul(x, Transpose[perm=(1,0)](y))))"
-        assert check_kernel(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
+        assert checked(built({"x": (5, 6), "y": (6, 5)}, [mean])).accumulators[0].monoid == "sum"
     flags = {"b": TensorType(DataType.BOOL, (5, 6))}
     counted = "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int64](b)))"
-    check_kernel(lower("k", flags, [("y", parse_term(counted))]))
+    checked(lower("k", flags, [("y", parse_term(counted))]))
     several = ["ReduceSum[axes=(-2,-1),keepdims=true](x)", "ReduceMax[axes=(-2,-1),keepdims=true](Abs(x))"]
-    assert len(check_kernel(built({"x": (5, 6)}, several)).accumulators) == 2
+    assert len(checked(built({"x": (5, 6)}, several)).accumulators) == 2
 
 
 def test_what_one_loop_cannot_reduce_is_refused() -> None:
@@ -222,7 +213,7 @@ CAUSAL = "Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,
 
 def test_a_causal_mask_is_computed_from_positions() -> None:
     kernel = built({"q": (2, 5, 4), "k": (2, 7, 4), "v": (2, 7, 4)}, [ATTENTION.format(CAUSAL, "v")])
-    block = check_kernel(kernel)
+    block = checked(kernel)
     (softmax,) = block.accumulators
     assert {load.tensor for load in block.loads} == {"q", "k", "v"} and isinstance(block.defined[softmax.keep or ""], Predicate)
 
@@ -230,30 +221,30 @@ def test_a_causal_mask_is_computed_from_positions() -> None:
 def test_a_causal_mask_elsewhere_is_computed_too() -> None:
     either = "Softmax[axis=-1](Where(Or(CausalMask[columns=6,rows=6](), b), x, -2.0))"
     types = {**types_of({"x": (4, 6, 6)}), "b": TensorType(DataType.BOOL, (6,))}
-    block = check_kernel(lower("k", types, [("y", parse_term(either))]))
+    block = checked(lower("k", types, [("y", parse_term(either))]))
     assert kinds(block, Predicate) == 1 and not block.accumulators
     heads = "Reshape[drop=2,shape=(12,)](Where(CausalMask[columns=6,rows=2](), x, 0.0))"
-    assert kinds(check_kernel(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
+    assert kinds(checked(built({"x": (3, 2, 6)}, [f"Relu({heads})"])), Predicate) == 1
 
 
 def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     call = "Attention[is_causal=true,kv_num_heads=0,mask='',mask_axes=0,num_heads=0,scale=0.5](q, k, v)"
-    block = check_kernel(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
+    block = checked(built({"q": (2, 4, 6, 4), "k": (2, 2, 6, 4), "v": (2, 2, 6, 4)}, [call]))
     assert len(block.loads) == 3 and block.accumulators[0].keep is not None
     assert any(f.index.divide == 2 for load in block.loads for f in load.view)
     grouped = "GroupQueryAttention[kv_num_heads=2,num_heads=4,rotary_interleaved=false,scale=0.5].0(q, k, v, w, s)"
     shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
-    rotated = check_kernel(built(shapes, [grouped]))
+    rotated = checked(built(shapes, [grouped]))
     assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
     (region,) = propose(graph_of(shapes, {}, [grouped]))
-    assert Builder().build(region).rule.source == region.terms
+    assert KernelBuilder().build(region).rule.source == region.terms
 
 
 def test_rotary_embedding_is_a_prologue_of_attention() -> None:
     q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
     shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
     text = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
-    check_kernel(built(shapes, [text]))
+    checked(built(shapes, [text]))
 
 
 def test_grouped_heads_share_keys() -> None:
@@ -262,7 +253,7 @@ def test_grouped_heads_share_keys() -> None:
         return f"Reshape[drop=4,shape=(4,5,4)](Expand[shape=(1,2,2,5,4)]({split}))"
 
     text = ATTENTION.format(f"MatMul(q, Transpose[perm=(1,0)]({shared('k')}))", shared("v"))
-    block = check_kernel(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
+    block = checked(built({"q": (1, 4, 5, 4), "k": (1, 5, 8), "v": (1, 5, 8)}, [text]))
     divided = [f for load in block.loads if load.tensor == "k" for f in load.view if f.index.divide == 2]
     assert [f.index.axis for f in divided] == ["b0"]
 
@@ -274,6 +265,8 @@ def test_grouped_heads_share_keys() -> None:
         ({"x": (3, 6), "w": (4, 3), "v": (6, 4)}, "MatMul(x, MatMul(v, w))", "the right operand of a product is one"),
         ({"x": (2, 6), "w": (6,)}, "MatMul(x, w)", "a product with a vector"),
         ({"x": (4, 6)}, "ReduceSum[axes=(-2,),keepdims=true](x)", "other than along a row"),
+        ({"x": (4, 6)}, "Softmax[axis=-2](x)", "other than along a row"),
+        ({"x": (3, 8), "y": (4, 8)}, "Add(x, y)", "ShapeError: "),
         ({"x": (4, 6)}, "Slice[axes=(-1,),ends=(6,),starts=(0,),steps=(2,)](Relu(x))", "a slice with steps"),
     ],
 )
@@ -321,12 +314,8 @@ def test_interpretation_finds_a_wrong_view() -> None:
     assert "y0 differs" in (interpret(kernel, 3, 0) or "")
 
 
-def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
-    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
-
-
 def test_sizes_become_symbols_and_come_back() -> None:
-    builder = Builder()
+    builder = KernelBuilder()
     region = region_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
     own = kernel_of_rule(builder.build(region).rule)
     rule = builder.general(region)
@@ -337,43 +326,26 @@ def test_sizes_become_symbols_and_come_back() -> None:
 
 
 def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
-    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     text = format_rule(rule)
     assert parse_rule(text) == rule and format_rule(parse_rule(text)) == text and not check(rule, {})
+    read, made = kernel_of_rule(parse_rule(text)), kernel_of_rule(rule)
+    assert read is not None and made is not None and content(read) == content(made)
     assert audit([rule]).passed
     assert any("too few" in reason for reason in check(parse_rule(text.replace("tests=3", "tests=1")), {}))
     with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
         parse_rule(text.replace("y0_value = Relu(total)", "y0_value = Neg(total)"))
+    with pytest.raises(RuleTextError, match="is not the one in the line 'kernel'"):
+        parse_rule("".join(line for line in text.splitlines(keepends=True) if not line.startswith("  kernel")))
 
 
 def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
-    rule = Builder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     other = replace(rule, source=(parse_term("Neg(MatMul(x0, x1))"),))
     assert check(other, {}) == ["the kernel's body is not the source"]
 
 
 # Regions, and the search
-
-
-def graph_of(
-    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str], dtype: DataType = HALF
-) -> Graph:
-    tables, values = Tables(), dict[Term, int]()
-    generator = np.random.default_rng(0)
-    inputs = [tables.new_value(TensorType(dtype, tuple(shape)), name) for name, shape in shapes.items()]
-    named = dict(zip(shapes, inputs, strict=True))
-    for name, shape in weights.items():
-        array = (generator.standard_normal(shape) / 4).astype(dtype.numpy())
-        named[name] = tables.add_constant(Constant.of(array, TensorType(dtype, tuple(shape))), name)
-    roots = [parse_term(text) for text in texts]
-    for term in walk(roots):
-        if term.is_var:
-            values[term] = named[term.name]
-        elif term.op == "Const":
-            values[term] = tables.literal(np.asarray(term.attr("value"), dtype.numpy()), TensorType(dtype, ()))
-        else:
-            values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
-    return Graph.build(tables, inputs, [values[root] for root in roots])
 
 
 def layer(x: str, number: int) -> str:
@@ -388,12 +360,6 @@ def two_layers() -> Graph:
         weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
         weights |= {f"g{number}": (64,), f"h{number}": (64,)}
     return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
-
-
-def search_for(graph: Graph, rules: Sequence[Rule] = ()) -> Moves:
-    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
-    matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)
-    return Moves(matches, Prices(costs, matches.fusions))
 
 
 def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
@@ -425,7 +391,7 @@ def test_a_causal_mask_is_part_of_its_region() -> None:
     graph = graph_of({"q": (2, 5, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {}, texts)
     (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
     assert len(whole.operands) == 3
-    made = Builder().build(whole)
+    made = KernelBuilder().build(whole)
     assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
     assert made.general.blocks[0].accumulators[0].keep is not None
     assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
@@ -437,8 +403,8 @@ def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
     graph = graph_of({"x": (1, 8, 16)}, {"w": (16, 12), "b": (12,)}, texts)
     (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs) and "MatMul" in repr(region.terms)]
     assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
-    search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    moves = moves_for()
+    best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
     (kernel,) = [node for node in best.graph.references if node.op == "Kernel"]
     assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,8,16]", "float16[12]", "float16[16,12]"}
 
@@ -459,7 +425,7 @@ def test_products_that_share_their_operand_are_one_region() -> None:
     together = [region for region in propose(graph) if len(region.roots) > 1]
     assert [repr(region.terms[0]) for region in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
     for region in together:
-        kernel = kernel_of_rule(Builder().build(region).rule)
+        kernel = kernel_of_rule(KernelBuilder().build(region).rule)
         assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
 
 
@@ -470,11 +436,11 @@ def test_a_reduction_of_all_entries_is_a_region() -> None:
     regions = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
     asked = ANY.format("IsInf(Cast[to=float](x0))")
     assert [repr(r.terms) for r in regions] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
-    kernel = Builder().build(regions[-1]).general
+    kernel = KernelBuilder().build(regions[-1]).general
     assert kernel.symbols == ("d0", "d1") and kernel.inputs[0].type.dtype == HALF
     graph = graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts, DataType.FLOAT)
-    search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
+    moves = moves_for()
+    best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
     assert not {"IsInf", "ReduceMax", "Where"} & {n.op for n in best.graph.references}
 
 
@@ -487,14 +453,15 @@ def test_a_region_is_convex() -> None:
 
 def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
     graph = two_layers()
-    search = search_for(graph)
-    start = search.start(graph)
-    best = min(kernel_children(search, start), key=lambda child: child.cost)
+    moves = moves_for()
+    start = moves.start(graph)
+    proposals = KernelProposals()
+    best = min(proposals.children(moves, start), key=lambda child: child.cost)
     kernels = [n for n in best.graph.references if n.op == "Kernel"]
     assert best.cost < 0.8 * start.cost and len(kernels) >= 2
     assert 2 in {len(move.matches) for move in best.moves}
-    assert any("joins a value of the loop" in reason for reason in reasons(search))
-    again = replay(search, graph, best.moves)
+    assert any("joins a value of the loop" in reason for reason in proposals.reasons)
+    again = replay(moves, graph, best.moves)
     assert again.graph.digest == best.graph.digest
     x = np.random.default_rng(1).standard_normal((1, 32, 64))
     np.testing.assert_allclose(evaluated(best.graph, x)[0], evaluated(graph, x)[0], rtol=1e-9, atol=1e-9)
@@ -506,9 +473,9 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
     text = "Relu(Add(Tanh(MatMul(x, u)), Sigmoid(MatMul(x, w))))"
     graph = graph_of({"x": (4096, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
     assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
-    apart, together = (search_for(graph, rules) for rules in ([], [rule]))
+    apart, together = (moves_for(rules) for rules in ([], [rule]))
     before, after = (
-        min(kernel_children(search, search.start(graph)), key=lambda child: child.cost) for search in (apart, together)
+        min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost) for moves in (apart, together)
     )
     assert sum(n.op == "MatMul" for n in before.graph.references) == 2
     assert sorted(n.op for n in after.graph.references) == ["Concat", "Kernel", "MatMul"] and after.cost < before.cost
@@ -518,36 +485,38 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
 
 def test_no_kernels_for_the_cpu() -> None:
     graph = two_layers()
-    search = search_for(graph)
-    search.prices.costs.provider = "cpu"
-    assert not list(kernel_children(search, search.start(graph)))
+    moves = moves_for()
+    moves.prices.costs.provider = "cpu"
+    assert not list(KernelProposals().children(moves, moves.start(graph)))
 
 
 def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = two_layers()
-    search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
-    stored = [parse_rule(format_rule(rule)) for rule in winning_rules(best)]
+    moves = moves_for()
+    proposals = KernelProposals()
+    best = min(proposals.children(moves, moves.start(graph)), key=lambda child: child.cost)
+    stored = [parse_rule(format_rule(rule)) for rule in proposals.winning_rules(best)]
     assert stored and all(not check(rule, {}) for rule in stored)
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
-    other = search_for(graph)
-    again = min(partial(kernel_children, stored=stored)(other, other.start(graph)), key=lambda child: child.cost)
-    assert again.cost == pytest.approx(best.cost) and not winning_rules(again)
-    digests = [dict(n.attrs)["digest"] for n in again.graph.references if n.op == "Kernel"]
-    assert digests and not any(kernel_of(digest).symbols for digest in digests)
+    other = moves_for()
+    applying = KernelProposals(stored)
+    again = min(applying.children(other, other.start(graph)), key=lambda child: child.cost)
+    assert again.cost == pytest.approx(best.cost) and not applying.winning_rules(again)
+    kernels = [kernel_of(n.attrs) for n in again.graph.references if n.op == "Kernel"]
+    assert kernels and not any(kernel.symbols for kernel in kernels)
 
 
 @pytest.mark.parametrize("dtype", [HALF, DataType.BFLOAT16, DataType.FLOAT])
 def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataType) -> None:
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
-    search = search_for(graph)
-    own = [direction for direction in proposals(search, graph, shipped) if "kernel" in direction.rule.provenance]
+    moves = moves_for()
+    own = [direction for direction in KernelProposals(shipped).proposals(graph) if "kernel" in direction.rule.provenance]
     assert len(own) == 2  # statistics before the product, and beside it
     for direction in own:
         assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
         (match,) = matches_of(graph, direction)
-        child = search.take(search.start(graph), [match])
+        child = moves.take(moves.start(graph), [match])
         assert child is not None and [n.op for n in child.graph.references] == ["Kernel"]
         assert child.graph.type(child.graph.outputs[0]) == TensorType(dtype, (16, 96))
 
@@ -555,16 +524,16 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
 def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], DataType.DOUBLE)
-    assert not list(proposals(search_for(graph), graph, shipped))
+    assert not list(KernelProposals(shipped).proposals(graph))
 
 
 def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
-    kernel = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
+    kernel = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
     single = retyped(kernel, {HALF: DataType.FLOAT})
     assert repr(single.body) == f"(MatMul(Mul(x0, {float(np.float32(0.1))!r}), x1),)" and interpret(single, 3, 0) is None
     assert {t.type.dtype for t in (*single.inputs, *single.outputs)} == {DataType.FLOAT}
     assert retyped(single, {DataType.FLOAT: HALF}) == kernel and retyped(kernel, {}) == kernel
-    largest = Builder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
+    largest = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
     assert repr(retyped(largest, {HALF: DataType.FLOAT}).body) == "(MatMul(Mul(x0, 65500.0), x1),)"
 
 
@@ -573,7 +542,7 @@ def test_parts_of_what_is_packed_have_symbols() -> None:
     values = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(4,128)](Split[axis=-1,sizes=(2560,512)].1(x1)))"
     shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
     region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
-    general = Builder().build(region).general
+    general = KernelBuilder().build(region).general
     assert [str(t.type) for t in general.inputs] == ["float16[d0,d1*d2,d3,d4]", "float16[d0,d4,6*d1*d5]"]
 
 
@@ -584,7 +553,7 @@ def test_a_width_is_so_many_heads_of_any_size() -> None:
     region = region_of(
         {"x0": width, "x1": width, "x2": width, "x3": (8, 1, 512, 512)}, f"MultiHeadAttention[{attrs}](x0, x1, x2, x3)"
     )
-    built = Builder().build(region)
+    built = KernelBuilder().build(region)
     assert "num_heads=12" in repr(built.general.body[0]) and built.general.symbols
     assert built.rule.source == region.terms
 
@@ -596,8 +565,7 @@ def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
     )
     directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
     assert len(shipped) == 7 and len(directions) == 1
-    search = search_for(graph)
-    own, *others = proposals(search, graph, shipped)
+    own, *others = KernelProposals(shipped).proposals(graph)
     assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
     assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
     kernel = kernel_of_rule(own.rule)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from mugraph.blocks.block import Factor, Index, Load
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Factor, Index, Load
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term
-from rewriter.kernels.fuse.kernels import Builder
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
-from rewriter.kernels.proposals import kernel_children, winning_rules
+from rewriter.kernels.proposals import KernelProposals
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from rules_db.trust.rule import Rule
-from tests.rewriter.kernels.test_fuse import graph_of, region_of, search_for
+from tests.support.fusing import graph_of, moves_for, region_of
 
 HALF = DataType.FLOAT16
 NONE, BIASED = "given=()", "given=('attention_bias',)"
@@ -82,7 +81,7 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_sizes_are_apart_as_far_as_operators_allow(case: str) -> None:
     shapes, text, wanted = CASES[case]
-    builder, region = Builder(), region_of(shapes, text)
+    builder, region = KernelBuilder(), region_of(shapes, text)
     rule = builder.general(region)
     assert typed(rule) == wanted and not check(rule, {})
     general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(region).rule)
@@ -94,7 +93,7 @@ def test_products_side_by_side_stay_of_one_width() -> None:
     """Their results have the same axes, which no operator asks for."""
     region = region_of({"x0": (8, 512, 768), "x1": (768, 768), "x2": (768, 768)}, "MatMul(x0, x1)")
     region = type(region)((0, 1), (*region.terms, parse_term("MatMul(x0, x2)")), region.operands, region.types, 2)
-    assert typed(Builder().general(region)) == ["[d0,d1,d2]", "[d2,d3]", "[d2,d3]"]
+    assert typed(KernelBuilder().general(region)) == ["[d0,d1,d2]", "[d2,d3]", "[d2,d3]"]
 
 
 def test_a_batch_of_one_leaves_no_axis_behind() -> None:
@@ -102,7 +101,7 @@ def test_a_batch_of_one_leaves_no_axis_behind() -> None:
     shapes, text, _ = CASES["as many heads as the batch is large"]
     one = {name: (1, *shape[1:]) for name, shape in shapes.items()}
     region = region_of(one, text)
-    built = Builder().build(region)
+    built = KernelBuilder().build(region)
     own = kernel_of_rule(built.rule)
     assert own is not None and own.blocks == lower(own.name, region.types, [("y0", region.terms[0])]).blocks
     assert len(built.general.blocks[0].grid) == len(own.blocks[0].grid) + 1
@@ -114,10 +113,12 @@ def test_a_batch_of_one_leaves_no_axis_behind() -> None:
 def test_an_axis_of_one_that_more_than_a_place_rests_on_stays() -> None:
     """Which keys a query sees is asked of its position; rows that are read in turn are not at their own place."""
     causal = MHA.format(NONE, 2).replace("unidirectional=false", "unidirectional=true")
-    kernel = Builder().build(region_of({"x0": (2, 8, 16), "x1": (2, 8, 16), "x2": (2, 8, 16)}, f"{causal}(x0, x1, x2)")).general
+    kernel = (
+        KernelBuilder().build(region_of({"x0": (2, 8, 16), "x1": (2, 8, 16), "x2": (2, 8, 16)}, f"{causal}(x0, x1, x2)")).general
+    )
     one = specialised(kernel, {"d0": 1, "d1": 1})
     assert kernel.blocks[0].grid == ("b1", "b0", "s") and one.blocks[0].grid == ("b0", "s") and interpret(one, 3, 0) is None
-    kernel = Builder().build(region_of({"x0": (8, 16), "x1": (16, 4)}, "MatMul(x0, x1)")).general
+    kernel = KernelBuilder().build(region_of({"x0": (8, 16), "x1": (16, 4)}, "MatMul(x0, x1)")).general
     (block,) = kernel.blocks
     turned = [
         replace(s, view=(Factor(Index("m", shift=1, modulo=symbol("d0")), symbol("d0")), *s.view[1:]))
@@ -170,11 +171,11 @@ def test_what_is_learned_at_one_size_serves_another(
 ) -> None:
     """Also where a batch is as large as something else by chance; nothing is built the second time."""
     graph, other = layers(*first), layers(*then)
-    search = search_for(graph)
-    best = min(kernel_children(search, search.start(graph)), key=lambda child: child.cost)
-    stored = winning_rules(best)
+    moves, proposals = moves_for(), KernelProposals()
+    best = min(proposals.children(moves, moves.start(graph)), key=lambda child: child.cost)
+    stored = proposals.winning_rules(best)
     assert len(stored) >= 2
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
-    search = search_for(other)
-    again = min(partial(kernel_children, stored=stored)(search, search.start(other)), key=lambda child: child.cost)
+    moves = moves_for()
+    again = min(KernelProposals(stored).children(moves, moves.start(other)), key=lambda child: child.cost)
     assert {move.direction.rule.provenance["kernel"] for move in again.moves} == {rule.id for rule in stored}

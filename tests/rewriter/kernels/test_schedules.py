@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mugraph.blocks.block import LIMITS, InvalidBlock, Kernel, Schedule, check_fits
-from mugraph.blocks.operator import intern_kernel
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import kernel_attrs
+from mugraph.blocks.schedule import LIMITS, Schedule, check_fits
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
+from rewriter.cost.kernel_times import Measured, recall, record
 from rewriter.cost.roofline import node_microseconds
+from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.fuse.families import rows
-from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.custom import CustomKernels
+from rewriter.kernels.measure import processes
+from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.trials import NotMeasured, Trial, best_of
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton import measure as measuring
-from rewriter.kernels.triton.compile import Architecture, Compiler
-from rewriter.kernels.triton.measure import Measured, NotMeasured, Trial, best_of, measure, recall, record, tune
-from rewriter.kernels.triton.schedules import candidates, default_schedules, predict, ranked
+from rewriter.kernels.triton.compile import Architecture
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
 from tests.support.block_kernels import (
     F16,
@@ -30,13 +34,14 @@ from tests.support.block_kernels import (
     causal_attention,
     gated_mlp,
     heads_attention,
+    kernel_of_terms,
     lora,
     rms_norm_matmul,
     skip_layer_norm,
     softmax,
     tensor,
-    term,
 )
+from tests.support.kernel_help import with_kernel
 
 H200 = get_device("h200")
 
@@ -72,10 +77,11 @@ def test_what_is_ranked_fits_generates_and_is_in_order(name: str) -> None:
 
 def test_the_space_knows_what_tiles_are_for() -> None:
     (decode,) = candidates(DECODE, H200)
-    assert {s.tile("b") for s in decode} == {1}  # a batch axis shares nothing
-    assert {s.tile("h") for s in decode} == {1}
-    assert {1, 16} <= {s.tile("s") for s in decode}  # one row at a time, or what matrix units need
+    assert {s.tile("b0") for s in decode} == {1}  # heads share nothing
     assert max(s.split for s in decode) > 4  # 32 blocks do not fill 132 multiprocessors
+    (few,) = candidates(heads_attention(2, 2, 4096, 16, 64, F16), H200)
+    assert {s.tile("b1") for s in few} == {s.tile("b0") for s in few} == {1}  # nor do sequences
+    assert {1, 16} <= {s.tile("s") for s in few}  # one row at a time, or what matrix units need
     (normal,) = candidates(KERNELS["norm"], H200)
     assert {s.split for s in normal} == {1} == {s.stages for s in normal}
     (wide,) = candidates(rms_norm_matmul(4096, 512, 6144, F16), H200)
@@ -86,8 +92,7 @@ def test_the_space_knows_what_tiles_are_for() -> None:
 def test_a_loop_without_products_takes_large_tiles_that_its_pipeline_can_hold() -> None:
     def total(*names: str) -> Kernel:
         inputs = {name: tensor(F32, 1024, 512) for name in names}
-        body = term(f"ReduceSum[axes=(-2,-1),keepdims=false](Sum({', '.join(names)}))")
-        return lower("total", inputs, [("y", body)])
+        return kernel_of_terms("total", inputs, {"y": f"ReduceSum[axes=(-2,-1),keepdims=false](Sum({', '.join(names)}))"})
 
     shared = LIMITS["h200"].shared
     for kernel in (total("a"), total("a", "b", "c")):
@@ -110,7 +115,7 @@ def masked_attention(b: int, s: int) -> Kernel:
     heads = {x: f"Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(12,64)]({x}))" for x in "qkv"}
     scores = f"Add(Mul(MatMul({heads['q']}, Transpose[perm=(1,0)]({heads['k']})), 0.125), m)"
     attended = f"Transpose[perm=(1,0,2)](MatMul(Softmax[axis=-1]({scores}), {heads['v']}))"
-    return lower("attention", types, [("y", term(f"Reshape[drop=2,shape=(768,)]({attended})"))])
+    return kernel_of_terms("attention", types, {"y": f"Reshape[drop=2,shape=(768,)]({attended})"})
 
 
 def test_attention_gets_the_schedules_that_are_fastest() -> None:
@@ -124,7 +129,7 @@ def test_attention_gets_the_schedules_that_are_fastest() -> None:
 def test_large_products_are_priced_as_they_are_timed() -> None:
     """Timed on an H200: 43.9 µs."""
     types = {"x": tensor(F16, 4096, 768), "w": tensor(F16, 768, 3072), "b": tensor(F16, 3072)}
-    ((time, (best,)),) = ranked(lower("gelu", types, [("y", term("Gelu(Add(MatMul(x, w), b))"))]), H200, most=1)
+    ((time, (best,)),) = ranked(kernel_of_terms("gelu", types, {"y": "Gelu(Add(MatMul(x, w), b))"}), H200, most=1)
     assert 40 < time < 48 and best.tile("m") * best.tile("n") == 1 << 15
 
 
@@ -188,7 +193,7 @@ def test_predictions_follow_the_machine() -> None:
     assert 3 < predict(big, schedules, H200) / times["h200"] < 5
     alone = Schedule((("m", 16), ("n", 256), ("k", 64)), 1, 4, 2)
     assert predict(SKINNY, [replace(alone, split=8)], H200) < predict(SKINNY, [alone], H200)  # 24 blocks leave it idle
-    few = Schedule((("b", 1), ("h", 1), ("s", 16), ("t", 64)), 1, 4, 3)
+    few = Schedule((("b0", 1), ("t", 64)), 1, 4, 3)
     assert predict(DECODE, [replace(few, split=8)], H200) < predict(DECODE, [few], H200)
     assert predict(SKINNY, [replace(alone, tiles=(("m", 16), ("n", 16), ("k", 64)))], H200) > times["h200"]
 
@@ -204,7 +209,7 @@ def test_tiles_of_keys_that_are_skipped_are_not_charged() -> None:
             causal,
             blocks=(replace(block, statements=tuple(replace(s, keep=None) if s == step else s for s in block.statements)),),
         )
-        schedule = [Schedule((("h", 1), ("s", rows), ("t", keys)), 1, 4, 2)]
+        schedule = [Schedule((("b0", 1), ("s", rows), ("t", keys)), 1, 4, 2)]
         return predict(causal, schedule, H200) / predict(everything, schedule, H200)
 
     assert share(512, 128, 64) == pytest.approx(9 / 16, abs=0.06)
@@ -223,7 +228,7 @@ def test_sizes_that_are_symbols_must_be_given() -> None:
 
 
 def test_a_node_of_a_kernel_is_priced_by_its_best_schedules() -> None:
-    attrs = (("digest", intern_kernel(SKINNY)),)
+    attrs = kernel_attrs(SKINNY)
     types = [t.type for t in SKINNY.inputs]
     assert node_microseconds(H200, "Kernel", attrs, types) == pytest.approx(ranked(SKINNY, H200, most=1)[0][0])
     parts = node_microseconds(H200, "MatMul", (), [tensor(F16, 16, 4096), tensor(F16, 4096, 6144)])
@@ -235,8 +240,7 @@ def test_a_node_of_a_kernel_is_priced_by_its_best_schedules() -> None:
 
 
 def double() -> Kernel:
-    full = tensor(F32, 4, 8)
-    return rows("double", {"x": full}, {"y": (full, term("Mul(x, 2.0)"))})
+    return kernel_of_terms("double", {"x": tensor(F32, 4, 8)}, {"y": "Mul(x, 2.0)"})
 
 
 def trial(image: str, number: int, shared: int = 0, launches: int = 1) -> Trial:
@@ -302,6 +306,8 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def no_measuring(*arguments: object) -> Sequence[Measured]:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(measuring, "measure", no_measuring)
-    with Compiler(tmp_path / "kernels") as compiler:
-        assert tune(kernel, H200, again, compiler, Architecture(90), {"m": 16}).microseconds == 12.5
+    monkeypatch.setattr(processes, "measure", no_measuring)
+    _, graph = with_kernel(kernel)
+    kernels = CustomKernels(H200, again, {"m": 16}, (), [Architecture(90)], strict=True)
+    assert not kernels.tune(graph, math.inf) and kernels.timed == 0
+    kernels.close()

@@ -17,12 +17,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
 from mugraph.terms.shape import DataType
 from rewriter.runtime import RuntimeLibraryError, library_path, register
 from rewriter.runtime.plan import (
-    DOMAIN,
     FORMAT_VERSION,
-    OP_TYPE,
     Argument,
     Expression,
     Image,
@@ -62,20 +61,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(plan: Plan, images: tuple[Image, ...] = IMAGES, version: int = FORMAT_VERSION, code: list[int] | None = None) -> bytes:
     """y = Kernel(a, b) + a body that computes a + b, over [N, 4] with N dynamic."""
     node = helper.make_node(
-        OP_TYPE,
+        KERNEL,
         ["a", "b"],
         ["y"],
-        domain=DOMAIN,
+        domain=KERNEL_DOMAIN,
         overload="one",
         version=version,
         kernels="\n".join(plan.kernels),
         plan=plan.packed() if code is None else code,
         images=numpy_helper.from_array(pack_images(images)),
     )
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(KERNEL_DOMAIN, 1)]
     body = helper.make_function(
-        DOMAIN,
-        OP_TYPE,
+        KERNEL_DOMAIN,
+        KERNEL,
         ["x0", "x1"],
         ["y0"],
         [helper.make_node("Add", ["x0", "x1"], ["y0"])],

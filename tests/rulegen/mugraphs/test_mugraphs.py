@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mugraph.blocks.block import Accumulate, Compute, Dot, Kernel
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.statements import Accumulate, Compute, Dot
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rulegen.cli.main import cli

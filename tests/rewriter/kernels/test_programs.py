@@ -14,21 +14,21 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from mugraph.blocks.block import Schedule
-from mugraph.blocks.operator import intern_kernel, program_of
+from mugraph.blocks.operator import Programs, kernel_attrs
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import kernel_from_json, parse_kernel, schedule_from_json
 from mugraph.terms.shape import TensorType, symbol
 from rewriter.cost import ProfileStore, get_device
+from rewriter.cost.kernel_times import Measured, record
+from rewriter.cost.schedules import default_schedules
 from rewriter.cost.signature import Signature, node_model
-from rewriter.kernels.emit import Scheduled, attach_kernels, keep_kernels, kernels_of, label, scheduled
-from rewriter.kernels.triton.codegen import Source
+from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, merge_ptx, parse_architectures
-from rewriter.kernels.triton.measure import Measured, record
-from rewriter.kernels.triton.schedules import default_schedules
+from rewriter.kernels.triton.source import Source
 from rewriter.runtime.plan import FORMAT_VERSION, Output
 from rules_db.files import StoreError
 from tests.rewriter.runtime.test_runtime import Runner
-from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax, tensor
+from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax
 from tests.support.kernel_help import kernel_model, with_kernel
 
 pytest.importorskip("triton")
@@ -48,16 +48,18 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compiler]:
 
 
 @pytest.fixture(scope="module")
-def attached(compiler: Compiler) -> dict[str, str]:
+def programs(compiler: Compiler) -> Programs:
     """Both kernels compiled for everything."""
-    return attach_kernels([SPLIT, WHOLE], compiler, EVERYWHERE)
+    compiled, problems = compile_kernels([SPLIT, WHOLE], compiler, EVERYWHERE)
+    assert not problems
+    return compiled
 
 
 # Compiling
 
 
-def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, attached: dict[str, str]) -> None:
-    assert not attached
+def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, programs: Programs) -> None:
+    assert list(programs) == [SPLIT.kernel, WHOLE.kernel]
     (binaries,) = compiler.compile([("again", SPLIT.source())], EVERYWHERE)
     assert not isinstance(binaries, NotCompiled)
     assert [(b.image.architecture, b.image.is_ptx) for b in binaries] == [(80, False), (90, False), (80, True)]
@@ -71,7 +73,7 @@ def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, 
     assert b".target sm_80\n" in binaries[2].image.content
 
 
-def test_results_are_kept(compiler: Compiler, attached: dict[str, str], tmp_path: Path) -> None:
+def test_results_are_kept(compiler: Compiler, programs: Programs, tmp_path: Path) -> None:
     with Compiler(compiler.folder) as again:
         (found,) = again.compile([("other words", SPLIT.source())], EVERYWHERE)
         assert (again.hits, again.compiled, again._pool) == (3, 0, None)
@@ -120,21 +122,20 @@ def test_modules_are_merged_by_their_declarations() -> None:
 # In a model
 
 
-def test_the_node_says_all_that_a_runtime_needs(attached: dict[str, str]) -> None:
-    (node,) = kernel_model(SPLIT.kernel).graph.node
+def test_the_node_says_all_that_a_runtime_needs(programs: Programs) -> None:
+    (node,) = kernel_model(SPLIT.kernel, programs=programs).graph.node
     found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     assert found["version"] == FORMAT_VERSION and found["kernels"] == b"rms_norm_matmul_part\nrms_norm_matmul_combine"
     text = json.loads(found["mugraph"])
     assert kernel_from_json(text["kernel"]).digest == SPLIT.kernel.digest
     assert tuple(map(schedule_from_json, text["schedules"])) == SPLIT.schedules
-    program = program_of(SPLIT.kernel.digest.hex())
-    assert program is not None and tuple(found["plan"]) == program.attributes["plan"]
+    assert tuple(found["plan"]) == programs[SPLIT.kernel].attributes["plan"]
     assert onnx.numpy_helper.to_array(found["images"]).nbytes > 10_000
 
 
 @pytest.mark.parametrize("scheduled", [SPLIT, WHOLE], ids=["split", "whole"])
-def test_without_the_library_the_body_runs(scheduled: Scheduled, attached: dict[str, str]) -> None:
-    proto = kernel_model(scheduled.kernel)
+def test_without_the_library_the_body_runs(scheduled: Scheduled, programs: Programs) -> None:
+    proto = kernel_model(scheduled.kernel, programs=programs)
     onnx.checker.check_model(proto, full_check=True)
     feed = random_inputs(scheduled.kernel, 2, {"m": 5, "b": 3})
     outputs = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feed)
@@ -142,9 +143,9 @@ def test_without_the_library_the_body_runs(scheduled: Scheduled, attached: dict[
         assert np.max(np.abs(got - wanted)) <= 2e-3 * np.max(np.abs(wanted))
 
 
-def test_with_the_library_the_kernels_are_launched(run: Runner, attached: dict[str, str]) -> None:
+def test_with_the_library_the_kernels_are_launched(run: Runner, programs: Programs) -> None:
     """The driver that pretends computes nothing; it says what was launched, on which grid, with which image."""
-    content = kernel_model(SPLIT.kernel).SerializeToString()
+    content = kernel_model(SPLIT.kernel, programs=programs).SerializeToString()
     script = (
         "import json, sys\nimport numpy as np, onnxruntime as ort\nfrom rewriter.runtime import register\n"
         "options = ort.SessionOptions()\nregister(options)\n"
@@ -173,20 +174,18 @@ def test_with_the_library_the_kernels_are_launched(run: Runner, attached: dict[s
 def test_a_kernel_that_does_not_compile_leaves_its_nodes_as_they_are(compiler: Compiler) -> None:
     kernel = softmax(4, 24, F16)
     invalid = Scheduled(kernel, (Schedule((("m", 3),)),))
-    (problem,) = attach_kernels([invalid], compiler, EVERYWHERE).values()
-    assert problem.startswith(f"kernel {label(kernel)}: ") and "no power of two" in problem
-    (node,) = kernel_model(kernel).graph.node
-    assert [a.name for a in node.attribute] == ["mugraph"] and program_of(kernel.digest.hex()) is None
+    programs, problems = compile_kernels([invalid], compiler, EVERYWHERE)
+    assert not programs and problems[kernel].startswith(f"kernel {kernel.label}: ") and "no power of two" in problems[kernel]
+    (node,) = kernel_model(kernel, programs=programs).graph.node
+    assert [a.name for a in node.attribute] == ["mugraph"]
 
 
-def test_one_node_is_a_model_to_measure(attached: dict[str, str]) -> None:
+def test_one_node_is_a_model_to_measure(programs: Programs) -> None:
     kernel = WHOLE.kernel
     types = tuple(TensorType(t.type.dtype, tuple(2 if d == symbol("b") else d for d in t.type.shape)) for t in kernel.inputs)
-    attrs = (("digest", intern_kernel(kernel)),)
-    signature = Signature("Kernel", attrs, types, (False,) * 4)
-    uncompiled = intern_kernel(softmax(3, 40))
-    assert node_model(Signature("Kernel", (("digest", uncompiled),), (tensor(F32, 3, 40),), (False,)), 17) is None
-    proto = node_model(signature, 17, copies=3)
+    signature = Signature("Kernel", kernel_attrs(kernel), types, (False,) * 4)
+    assert node_model(signature, 17, copies=3) is None  # not compiled: its body would be measured
+    proto = node_model(signature, 17, copies=3, compiled=programs[kernel])
     assert proto is not None and len(proto.graph.node) == 3 and len(proto.functions) == 1
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     feed = random_inputs(kernel, 0, {"b": 2})
@@ -206,7 +205,7 @@ def test_kernels_of_a_graph_get_schedules(tmp_path: Path) -> None:
     record(store, kernel, {"m": 16}, Measured(best, 3.0))
     assert scheduled([kernel], get_device("h200"), {"m": 16}, store)[0][0].schedules == best
     problems = scheduled([kernel], get_device("h200"), {}, store)[1]
-    assert problems == {kernel.digest.hex(): f"kernel {label(kernel)}: the time of a kernel of size m"}
+    assert problems == {kernel: f"kernel {kernel.label}: the time of a kernel of size m"}
 
 
 # For people

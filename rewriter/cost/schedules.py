@@ -26,27 +26,21 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from mugraph.blocks.block import (
-    LIMITS,
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.schedule import LIMITS, DeviceLimits, Schedule, check_fits, element_bytes, storage_types
+from mugraph.blocks.statements import (
     Accumulate,
-    Block,
     Compute,
     Dot,
     InvalidBlock,
-    Kernel,
-    Limits,
     Load,
     Predicate,
     Reduce,
-    Schedule,
     Statement,
     Store,
-    check_fits,
-    element_bytes,
     next_power,
     product,
     statement_operands,
-    storage_types,
 )
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
 from mugraph.terms.term import Term, walk
@@ -204,7 +198,7 @@ class _Model:
     bound: Mapping[str, int]
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> DeviceLimits:
         return LIMITS.get(self.device.name, LIMITS["a100-40gb"])
 
     @cached_property

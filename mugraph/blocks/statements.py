@@ -1,0 +1,231 @@
+"""Statements of block graphs: what is done with tiles, and how data dimensions are addressed.
+
+A view addresses a contiguous tensor in place, as a row-major factorisation of it: permuted, split and merged dimensions,
+heads within a packed projection, broadcasts and rotations are views, not copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mugraph.terms.shape import Dim, TensorType
+from mugraph.terms.term import Term, variables
+
+__all__ = [
+    "MONOIDS",
+    "Accumulate",
+    "Affine",
+    "Compute",
+    "Dot",
+    "Extent",
+    "Factor",
+    "Index",
+    "InvalidBlock",
+    "Load",
+    "Predicate",
+    "Reduce",
+    "Statement",
+    "Store",
+    "Tensor",
+    "View",
+    "next_power",
+    "product",
+    "statement_indices",
+    "statement_names",
+    "statement_operands",
+    "statement_title",
+    "view",
+]
+
+
+class InvalidBlock(ValueError):
+    """A block graph or its schedule is invalid; the message names block, statement and, for memory, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A position in a data dimension: ``(axis + shift) // divide % modulo + offset``; without an axis, ``offset``."""
+
+    axis: str | None
+    shift: Dim = 0
+    divide: Dim = 1
+    modulo: Dim | None = None
+    offset: Dim = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the axis itself."""
+        return self.axis is not None and (self.shift, self.divide, self.modulo, self.offset) == (0, 1, None, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A data dimension of a view: how it is addressed and its size."""
+
+    index: Index
+    size: Dim
+
+
+View = tuple[Factor, ...]
+"""A row-major factorisation of a contiguous tensor. Use :func:`view` to write one."""
+
+
+def view(sizes: Mapping[str, Dim], *items: str | Index | tuple[str | Index, Dim]) -> View:
+    """A view from axis names and indices; an item without a size has that of its axis in ``sizes``."""
+    factors = []
+    for item in items:
+        index, size = item if isinstance(item, tuple) else (item, None)
+        index = Index(index) if isinstance(index, str) else index
+        if size is None:
+            assert index.axis is not None, item
+            size = sizes[index.axis]
+        factors.append(Factor(index, size))
+    return tuple(factors)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """The condition ``sum of coefficient * index + constant >= 0``."""
+
+    terms: tuple[tuple[Index, int], ...]
+    constant: Dim = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An input iterator: a tile of a tensor."""
+
+    name: str
+    tensor: str
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A thread graph: an elementwise term over tiles."""
+
+    name: str
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """Product of two tiles, contracted over one axis of both; axes that both have besides are batch axes."""
+
+    name: str
+    left: str
+    right: str
+    over: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reduction of a tile (``sum``, ``max`` or ``min``) along whole axes, which leave it."""
+
+    name: str
+    kind: str
+    operand: str
+    over: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A boolean tile of where all conditions on indices hold: causal masks, windows, halves."""
+
+    name: str
+    conditions: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A size as a number, for means."""
+
+    name: str
+    size: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """A for-loop accumulator. ``keep``, a boolean tile, makes what it is false for count as the identity."""
+
+    names: tuple[str, ...]
+    monoid: str
+    operands: tuple[str, ...]
+    keep: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An output saver. Grid axes must be in its view, or blocks would write over each other."""
+
+    tensor: str
+    value: str
+    view: View
+
+
+Statement = Load | Compute | Dot | Reduce | Predicate | Extent | Accumulate | Store
+
+MONOIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "sum": ((1,), (1,)),
+    "max": ((1,), (1,)),
+    "softmax": ((1, 2), (2, 3)),
+    "welford": ((1,), (3,)),
+}
+"""Monoid to the numbers of operands it takes and, for each, the number of values of its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in device memory, contiguous."""
+
+    name: str
+    type: TensorType
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The product of dimensions."""
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+def next_power(size: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def statement_names(statement: Statement) -> tuple[str, ...]:
+    """What a statement defines."""
+    if isinstance(statement, Store):
+        return ()
+    return statement.names if isinstance(statement, Accumulate) else (statement.name,)
+
+
+def statement_operands(statement: Statement) -> tuple[str, ...]:
+    """The tiles that a statement uses, each once."""
+    if isinstance(statement, Compute):
+        return tuple(v.name for v in variables([statement.term]))
+    if isinstance(statement, Dot):
+        return tuple(dict.fromkeys((statement.left, statement.right)))
+    if isinstance(statement, Reduce):
+        return (statement.operand,)
+    if isinstance(statement, Accumulate):
+        return (*statement.operands, *((statement.keep,) if statement.keep else ()))
+    return (statement.value,) if isinstance(statement, Store) else ()
+
+
+def statement_indices(statement: Statement) -> tuple[Index, ...]:
+    """The indices in a statement's views and conditions."""
+    if isinstance(statement, Load | Store):
+        return tuple(factor.index for factor in statement.view)
+    if isinstance(statement, Predicate):
+        return tuple(index for condition in statement.conditions for index, _ in condition.terms)
+    return ()
+
+
+def statement_title(statement: Statement) -> str:
+    """What messages call a statement: ``load x_tile``."""
+    kind = type(statement).__name__.lower()
+    return f"{kind} {', '.join(statement_names(statement)) or getattr(statement, 'tensor', '')}"

@@ -1,0 +1,117 @@
+"""Axes of a block graph in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mugraph.blocks.block import Block
+from mugraph.blocks.statements import Statement
+from mugraph.terms.shape import Dim, SymDim, same_dim
+from rewriter.kernels.fuse.access import Access, Digits, digit_of
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.terms import TermTable
+
+__all__ = ["BlockAxes"]
+
+_LARGEST_EPILOGUE_ROW = 512
+"""Entries of a row that a product's epilogue may reduce: it stays in registers whole."""
+_LARGEST_ROW = 8192
+"""Entries of a row that elementwise operators take at a time."""
+
+
+class BlockAxes:
+    """The axes of one block graph: those of its core's dimensions, and others along which is reduced.
+
+    Attributes:
+        sizes: of every axis.
+        loop: the axis that is cut into iterations.
+    """
+
+    def __init__(self, terms: TermTable) -> None:
+        self.sizes: dict[str, Dim] = {}
+        self.loop: str | None = None
+        self._terms = terms
+        self._leading: list[str] = []
+        self._whole: list[str] = []
+
+    def lead(self, shape: Sequence[Dim]) -> Access:
+        """Axes for the dimensions of the core: m and n, with attention s and e, and b0, b1, ... in front of them."""
+        names = ["e", "s"] if self._terms.attends else ["n", "m"]
+        access: list[Digits] = []
+        for position, size in enumerate(shape):
+            from_back = len(shape) - 1 - position
+            if same_dim(size, 1) is True:
+                access.append(())
+                continue
+            axis = names[from_back] if from_back < len(names) else f"b{from_back - len(names)}"
+            self.sizes[axis] = size
+            self._leading.append(axis)
+            access.append(digit_of(axis, size))
+        if not self._leading and not self._terms.single:
+            raise NotFusable("a single entry beside others")
+        return tuple(access)
+
+    def make_whole(self, axis: str) -> None:
+        """Lets a tile hold all of an axis."""
+        if axis not in self._whole:
+            self._whole.append(axis)
+
+    def inner(self, wanted: str, size: Dim) -> str:
+        """A new whole axis along which a product is contracted."""
+        axis = self._new(wanted, size)
+        self._whole.append(axis)
+        return axis
+
+    def looped(self, wanted: str, size: Dim, otherwise: str) -> str:
+        """The loop axis, which is new or has so many entries already. Raises NotFusable with the reason otherwise."""
+        if self.loop is None:
+            self.loop = self._new(wanted, size)
+        elif same_dim(self.sizes[self.loop], size) is not True:
+            raise NotFusable(otherwise)
+        return self.loop
+
+    def _new(self, wanted: str, size: Dim) -> str:
+        axis, number = wanted, 1
+        while axis in self.sizes:
+            number += 1
+            axis = f"{wanted}{number}"
+        self.sizes[axis] = size
+        return axis
+
+    def row(self, size: Dim, hint: Access) -> str:
+        """The whole axis along which to reduce: that of the tensor which the result goes along with, where it may be whole."""
+        if hint and len(hint[-1]) == 1 and hint[-1][0].index.plain and same_dim(hint[-1][0].size, size) is True:
+            axis = hint[-1][0].index.axis
+            assert axis is not None
+            if axis in self._whole:
+                return axis
+            if axis != self.loop and axis == "n" and (not self._terms.multiplies or _is_small(size, _LARGEST_EPILOGUE_ROW)):
+                self.make_whole(axis)
+                return axis
+        for axis in self._whole:
+            if axis.startswith("w") and same_dim(self.sizes[axis], size) is True:
+                return axis
+        return self.inner("w", size)
+
+    def block(self, name: str, statements: Sequence[Statement]) -> Block:
+        """The block graph of statements over these axes.
+
+        Raises:
+            NotFusable: there is nothing to cut into blocks.
+        """
+        sizes, leading = self.sizes, self._leading
+        if self.loop is None and not self._whole and len(leading) > 1 and _is_small(sizes[leading[-1]], _LARGEST_ROW):
+            self.make_whole(leading[-1])
+        batch = [axis for axis in leading if axis.startswith("b")]
+        inner = [axis for axis in sizes if axis not in leading]
+        attention = [*batch, "s", *(a for a in inner if a != "t"), "t", "e"]
+        order = attention if self._terms.attends else [*batch, "m", *inner, "n"]
+        axes = tuple((axis, sizes[axis]) for axis in order if axis in sizes)
+        grid = tuple(axis for axis, _ in axes if axis in leading and axis not in self._whole)
+        if not grid and not (self._terms.single and self.loop is not None):
+            raise NotFusable("no axis to cut into blocks")
+        return Block(name, axes, grid, self.loop, tuple(statements))
+
+
+def _is_small(size: Dim, most: int) -> bool:
+    return isinstance(size, SymDim) or size <= most

@@ -1,0 +1,133 @@
+"""Movements: the access of what they move, from that of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from mugraph.blocks.statements import Affine, Factor, Index
+from mugraph.terms.shape import Dim, same_dim
+from mugraph.terms.term import Term, make, var
+from rewriter.kernels.fuse.access import Access, Digits, flat, quotient, regrouped, shifted, under
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.scope import Emit, Scope
+
+__all__ = ["Movements"]
+
+
+class Movements:
+    """Pushes accesses up through movements, and down to what is computed of a core."""
+
+    def __init__(self, scope: Scope, emit: Emit) -> None:
+        self._scope, self._emit = scope, emit
+
+    def forward(self, term: Term, source: Term, access: Access) -> Access:
+        """The access of a term from that of the operand that its axes come from."""
+        shape, before = self._scope.terms.shape(term), self._scope.terms.shape(source)
+        if term.op == "Transpose":
+            perm: tuple[int, ...] = term.attr("perm")
+            lead = len(shape) - len(perm)
+            return access[:lead] + tuple(access[lead + i] for i in perm)
+        if term.op in ("Reshape", "Unsqueeze", "Squeeze"):
+            return regrouped(flat(access), shape)
+        padded: Access = ((),) * (len(shape) - len(access)) + access
+        aligned = (1,) * (len(shape) - len(before)) + before
+        if any(same_dim(a, b) is not True for a, b in zip(aligned, shape, strict=True)):
+            raise NotFusable(f"{term.op} broadcasts what stands before it")
+        return padded
+
+    def value(self, term: Term, access: Access, hint: Access) -> Term:
+        """The value of a movement at an access."""
+        (source, *more), shape = term.inputs, self._scope.terms.shape(term.inputs[0])
+        if more:
+            return self._joined(term, access)
+        if term.op == "Identity":
+            return self._emit(source, access, hint)
+        if term.op == "Expand":
+            return self._emit(source, under(access, shape), access)
+        if term.op in ("Split", "Slice"):
+            moved = self._part(term, access, shape)
+        elif term.op == "Transpose":
+            moved = self._turned(term, access, len(shape))
+        elif term.op == "Tile":
+            moved = self._repeated(term, access, shape)
+        else:
+            moved = regrouped(flat(access), shape)
+        return self._emit(source, moved, moved)
+
+    @staticmethod
+    def _part(term: Term, access: Access, shape: tuple[Dim, ...]) -> Access:
+        bounds: list[tuple[int, Dim]]
+        if term.op == "Split":
+            bounds = [(term.attr("axis"), sum(term.attr("sizes")[: term.out], start=0))]
+        else:
+            if any(step != 1 for step in term.attr("steps")):
+                raise NotFusable("a slice with steps")
+            bounds = list(zip(term.attr("axes"), term.attr("starts"), strict=True))
+        moved = list(access)
+        for where, start in bounds:
+            moved[where] = shifted(moved[where], start, shape[where])
+        return tuple(moved)
+
+    @staticmethod
+    def _turned(term: Term, access: Access, rank: int) -> Access:
+        perm = term.attr("perm")
+        lead, moved = rank - len(perm), list(access)
+        for position, i in enumerate(perm):
+            moved[lead + i] = access[lead + position]
+        return tuple(moved)
+
+    @staticmethod
+    def _repeated(term: Term, access: Access, shape: tuple[Dim, ...]) -> Access:
+        repeats, moved = term.attr("repeats"), list(access)
+        for where, times in enumerate(repeats, len(shape) - len(repeats)):
+            moved[where] = regrouped(moved[where], (times, shape[where]))[1]
+        return tuple(moved)
+
+    def _joined(self, term: Term, access: Access) -> Term:
+        """A Concat: each part read where it is, and somewhere within it elsewhere."""
+        where, builder = term.attr("axis"), self._scope.builder
+        if len(access[where]) != 1 or access[where][0].index.axis is None or access[where][0].index.offset != 0:
+            raise NotFusable("a concatenation along part of an axis")
+        index = access[where][0].index
+        start: Dim = 0
+        result: Term | None = None
+        for part in term.inputs:
+            size = self._scope.terms.shape(part)[where]
+            if start == 0 or quotient(start, size) is not None:
+                shift: Dim = 0
+            elif isinstance(start, int) and isinstance(size, int):
+                shift = -start % size
+            else:
+                raise NotFusable("a concatenation of parts of unknown sizes")
+            # Elsewhere than in its part an operand is read at some place of it: what is read there is not used.
+            if not index.plain and (shift != 0 or index.modulo is None or quotient(index.modulo, size) is None):
+                raise NotFusable("a concatenation along part of an axis")
+            inner = list(access)
+            wrapped = replace(index, shift=index.shift + shift, modulo=size)
+            inner[where] = () if same_dim(size, 1) is True else (Factor(wrapped, size),)
+            value = self._emit(part, tuple(inner), tuple(inner))
+            if result is None:
+                result = value
+            else:
+                within = builder.predicate("within", (Affine(((index, 1),), -start),))
+                result = make("Where", [var(within), value, result])
+            start = start + size
+        assert result is not None
+        return result
+
+    def sees(self, mask: Term, access: Access) -> str:
+        """A boolean tile of which keys queries see, computed from the positions."""
+        query, key = access[-2:]
+        terms = (*_position(query, 1), *_position(key, -1))
+        return self._scope.builder.predicate("seen", (Affine(terms, mask.attr("columns") - mask.attr("rows")),))
+
+
+def _position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:
+    """The position along a dimension as a sum of indices."""
+    step: Dim = 1
+    for digit in reversed(digits):
+        if not isinstance(step, int):
+            raise NotFusable(f"a causal mask whose positions are digits of {step}")
+        yield digit.index, sign * step
+        step = step * digit.size

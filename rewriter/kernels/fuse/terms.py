@@ -1,0 +1,189 @@
+"""Terms as lowering takes them: plain operators, and what is known of each value."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from mugraph.domains.base import FLOATS
+from mugraph.ops import REGISTRY, get_operator
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
+from mugraph.terms.term import Term, const, make, substitute, walk
+
+__all__ = ["MOVEMENTS", "REDUCTIONS", "RESHAPES", "TermTable", "causal_scores", "is_elementwise", "softmax_of"]
+
+MOVEMENTS = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Concat", "Tile"})
+"""Operators that change an access only; a Concat chooses between two."""
+REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min"}
+"""Reductions and the monoids of their accumulators."""
+RESHAPES = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze"})
+"""Movements that keep every entry."""
+
+
+def is_elementwise(op: str) -> bool:
+    return op in REGISTRY and REGISTRY[op].elementwise and op != "Identity"
+
+
+def _plain(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term]:
+    """Terms without composite operators; Softmax stays where a product takes it."""
+    current = list(roots)
+    while True:
+        types = infer_types(current, inputs)
+        products = [part.inputs[0] for part in walk(current) if part.op == "MatMul"]
+        kept = {part for root in products for part in _guarded(root)}
+        done: dict[Term, Term] = {}
+        for part in walk(current):
+            operands = [done[i] for i in part.inputs]
+            replacement = None
+            if part.inputs and operands == list(part.inputs) and not (part.op == "Softmax" and part in kept):
+                replacement = _expanded(part, types)
+            if replacement is not None:
+                done[part] = replacement
+            else:
+                done[part] = make(part.op, operands, part.attrs, part.out) if part.inputs else part
+        following = [done[root] for root in current]
+        if following == current:
+            return current
+        current = following
+
+
+def _guarded(weights: Term) -> list[Term]:
+    found = [weights]
+    while found[-1].op in ("Cast", "Where") and found[-1].inputs:
+        found.append(found[-1].inputs[-1])
+    return found
+
+
+def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
+    """One step from an operator that is composed of others to these; ``None`` for others."""
+    record = get_operator(part.op)
+    if record.elementwise or record.decomposition is None:
+        return None
+    beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
+    operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
+    roots = record.decompose(part.attrs, operands)
+    return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
+
+
+def softmax_of(weights: Term) -> tuple[Term, bool] | None:
+    """The scores whose softmax a term is, and whether rows without a number count as zero."""
+    guarded = False
+    while True:
+        if weights.op == "Cast" and weights.attr("to") in FLOATS:
+            weights = weights.inputs[0]
+        elif weights.op == "Where" and weights.inputs[0] is make("IsNaN", [weights.inputs[2]]):
+            if weights.inputs[1] is not const(0.0):
+                return None
+            guarded, weights = True, weights.inputs[2]
+        else:
+            break
+    if weights.op == "Softmax" and weights.attr("axis", -1) == -1:
+        return weights.inputs[0], guarded
+    if weights.op == "Div" and weights.inputs[0].op == "Exp":
+        powers, total = weights.inputs
+        if total.op == "ReduceSum" and total.inputs[0] is powers and total.attr("axes") == (-1,):
+            return powers.inputs[0], guarded
+    return None
+
+
+def causal_scores(scores: Term) -> tuple[Term | None, Term]:
+    """The mask that makes what it hides of scores -∞, where it is causal, and the scores without."""
+    inner = scores
+    while inner.op == "Cast" and inner.attr("to") in FLOATS:
+        inner = inner.inputs[0]
+    if inner.op != "Where" or inner.inputs[2] is not const(-math.inf):
+        return None, scores
+    mask = inner.inputs[0]
+    while mask.op in ("Unsqueeze", "Expand"):
+        mask = mask.inputs[0]
+    return (mask, inner.inputs[1]) if mask.op == "CausalMask" else (None, scores)
+
+
+class TermTable:
+    """Plain terms with what is known of them.
+
+    Args:
+        outputs: terms by name, as the kernel's body has them.
+
+    Attributes:
+        outputs: the same as plain terms.
+        types: of every value.
+        uses: how many operators take it.
+        has_product: whether a product went into it.
+        multiplies: whether there is a product at all.
+        attends: whether one weighs values by a softmax.
+        single: whether every output is one entry.
+
+    Raises:
+        ShapeError, Undecided: the terms are ill-typed.
+    """
+
+    def __init__(self, inputs: Mapping[str, TensorType], outputs: Mapping[str, Term]) -> None:
+        roots = _plain(list(outputs.values()), inputs)
+        self.outputs = dict(zip(outputs, roots, strict=True))
+        self.types = infer_types(roots, inputs)
+        parts = list(walk(roots))
+        self.uses = Counter(operand for part in parts for operand in part.inputs)
+        self.has_product: dict[Term, bool] = {}
+        for part in parts:
+            self.has_product[part] = part.op == "MatMul" or any(self.has_product[i] for i in part.inputs)
+        products = [part for part in parts if part.op == "MatMul"]
+        self.multiplies = bool(products)
+        self.attends = any(softmax_of(part.inputs[0]) is not None for part in products)
+        self.single = all(self.is_single(root) for root in roots)
+
+    def shape(self, term: Term) -> tuple[Dim, ...]:
+        return self.types[term].shape
+
+    def is_single(self, term: Term) -> bool:
+        """Whether a value has one entry."""
+        return term.op == "Const" or all(same_dim(dim, 1) is True for dim in self.shape(term))
+
+    def is_rounded(self, term: Term) -> bool:
+        """Whether a value has in 32 bits every infinity that it has in its own element types."""
+        parts = [part for part in walk([term]) if part.op != "Const"]
+        narrow = [part for part in parts if self.types[part].dtype in FLOATS - {DataType.FLOAT}]
+        return all(part.is_var or part.op in MOVEMENTS for part in narrow)
+
+    def is_row_statistic(self, term: Term) -> bool:
+        """Whether a value is one number a row, reduced from it."""
+        if term.op == "Const" or not self.shape(term) or same_dim(self.shape(term)[-1], 1) is not True:
+            return False
+        return any(part.op in REDUCTIONS for part in walk([term]))
+
+    def row_factor(self, left: Term) -> tuple[Term, Term | None]:
+        """A left operand as what differs along the row times what does not, which may stand behind the product."""
+        if left.op == "Cast" and left.attr("to") in FLOATS:
+            return self.row_factor(left.inputs[0])
+        if left.op not in ("Mul", "Div") or all(i.op == "Const" for i in left.inputs):
+            return left, None
+        a, b = left.inputs
+        if self.is_row_statistic(b):
+            rest, factor = self.row_factor(a)
+            return rest, self._combined(left.op, factor, b)
+        if self.is_row_statistic(a) and left.op == "Mul":
+            rest, factor = self.row_factor(b)
+            return rest, self._combined("Mul", factor, a)
+        rest, factor = self.row_factor(a)
+        if factor is not None:
+            return self._typed(make(left.op, [rest, b])), factor
+        if left.op == "Mul":
+            rest, factor = self.row_factor(b)
+            if factor is not None:
+                return self._typed(make("Mul", [a, rest])), factor
+        return left, None
+
+    def _combined(self, op: str, factor: Term | None, more: Term) -> Term:
+        if factor is None and op == "Mul":
+            return more
+        return self._typed(make(op, [const(1.0) if factor is None else factor, more]))
+
+    def _typed(self, term: Term) -> Term:
+        """A term made on the way; its operands' floats may differ, since casts among them are left out."""
+        shapes = [self.types[i] for i in term.inputs if i.op != "Const"]
+        widest = max(shapes, key=lambda t: (t.rank, len([d for d in t.shape if d != 1])))
+        self.types.setdefault(term, widest)
+        self.has_product.setdefault(term, False)
+        return term

@@ -1,0 +1,1 @@
+"""Times of kernels on the GPU that is here."""

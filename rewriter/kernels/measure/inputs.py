@@ -1,0 +1,40 @@
+"""What kernels are fed with where they are measured, and what they have to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.interp import evaluate_body
+from mugraph.domains import Real
+from mugraph.terms.shape import DataType, evaluate_dim
+
+__all__ = ["TOLERANCES", "kernel_inputs", "reference_of"]
+
+TOLERANCES = {DataType.FLOAT: 1e-4, DataType.FLOAT16: 5e-3, DataType.BFLOAT16: 3e-2}
+"""Largest relative error (L2) of an output beside the body in double precision."""
+
+
+def kernel_inputs(kernel: Kernel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, small integers.
+
+    Products of such floats over thousands of terms stay within half precision.
+    """
+    generator, drawn = np.random.default_rng([seed, 0xC0DE]), {}
+    for tensor in kernel.inputs:
+        shape = [int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape]
+        if tensor.type.dtype == DataType.BOOL:
+            drawn[tensor.name] = np.asarray(generator.random(shape) < 0.9)
+        elif tensor.type.dtype in TOLERANCES:
+            drawn[tensor.name] = (0.5 * generator.standard_normal(shape, np.float32)).astype(tensor.type.dtype.numpy())
+        else:
+            drawn[tensor.name] = generator.integers(0, 2, shape).astype(tensor.type.dtype.numpy())
+    return drawn
+
+
+def reference_of(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The body in double precision."""
+    wide = {n: x if x.dtype.kind in "biu" else x.astype(np.float64) for n, x in inputs.items()}
+    return [np.asarray(value) for value in evaluate_body(kernel, Real(), wide)]

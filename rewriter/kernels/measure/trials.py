@@ -1,0 +1,81 @@
+"""Trials of kernels: compiled under several schedules, to be measured, of which the best is remembered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock
+from rewriter.cost.devices import Device
+from rewriter.cost.kernel_times import Measured
+from rewriter.cost.schedules import ranked
+from rewriter.kernels.triton.codegen import generate
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.plans import plan_of
+from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.runtime.plan import Image, Plan
+
+__all__ = ["NoDevice", "NotMeasured", "Trial", "best_of", "compiled_trials", "trials"]
+
+
+class NotMeasured(RuntimeError):
+    """A kernel has no time; the message says why."""
+
+
+class NoDevice(NotMeasured):
+    """Nothing can be measured here; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A kernel compiled under schedules, to be measured."""
+
+    schedules: tuple[Schedule, ...]
+    plan: Plan
+    image: Image
+
+
+def trials(
+    kernel: Kernel, chosen: Sequence[tuple[Schedule, ...]], compiler: Compiler, architecture: Architecture
+) -> tuple[list[Trial], list[str]]:
+    """Compiles a kernel under several schedules; also why some did not compile."""
+    problems, sources = [], []
+    for schedules in chosen:
+        try:
+            sources.append((schedules, generate(kernel, schedules)))
+        except (InvalidBlock, NotGenerated) as problem:
+            problems.append(f"kernel {kernel.label}: {problem}")
+    found = []
+    results = compiler.compile([(kernel.label, source) for _, source in sources], [architecture])
+    for (schedules, source), result in zip(sources, results, strict=True):
+        if isinstance(result, NotCompiled):
+            problems.append(str(result))
+        else:
+            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image))
+    return found, problems
+
+
+def compiled_trials(
+    kernel: Kernel, device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int = 40
+) -> list[Trial]:
+    """A kernel under the schedules that are worth a trial, as far as they compile.
+
+    Raises:
+        InvalidBlock: no schedule fits the device.
+        NotMeasured: none compiled; the message has the first reason.
+    """
+    compiled, problems = trials(kernel, [s for _, s in ranked(kernel, device, sizes, most)], compiler, architecture)
+    if not compiled:
+        raise NotMeasured(problems[0])
+    return compiled
+
+
+def best_of(results: Sequence[Measured]) -> Measured:
+    """The fastest. Raises NotMeasured where there is none, with the first reason."""
+    timed = [r for r in results if r.microseconds is not None]
+    if not timed:
+        raise NotMeasured(next((r.problem for r in results if r.problem), "nothing was tried"))
+    return min(timed, key=lambda r: r.microseconds or math.inf)

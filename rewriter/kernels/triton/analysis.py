@@ -1,0 +1,83 @@
+"""Questions to a block graph whose answers decide how it is written: what is written where it is used, what bounds the loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mugraph.blocks.block import Block
+from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Index, Predicate, Statement, statement_operands
+
+__all__ = ["LoopBound", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
+
+
+def fused_products(block: Block) -> set[str]:
+    """Products that are added to their accumulator as they are computed."""
+    users: dict[str, list[Statement]] = {}
+    for statement in block.statements:
+        for operand in statement_operands(statement):
+            users.setdefault(operand, []).append(statement)
+    return {
+        s.name
+        for s in block.statements
+        if isinstance(s, Dot) and s.over == block.loop and all(isinstance(u, Accumulate) for u in users.get(s.name, []))
+    }
+
+
+def scaled_scores(block: Block) -> dict[str, tuple[str, float]]:
+    """Scores of a softmax that are a value times a positive number: both, since the softmax multiplies by itself."""
+    scaled = {}
+    for accumulator in block.accumulators:
+        name = accumulator.operands[0]
+        defined = block.defined[name]
+        users = [s for s in block.statements if name in statement_operands(s)]
+        if accumulator.monoid != "softmax" or users != [accumulator] or not isinstance(defined, Compute):
+            continue
+        term = defined.term
+        numbers = [i.attr("value") for i in term.inputs if i.op == "Const"]
+        names = [i.name for i in term.inputs if i.is_var]
+        if term.op == "Mul" and len(numbers) == len(names) == 1 and 0 < numbers[0] < math.inf:
+            scaled[name] = (names[0], float(numbers[0]))
+    return scaled
+
+
+def softmax_predicates(block: Block) -> dict[str, Predicate]:
+    """Predicates of the loop that only a softmax asks: it writes them where it needs them."""
+    predicates: dict[str, Predicate] = {}
+    for accumulator in block.accumulators:
+        keep = block.defined.get(accumulator.keep or "")
+        users = [s for s in block.statements if accumulator.keep in statement_operands(s)]
+        if accumulator.monoid == "softmax" and isinstance(keep, Predicate) and block.phases[keep.name] == "loop":
+            predicates |= {keep.name: keep} if users == [accumulator] else {}
+    return predicates
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBound:
+    """A condition outside of which nothing is accumulated.
+
+    Attributes:
+        sign: of the loop axis in it.
+        others: its other terms, over grid axes.
+    """
+
+    condition: Affine
+    sign: int
+    others: tuple[tuple[Index, int], ...]
+
+
+def loop_bounds(block: Block) -> list[LoopBound]:
+    """The bounds that positions along the grid set to the loop."""
+    loop = block.loop
+    keeps = {a.keep for a in block.accumulators}
+    keep = block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
+    if not isinstance(keep, Predicate) or any(block.phases[s.value] == "loop" for s in block.stores):
+        return []
+    bounds = []
+    for condition in keep.conditions:
+        signs = [c for i, c in condition.terms if i.axis == loop]
+        others = tuple((i, c) for i, c in condition.terms if i.axis != loop)
+        plain = all(i.plain for i, _ in condition.terms) and all(i.axis in block.grid for i, _ in others)
+        if plain and len(signs) == 1 and abs(signs[0]) == 1:
+            bounds.append(LoopBound(condition, signs[0], others))
+    return bounds

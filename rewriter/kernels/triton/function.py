@@ -1,0 +1,231 @@
+"""One function of a kernel: a whole block graph, one part of its split loop, or the combination of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from mugraph.blocks.block import Block
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import (
+    Accumulate,
+    Compute,
+    Factor,
+    Index,
+    Load,
+    Statement,
+    Store,
+    Tensor,
+    product,
+    statement_names,
+    statement_operands,
+)
+from mugraph.terms.shape import TensorType
+from rewriter.kernels.triton.accumulators import Accumulators
+from rewriter.kernels.triton.bounds import Bounds
+from rewriter.kernels.triton.elements import POINTERS
+from rewriter.kernels.triton.grid import GridText
+from rewriter.kernels.triton.places import Places
+from rewriter.kernels.triton.positions import Positions
+from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
+from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.tiling import Tiling
+from rewriter.kernels.triton.values import Values
+from rewriter.runtime.plan import Argument, Expression
+
+__all__ = ["FunctionRole", "FunctionWriter"]
+
+
+class FunctionRole(Enum):
+    """What a function does of a block graph; the value is the end of its name."""
+
+    WHOLE = ""
+    PART = "_part"
+    COMBINE = "_combine"
+
+
+class FunctionWriter:
+    """Writes one function. :meth:`write` is called once, and :meth:`launch` after it.
+
+    Args:
+        types: of the kernel's tensors.
+        places: where they are, and symbols; what the functions of the kernel share.
+        states: scratch tensors for the states of the accumulators, where the loop is split.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        schedule: Schedule,
+        types: Mapping[str, TensorType],
+        places: Places,
+        role: FunctionRole,
+        states: Mapping[str, Tensor],
+    ) -> None:
+        self._block, self._places, self._types, self._role, self._states = block, places, types, role, states
+        self.name = block.name + role.value
+        self._text, self._tiling = FunctionText(), Tiling(block, schedule)
+        self._positions = Positions(self._text, self._tiling, places)
+        self._values = Values(self._text, self._tiling, self._positions, places, types)
+        self._bounds = Bounds(self._text, self._tiling)
+        self._accumulators = Accumulators(self._text, self._tiling, self._values, self._bounds)
+
+    def write(self) -> str:
+        """The text of the function."""
+        last_first = set() if self._role == FunctionRole.COMBINE else self._bounds.longer_later()
+        GridText(self._text, self._tiling, self._places.wide, last_first).write()
+        self._text.line(f"if {OVERLAPPED}:")
+        with self._text.indented():
+            self._text.line("gdc_wait()")
+            self._text.line("gdc_launch_dependents()")
+        if self._role == FunctionRole.COMBINE:
+            self._write_combination()
+        else:
+            self._write_phase("fixed")
+            if self._block.loop is not None:
+                self._write_loop(self._block.loop)
+        if self._role == FunctionRole.PART:
+            for accumulator in self._block.accumulators:
+                for name in accumulator.names:
+                    self._write_state(name)
+        else:
+            self._accumulators.natural_shift()
+            self._write_phase("after")
+        arguments = ", ".join([*(name for name, _ in self._signature()), f"{OVERLAPPED}: tl.constexpr = False"])
+        return "\n".join(["", "", "@triton.jit", f"def {self.name}({arguments}):", *self._text.lines])
+
+    def _write_phase(self, phase: str) -> None:
+        """Writes what a phase needs: before the loop, in it, or after it, where invariants that only the end needs stand too."""
+        phases = self._block.phases
+        own = ("fixed", "after") if phase == "after" else (phase,)
+        needed = self._needed(phase, own)
+        for statement in self._block.statements:
+            if isinstance(statement, Store):
+                if phases[statement.value] in own and phase != "fixed":
+                    self._values.store(statement)
+                continue
+            early = phase == "fixed" and self._is_early(statement)
+            due = not isinstance(statement, Accumulate) and (statement.name in needed or early) and phases[statement.name] in own
+            if due and not set(statement_names(statement)) <= set(self._values.written):
+                self._values.write(statement)
+
+    def _needed(self, phase: str, own: tuple[str, ...]) -> set[str]:
+        """Values that the stores and accumulators of a phase come from."""
+        needed: set[str] = set()
+        for statement in reversed(self._block.statements):
+            if isinstance(statement, Store):
+                is_root = self._block.phases[statement.value] in own and phase != "fixed"
+            elif isinstance(statement, Accumulate):
+                is_root = phase != "after"
+            else:
+                is_root = statement.name in needed
+            if is_root:
+                needed |= set(statement_operands(statement))
+        return needed
+
+    def _is_early(self, statement: Statement) -> bool:
+        """Whether a load that only the end needs stands before the loop, which hides its latency: a few entries a thread."""
+        if not isinstance(statement, Load) or self._role != FunctionRole.WHOLE or self._block.loop is None:
+            return False
+        return len(self._tiling.present(self._block.value_axes[statement.name])) <= 1
+
+    def _write_loop(self, loop: str) -> None:
+        block, text, tiling = self._block, self._text, self._tiling
+        for statement in block.statements:
+            if not isinstance(statement, Store) and block.phases[statement_names(statement)[0]] == "loop":
+                self._positions.need([axis for axis in block.value_axes[statement_names(statement)[0]] if axis != loop])
+            if isinstance(statement, Compute) and block.phases[statement.name] == "loop":
+                for operand in statement_operands(statement):
+                    if operand in self._values.written:  # converted once, not in every iteration
+                        self._values.floating(operand)
+        for accumulator in block.accumulators:
+            self._accumulators.start(accumulator)
+        low, high = self._bounds.skipped(*self._part_bounds(loop))
+        ranged = f"range({low}, {high}, {tiling[loop]})"
+        if tiling.schedule.stages > 1 and not tiling.has_matrix_product:
+            ranged = f"tl.range({low}, {high}, {tiling[loop]}, num_stages={tiling.schedule.stages})"
+        text.line(f"for {loop}_start in {ranged}:")
+        with text.indented(), self._values.inner(), self._positions.inner():
+            self._positions.need([loop])
+            self._write_phase("loop")
+            for accumulator in block.accumulators:
+                self._accumulators.step(accumulator)
+        for accumulator in block.accumulators:
+            self._accumulators.finish(accumulator)
+
+    def _part_bounds(self, loop: str) -> tuple[str, str]:
+        """The bounds of the loop, of the part that a block runs where the loop is split."""
+        text, tile, split = self._text, self._tiling[loop], self._tiling.schedule.split
+        length = self._block.sizes[loop]
+        size = text.size(length)
+        if self._role != FunctionRole.PART:
+            return "0", size
+        text.assign("part", "tl.program_id(1).to(tl.int64)" if self._places.wide else "tl.program_id(1)")
+        span = f"tl.cdiv(tl.cdiv({size}, {tile}), {split}) * {tile}"
+        if isinstance(length, int):
+            span = str(_ceil_div(_ceil_div(length, tile), split) * tile)
+        text.assign(f"{loop}_low", f"part * {span}")
+        text.assign(f"{loop}_high", f"tl.minimum({loop}_low + {span}, {size})")
+        return f"{loop}_low", f"{loop}_high"
+
+    # States of a split loop
+
+    def _state_pointer(self, name: str) -> tuple[str, str, tuple[str, ...]]:
+        tensor = self._states[name]
+        sizes = self._block.sizes
+        axes = self._block.value_axes[name]
+        pointer, mask, wanted = self._positions.pointer(tensor.name, tuple(Factor(Index(axis), sizes[axis]) for axis in axes))
+        stride = product([sizes[axis] for axis in axes])
+        is_counted = self._role == FunctionRole.COMBINE  # not read from the grid, which may be wide already
+        part = "tl.cast(part, tl.int64)" if is_counted and self._places.wide else "part"
+        return f"{pointer} + {self._text.times(part, stride)}", mask, wanted
+
+    def _write_state(self, name: str) -> None:
+        pointer, mask, wanted = self._state_pointer(name)
+        tile = self._values.written[name]
+        value = laid_under(tile.text, tile.axes, wanted)
+        self._text.line(f"tl.store({pointer}, {value}, mask={mask})" if mask else f"tl.store({pointer}, {value})")
+
+    def _write_combination(self) -> None:
+        text, block = self._text, self._block
+        for accumulator in block.accumulators:
+            for name in accumulator.names:
+                self._positions.need(block.value_axes[name])
+                self._accumulators.identity(accumulator, name)
+        text.line(f"for part in range({self._tiling.schedule.split}):")
+        with text.indented():
+            for accumulator in block.accumulators:
+                for name in accumulator.names:
+                    pointer, mask, _ = self._state_pointer(name)
+                    text.assign(f"{name}_here", f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+                self._accumulators.merge(accumulator, "_here")
+        for accumulator in block.accumulators:
+            self._accumulators.finish(accumulator)
+
+    # The launch
+
+    def _signature(self) -> list[tuple[str, str]]:
+        order = [name for name in self._places.arguments if name in self._positions.tensors]
+        dtypes = {**{n: t.dtype for n, t in self._types.items()}, **{t.name: t.type.dtype for t in self._states.values()}}
+        return [*((name, POINTERS[dtypes[name]]) for name in order), *((name, "i32") for name in sorted(self._text.symbols))]
+
+    def launch(self) -> LaunchSource:
+        """The launch of the function, which has been written."""
+        places, schedule, signature = self._places, self._tiling.schedule, self._signature()
+        arguments = [
+            places.arguments[name] if kind.startswith("*") else Argument.int32(places.symbols[name]) for name, kind in signature
+        ]
+        blocks: Expression | int = 1
+        for axis in self._block.grid:
+            size = places.expression(self._block.sizes[axis])
+            tile = self._tiling[axis]
+            if isinstance(size, int) and isinstance(blocks, int):
+                blocks = blocks * -(-size // tile)
+            else:
+                blocks = Expression.of(blocks) * Expression.of(size).ceil_div(tile)
+        grid = (blocks, schedule.split if self._role == FunctionRole.PART else 1, 1)
+        return LaunchSource(self.name, tuple(signature), tuple(arguments), grid, schedule.warps, schedule.stages)
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

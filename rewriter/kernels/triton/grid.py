@@ -1,0 +1,65 @@
+"""Which tiles a block has: the text that takes its number apart along the axes of the grid."""
+
+from __future__ import annotations
+
+from rewriter.kernels.triton.text import FunctionText
+from rewriter.kernels.triton.tiling import Tiling
+
+__all__ = ["GridText"]
+
+
+class GridText:
+    """Writes where each tile of a block starts, ``m_start`` of axis m.
+
+    Args:
+        wide: the number of the block is in 64 bits.
+        last_first: axes whose last tiles are first, as they have most to do.
+    """
+
+    def __init__(self, text: FunctionText, tiling: Tiling, wide: bool, last_first: set[str | None]) -> None:
+        self._text, self._tiling, self._wide, self._last_first = text, tiling, wide, last_first
+
+    def write(self) -> None:
+        """The last grid axes run fastest, in groups where the schedule says so."""
+        text, block, group = self._text, self._tiling.block, self._tiling.schedule.group
+        counts = {axis: self._count(axis) for axis in block.grid}
+        if not block.grid:
+            return
+        text.assign("pid", "tl.program_id(0).to(tl.int64)" if self._wide else "tl.program_id(0)")
+        cut = [axis for axis in block.grid if block.sizes[axis] != 1]
+        for axis in block.grid:
+            if axis not in cut:
+                text.assign(f"{axis}_start", "0")
+        pair = cut[-2:] if group > 1 and len(cut) >= 2 else []
+        if pair:
+            first, second = pair
+            rest = cut[:-2]
+            inner = f"({counts[first]} * {counts[second]})"
+            text.assign("inner", f"pid % {inner}" if rest else "pid")
+            if rest:
+                text.assign("pid", f"pid // {inner}")
+            width = f"({group} * {counts[second]})"
+            text.assign("first", f"inner // {width} * {group}")
+            text.assign("height", f"tl.minimum({counts[first]} - first, {group})")
+            text.assign(f"{first}_start", self._start(first, f"(first + inner % {width} % height)"))
+            text.assign(f"{second}_start", self._start(second, f"(inner % {width} // height)"))
+            cut = rest
+        for position, axis in enumerate(reversed(cut)):
+            if position == len(cut) - 1:
+                text.assign(f"{axis}_start", self._start(axis, "pid"))
+            else:
+                text.assign(f"{axis}_start", self._start(axis, f"(pid % {counts[axis]})"))
+                text.assign("pid", f"pid // {counts[axis]}")
+
+    def _start(self, axis: str, number: str) -> str:
+        """Where a tile starts. Tiles with most iterations are first, so that short ones fill the end."""
+        if axis in self._last_first:
+            number = f"({self._count(axis)} - 1 - {number})"
+        return f"{number} * {self._tiling[axis]}" if self._tiling[axis] > 1 else number
+
+    def _count(self, axis: str) -> str:
+        """The number of tiles along an axis."""
+        size, tile = self._tiling.block.sizes[axis], self._tiling[axis]
+        if isinstance(size, int):
+            return str(-(-size // tile))
+        return self._text.size(size) if tile == 1 else f"tl.cdiv({self._text.size(size)}, {tile})"

@@ -1,0 +1,78 @@
+"""Where the tensors and symbols of a kernel are at run time, which all its functions share."""
+
+from __future__ import annotations
+
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.schedule import element_bytes
+from mugraph.blocks.statements import Tensor, product
+from mugraph.domains.base import FLOATS
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.runtime.plan import Argument, Expression
+
+__all__ = ["Places"]
+
+
+class Places:
+    """Arguments of a kernel's functions.
+
+    Attributes:
+        arguments: by tensor, scratch memory included.
+        symbols: as expressions over the inputs' dimensions.
+        scratch_bytes: sizes of the scratch buffers.
+        narrow: no float is of more than 16 bits.
+        wide: offsets may not fit 32 bits.
+
+    Raises:
+        NotGenerated: a symbol is no dimension of an input.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        types = kernel.tensors
+        self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
+        self.symbols: dict[str, Expression] = {}
+        for number, tensor in enumerate(kernel.inputs):
+            for axis, dim in enumerate(tensor.type.shape):
+                if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
+                    self.symbols.setdefault(min(dim.symbols()), Expression.dimension(number, axis))
+        for name in kernel.symbols:
+            if name not in self.symbols:
+                raise NotGenerated(f"the symbol {name}, which is no dimension of an input")
+        self.arguments = {t.name: Argument.input(i) for i, t in enumerate(kernel.inputs)}
+        self.arguments |= {t.name: Argument.output(i) for i, t in enumerate(kernel.outputs)}
+        self.arguments |= {t.name: Argument.scratch(i) for i, t in enumerate(kernel.scratch)}
+        self.scratch_bytes = [self.expression(product(t.type.shape) * element_bytes(types[t.name].dtype)) for t in kernel.scratch]
+        sizes = [product(t.shape) for t in types.values()]
+        self.wide = any(not isinstance(size, int) or size >= 1 << 31 for size in sizes)
+        self._taken = set(types)
+
+    def add_states(self, block: Block, split: int) -> dict[str, Tensor]:
+        """Scratch for the states of a split block's accumulators: [split, axes...] in 32 bits."""
+        states = {}
+        for accumulator in block.accumulators:
+            for name in accumulator.names:
+                tensor = f"{name}_parts"
+                while tensor in self._taken:
+                    tensor += "_"
+                self._taken.add(tensor)
+                shape = (split, *(block.sizes[axis] for axis in block.value_axes[name]))
+                states[name] = Tensor(tensor, TensorType(DataType.FLOAT, shape))
+                self.arguments[tensor] = Argument.scratch(len(self.scratch_bytes))
+                size = product(shape) * 4
+                self.scratch_bytes.append(self.expression(size))
+                self.wide |= not isinstance(size, int) or size >= 1 << 33
+        return states
+
+    def expression(self, dim: Dim) -> Expression | int:
+        """A size as the runtime computes it."""
+        if isinstance(dim, int):
+            return dim
+        total: Expression | None = None
+        for monomial, coefficient in dim.terms:
+            part = Expression.of(coefficient)
+            for name, power in monomial:
+                for _ in range(power):
+                    part = part * self.symbols[name]
+            total = part if total is None else total + part
+        assert total is not None
+        return total

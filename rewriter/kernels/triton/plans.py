@@ -1,0 +1,34 @@
+"""What a runtime is told of a compiled kernel: its launches as a plan, and the attributes of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mugraph.blocks.block import Kernel
+from rewriter.kernels.triton.compile import Binary
+from rewriter.kernels.triton.source import Source
+from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
+
+__all__ = ["attributes_of", "plan_of"]
+
+
+def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
+    """How a runtime launches a source; the images of all architectures have one plan."""
+    nothing = (Argument.nothing(), Argument.nothing())
+    launches = []
+    for number, launch in enumerate(source.launches):
+        functions = [binary.functions[number] for binary in binaries]
+        (threads,) = {f.threads for f in functions}
+        launches.append(Launch(functions[0].name, threads, launch.grid, (*launch.arguments, *nothing)))
+    return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
+
+
+def attributes_of(plan: Plan, images: Sequence[Image]) -> Mapping[str, Any]:
+    """The attributes of a node, as rewriter/runtime/superopt_runtime.c reads them."""
+    return {
+        "version": FORMAT_VERSION,
+        "kernels": "\n".join(plan.kernels),
+        "plan": tuple(plan.packed()),
+        "images": pack_images(images),
+    }

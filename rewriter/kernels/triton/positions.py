@@ -1,0 +1,97 @@
+"""Positions of a tile's entries, and pointers to them: where each axis of a block graph is in the function being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mugraph.blocks.statements import Affine, Index, View
+from mugraph.terms.shape import Dim
+from rewriter.kernels.triton.places import Places
+from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.tiling import Tiling
+
+__all__ = ["Positions"]
+
+
+class Positions:
+    """Writes positions once each: ``m_at`` are those of axis m, ``m_in`` says which exist.
+
+    Attributes:
+        tensors: those that are pointed to: arguments of the function.
+    """
+
+    def __init__(self, text: FunctionText, tiling: Tiling, places: Places) -> None:
+        self._text, self._tiling, self._places = text, tiling, places
+        self._written: set[str] = set()
+        self.tensors: list[str] = []
+
+    @contextmanager
+    def inner(self) -> Iterator[None]:
+        """A scope of the text: what is written in it is not known behind it."""
+        before = set(self._written)
+        yield
+        self._written = before
+
+    def need(self, axes: Sequence[str]) -> None:
+        """Writes the positions of axes and which of them exist, where that has not been done."""
+        text, block = self._text, self._tiling.block
+        for axis in axes:
+            if axis in self._written:
+                continue
+            self._written.add(axis)
+            tile = self._tiling[axis]
+            start = f"{axis}_start" if axis in block.grid or axis == block.loop else ""
+            if tile == 1:
+                text.assign(f"{axis}_at", start or "0")
+            else:
+                within = f"tl.arange(0, {tile})"
+                text.assign(f"{axis}_at", f"{start} + {within}" if start else within)
+            if axis == block.loop and self._places.wide:
+                text.assign(f"{axis}_at", f"{axis}_at.to(tl.int64)" if tile > 1 else f"tl.cast({axis}_at, tl.int64)")
+            if tile > 1 and self._tiling.ragged(axis):
+                text.assign(f"{axis}_in", f"{axis}_at < {text.size(block.sizes[axis])}")
+
+    def position(self, index: Index, wanted: Sequence[str]) -> str:
+        """The text of an index over the axes ``wanted``, as a factor of a product."""
+        size = self._text.size
+        if index.axis is None:
+            return size(index.offset)
+        text = f"{index.axis}_at"
+        if index.shift != 0:
+            text = f"({text} + {size(index.shift)})"
+        if index.divide != 1:
+            text = f"({text} // {size(index.divide)})"
+        if index.modulo is not None:
+            text = f"({text} % {size(index.modulo)})"
+        if index.offset != 0:
+            text = f"({text} + {size(index.offset)})"
+        return laid_under(text, self._tiling.present([index.axis]), wanted)
+
+    def pointer(self, tensor: str, factors: View) -> tuple[str, str, tuple[str, ...]]:
+        """Pointers and mask of a view of a tensor, and the axes they are over."""
+        if tensor not in self.tensors:
+            self.tensors.append(tensor)
+        axes = self._tiling.block.ordered({f.index.axis for f in factors if f.index.axis is not None})
+        self.need(axes)
+        wanted = self._tiling.present(axes)
+        stride: Dim = 1
+        parts = []
+        for factor in reversed(factors):
+            text = self.position(factor.index, wanted)
+            if text != "0":
+                parts.append(self._text.times(text, stride))
+            stride = stride * factor.size
+        mask = " & ".join(laid_under(f"{axis}_in", (axis,), wanted) for axis in wanted if self._tiling.ragged(axis))
+        return " + ".join([tensor, *reversed(parts)]), mask, wanted
+
+    def affine(self, condition: Affine, axes: Sequence[str]) -> str:
+        """The left side of a condition over axes."""
+        text = ""
+        for index, coefficient in condition.terms:
+            part = self.position(index, axes)
+            part = part if abs(coefficient) == 1 else f"{abs(coefficient)} * {part}"
+            sign = "-" if coefficient < 0 else "+"
+            text = f"{text} {sign} {part}" if text else (f"-{part}" if coefficient < 0 else part)
+        constant = self._text.size(condition.constant)
+        return text if constant == "0" else f"{text} + {constant}"

@@ -1,0 +1,92 @@
+"""Values as text, and products of them: on the matrix units where both are matrices that are large enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mugraph.terms.shape import DataType
+from rewriter.kernels.triton.elements import TRITON_TYPES
+from rewriter.kernels.triton.text import laid_under
+from rewriter.kernels.triton.tiling import Tiling
+
+__all__ = ["Products", "Tile", "bracketed", "masked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value in the function being written.
+
+    Attributes:
+        text: a name or literal.
+        axes: those of its axes that are dimensions of the Triton tensor.
+        kind: ``float`` (in 32 bits), ``raw`` (a float as loaded), ``int`` or ``bool``.
+        zeroed: ragged axes along which the padding is zero.
+    """
+
+    text: str
+    axes: tuple[str, ...]
+    kind: str = "float"
+    zeroed: frozenset[str] = frozenset()
+
+
+def masked(tile: Tile, over: str, identity: str, tiling: Tiling) -> str:
+    """A tile whose padding along an axis counts for nothing."""
+    if over not in tile.axes or not tiling.ragged(over) or (identity == "0.0" and over in tile.zeroed):
+        return tile.text
+    return f"tl.where({laid_under(f'{over}_in', (over,), tile.axes)}, {tile.text}, {identity})"
+
+
+def bracketed(text: str) -> str:
+    """A text that may be indexed."""
+    return text if text.isidentifier() else f"({text})"
+
+
+class Products:
+    """Texts of products of tiles."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        self._tiling = tiling
+
+    def of(
+        self, a: Tile, a_type: DataType, b: Tile, b_type: DataType, over: str, total: str | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """A product, added to ``total`` where there is one, and its axes.
+
+        Args:
+            a_type, b_type: the element types that the tiles have as operands of matrix units.
+            over: the axis that is contracted.
+        """
+        tiling = self._tiling
+        axes = tuple(axis for axis in tiling.union(a.axes, b.axes) if axis != over)
+        if tiling.on_matrix_units(a.axes, b.axes, over):
+            narrow = min((a_type, b_type), key=lambda kind: kind.bitwidth)
+            first, second = self._operand(a, a_type, over, narrow), self._operand(b, b_type, over, narrow)
+            rows, columns = next(x for x in a.axes if x != over), next(x for x in b.axes if x != over)
+            if axes == (columns, rows):
+                first, second, a, b = second, first, b, a
+            first = first if a.axes[-1] == over else f"tl.trans({first})"
+            second = second if b.axes[0] == over else f"tl.trans({second})"
+            precision = ', input_precision="ieee"' if narrow == DataType.FLOAT else ""
+            return f"tl.dot({first}, {second}{f', {total}' if total else ''}{precision})", axes
+        every = tiling.union(a.axes, b.axes)
+        text = self.entrywise(a, b, over, every)
+        if over in every:
+            text = f"tl.sum({text}, axis={every.index(over)})"
+        return (f"{total} + {text}" if total else text), axes
+
+    def entrywise(self, a: Tile, b: Tile, over: str, wanted: Sequence[str]) -> str:
+        """The products of entries over the axes ``wanted``; padding along ``over`` counts for nothing."""
+        parts = []
+        for tile in (a, b):
+            text = masked(tile, over, "0.0", self._tiling)
+            text = f"{text}.to(tl.float32)" if tile.kind == "raw" else text
+            parts.append(laid_under(bracketed(text), tile.axes, wanted))
+        return " * ".join(parts)
+
+    def _operand(self, tile: Tile, storage: DataType, over: str, narrow: DataType) -> str:
+        """A tile as an operand of the matrix units."""
+        text = masked(tile, over, "0.0", self._tiling)
+        if tile.kind == "raw" and storage == narrow:
+            return text
+        return text if narrow == DataType.FLOAT and tile.kind == "float" else f"{text}.to({TRITON_TYPES[narrow]})"

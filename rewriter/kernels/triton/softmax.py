@@ -1,0 +1,104 @@
+"""Online softmax as text: one iteration, and the combination of two states.
+
+The shift is in units of log 2: exp2 is what the device has. Scores get there in the one FMA that shifts them.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+
+from mugraph.blocks.statements import Accumulate
+from mugraph.terms.shape import DataType
+from rewriter.kernels.triton.bounds import Bounds
+from rewriter.kernels.triton.products import Tile
+from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.tiling import Tiling
+from rewriter.kernels.triton.values import MINUS_INFINITY, Values
+
+__all__ = ["Softmax"]
+
+_LOG2E = 1.4426950408889634
+
+
+class Softmax:
+    """Writes the accumulators of softmax: names of a state are shift, total and, where there are values, weighted."""
+
+    def __init__(self, text: FunctionText, tiling: Tiling, values: Values, bounds: Bounds) -> None:
+        self._text, self._tiling, self._values, self._bounds = text, tiling, values, bounds
+
+    def step(self, accumulator: Accumulate) -> None:
+        """One iteration: lift and combine."""
+        text, loop = self._text, self._tiling.block.loop
+        assert loop is not None
+        shift, total = accumulator.names[:2]
+        operand, unit = self._values.scaled.get(accumulator.operands[0], (accumulator.operands[0], 1.0))
+        unit *= _LOG2E
+        scores, axes = self._scores(accumulator, self._values.floating(operand))
+        rest = tuple(axis for axis in axes if axis != loop)
+        reduced = f"tl.max({scores}, axis={axes.index(loop)})" if loop in axes else scores
+        text.assign(f"{shift}_new", f"tl.maximum({shift}, {reduced} * {unit!r})")
+        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
+        weights = f"{shift}_weights"
+        text.assign(weights, f"tl.exp2({scores} * {unit!r} - {laid_under(f'{shift}_used', rest, axes)})")
+        text.assign(f"{shift}_scale", f"tl.exp2({shift} - {shift}_used)")
+        added = f"tl.sum({weights}, axis={axes.index(loop)})" if loop in axes else weights
+        text.assign(total, f"{total} * {shift}_scale + {added}")
+        if len(accumulator.names) == 3:
+            self._weigh(accumulator, Tile(weights, axes, "float", frozenset(axes)), rest)
+        text.assign(shift, f"{shift}_new")
+
+    def _scores(self, accumulator: Accumulate, tile: Tile) -> tuple[str, tuple[str, ...]]:
+        """The text of the scores, of which those that do not count are -∞, and its axes."""
+        text, tiling, values = self._text, self._tiling, self._values
+        loop, shift, axes = tiling.block.loop, accumulator.names[0], tile.axes
+        edges, conditions = self._bounds.edges(accumulator), list[tuple[str, tuple[str, ...]]]()
+        if accumulator.keep is not None:
+            axes = tiling.union(axes, tiling.present(tiling.block.value_axes[accumulator.keep]))
+        scores = laid_under(tile.text, tile.axes, axes)
+        if edges:  # most tiles are kept whole
+            text.assign(f"{shift}_scores", scores)
+            scores = f"{shift}_scores"
+            text.line(f"if {' or '.join(edges)}:")
+        with text.indented() if edges else nullcontext():
+            if loop is not None and loop in axes and tiling.ragged(loop):
+                conditions.append((f"{loop}_in", (loop,)))
+            if accumulator.keep is not None:
+                if accumulator.keep in values.asked:
+                    values.predicate(values.asked[accumulator.keep])
+                keep = values.written[accumulator.keep]
+                conditions.append((keep.text, keep.axes))
+            if conditions:
+                kept = " & ".join(laid_under(condition, over, axes) for condition, over in conditions)
+                text.assign(f"{shift}_scores", f"tl.where({kept}, {scores}, {MINUS_INFINITY})")
+                scores = f"{shift}_scores"
+        return scores, axes
+
+    def _weigh(self, accumulator: Accumulate, weights: Tile, rest: tuple[str, ...]) -> None:
+        """Adds the weighted values of a tile to those so far, which are rescaled."""
+        text, tiling, values = self._text, self._tiling, self._values
+        loop, (shift, _, weighted), right = tiling.block.loop, accumulator.names, accumulator.operands[1]
+        assert loop is not None
+        wanted = tiling.present(tiling.block.value_axes[weighted])
+        text.assign(weighted, f"{weighted} * {laid_under(f'{shift}_scale', rest, wanted)}")
+        operand, storage = values.written[right], values.storage[right]
+        text.assign(weighted, values.products.of(weights, DataType.FLOAT, operand, storage, loop, weighted)[0])
+
+    def merge(self, accumulator: Accumulate, suffix: str) -> None:
+        """Combines the state with another, whose names end in ``suffix``."""
+        text, tiling = self._text, self._tiling
+        shift, *sums = accumulator.names
+        text.assign(f"{shift}_new", f"tl.maximum({shift}, {shift}{suffix})")
+        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
+        text.assign(f"{shift}_scale", f"tl.exp2({shift} - {shift}_used)")
+        text.assign(f"{shift}_other", f"tl.exp2({shift}{suffix} - {shift}_used)")
+        rest = tiling.present(tiling.block.value_axes[shift])
+        for name in sums:
+            wanted = tiling.present(tiling.block.value_axes[name])
+            own, other = (laid_under(f"{shift}_{factor}", rest, wanted) for factor in ("scale", "other"))
+            text.assign(name, f"{name} * {own} + {name}{suffix} * {other}")
+        text.assign(shift, f"{shift}_new")
+
+    def natural(self, shift: str) -> None:
+        """Writes a shift that is used by itself in natural units."""
+        self._text.assign(shift, f"{shift} * {math.log(2.0)!r}")

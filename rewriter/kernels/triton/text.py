@@ -1,0 +1,55 @@
+"""The text of one function in the making: lines, their depth, and the dimension symbols that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mugraph.terms.shape import Dim
+
+__all__ = ["FunctionText", "laid_under"]
+
+
+class FunctionText:
+    """Lines of a function's body.
+
+    Attributes:
+        lines: so far.
+        symbols: dimension symbols in them: arguments of the function.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.symbols: set[str] = set()
+        self._depth = 1
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self._depth + text)
+
+    def assign(self, name: str, text: str) -> None:
+        self.line(f"{name} = {text}")
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        """Lines of the statement that was written last."""
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def size(self, dim: Dim) -> str:
+        """A size as text, a product or sum in parentheses."""
+        if isinstance(dim, int):
+            return str(dim)
+        self.symbols |= dim.symbols()
+        text = str(dim).replace("^", "**")
+        return text if text.isidentifier() else f"({text})"
+
+    def times(self, text: str, stride: Dim) -> str:
+        return text if stride == 1 else f"{text} * {self.size(stride)}"
+
+
+def laid_under(text: str, axes: Sequence[str], wanted: Sequence[str]) -> str:
+    """A Triton tensor over ``axes`` laid under ``wanted``, which holds them all: ``x[:, None]``."""
+    if not axes or tuple(axes) == tuple(wanted):
+        return text
+    return f"{text}[{', '.join(':' if axis in axes else 'None' for axis in wanted)}]"

@@ -1,0 +1,151 @@
+"""Values of a block graph as Triton text: loads, thread graphs, products, reductions, predicates and sizes; and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mugraph.blocks.schedule import storage_types
+from mugraph.blocks.statements import Compute, Dot, Extent, Load, Predicate, Reduce, Statement, Store
+from mugraph.domains.base import FLOATS
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import variables
+from rewriter.kernels.triton.analysis import fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.triton.elements import TRITON_TYPES
+from rewriter.kernels.triton.places import Places
+from rewriter.kernels.triton.positions import Positions
+from rewriter.kernels.triton.products import Products, Tile, masked
+from rewriter.kernels.triton.scalar import Expr, write_thread
+from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.tiling import Tiling
+
+__all__ = ["IDENTITY", "MINUS_INFINITY", "Values"]
+
+MINUS_INFINITY = 'float("-inf")'
+IDENTITY = {"sum": "0.0", "max": MINUS_INFINITY, "min": 'float("inf")'}
+"""Of reductions and monoids."""
+
+
+class Values:
+    """Writes values of one function, and knows those that are written.
+
+    Args:
+        types: of the tensors.
+
+    Attributes:
+        written: the values that the text knows at this place, by name.
+        fused: products that are written as they are accumulated (:func:`fused_products`).
+        scaled: scores that are written by their softmax (:func:`scaled_scores`).
+        asked: predicates that are written by their softmax (:func:`softmax_predicates`).
+    """
+
+    def __init__(
+        self, text: FunctionText, tiling: Tiling, positions: Positions, places: Places, types: Mapping[str, TensorType]
+    ) -> None:
+        self._text, self._tiling, self._positions, self._types = text, tiling, positions, types
+        self._narrow = places.narrow
+        self.products = Products(tiling)
+        self.storage = storage_types(tiling.block, types)
+        self.written: dict[str, Tile] = {}
+        self.fused = fused_products(tiling.block)
+        self.scaled = scaled_scores(tiling.block)
+        self.asked = softmax_predicates(tiling.block)
+
+    @contextmanager
+    def inner(self) -> Iterator[None]:
+        """A scope of the text: what is written in it is not known behind it."""
+        before = dict(self.written)
+        yield
+        self.written = before
+
+    def floating(self, name: str) -> Tile:
+        """A value as an operand of arithmetic."""
+        tile = self.written[name]
+        if tile.kind == "raw":
+            tile = replace(tile, text=f"{name}_wide", kind="float")
+            self._text.assign(tile.text, f"{name}.to(tl.float32)")
+            self.written[name] = tile
+        return tile
+
+    def write(self, statement: Statement) -> None:
+        """Writes a statement's value, unless it is written where it is used."""
+        if isinstance(statement, Load):
+            self._load(statement)
+        elif isinstance(statement, Compute):
+            if statement.name not in self.scaled:
+                self._compute(statement)
+        elif isinstance(statement, Dot):
+            if statement.name not in self.fused:
+                product, axes = self.product(statement, None)
+                self._text.assign(statement.name, product)
+                self.written[statement.name] = Tile(statement.name, axes)
+        elif isinstance(statement, Reduce):
+            self._reduce(statement)
+        elif isinstance(statement, Predicate):
+            if statement.name not in self.asked:
+                self.predicate(statement)
+        elif isinstance(statement, Extent):
+            self._extent(statement)
+
+    def _load(self, statement: Load) -> None:
+        pointer, mask, axes = self._positions.pointer(statement.tensor, statement.view)
+        dtype = self._types[statement.tensor].dtype
+        self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+        kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
+        if dtype == DataType.BOOL:
+            self._text.assign(statement.name, f"{statement.name} != 0")
+            kind = "bool"
+        self.written[statement.name] = Tile(statement.name, axes, kind, frozenset(axes))
+
+    def _compute(self, statement: Compute) -> None:
+        operands = {v.name: self.floating(v.name) for v in variables([statement.term])}
+        wanted = self._tiling.union(*(tile.axes for tile in operands.values()))
+        leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in operands.items()}
+        result = write_thread(statement.term, leaves, statement.name, self._text.assign, self._narrow)
+        self.written[statement.name] = Tile(result.text, wanted, result.kind)
+
+    def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:
+        """The text of a product of tiles, added to ``total`` where there is one, and its axes."""
+        a, b = self.written[dot.left], self.written[dot.right]
+        return self.products.of(a, self.storage[dot.left], b, self.storage[dot.right], dot.over, total)
+
+    def _reduce(self, statement: Reduce) -> None:
+        tile = self.floating(statement.operand)
+        text, axes = tile.text, tile.axes
+        for axis in reversed(statement.over):
+            if axis in axes:
+                padded = masked(replace(tile, text=text, axes=axes), axis, IDENTITY[statement.kind], self._tiling)
+                text = f"tl.{statement.kind}({padded}, axis={axes.index(axis)})"
+                axes = tuple(other for other in axes if other != axis)
+        self._text.assign(statement.name, text)
+        self.written[statement.name] = Tile(statement.name, axes)
+
+    def predicate(self, statement: Predicate) -> None:
+        """Writes a predicate."""
+        every = self._tiling.block.value_axes[statement.name]
+        axes = self._tiling.present(every)
+        self._positions.need(every)
+        parts = [f"({self._positions.affine(condition, axes)} >= 0)" for condition in statement.conditions]
+        self._text.assign(statement.name, " & ".join(parts))
+        self.written[statement.name] = Tile(statement.name, axes, "bool")
+
+    def _extent(self, statement: Extent) -> None:
+        text = self._text.size(statement.size)
+        if isinstance(statement.size, int):
+            self.written[statement.name] = Tile(f"{statement.size}.0", ())
+        else:
+            self._text.assign(statement.name, f"({text}).to(tl.float32)" if text.isidentifier() else f"{text}.to(tl.float32)")
+            self.written[statement.name] = Tile(statement.name, ())
+
+    def store(self, statement: Store) -> None:
+        """Writes an output saver."""
+        pointer, mask, wanted = self._positions.pointer(statement.tensor, statement.view)
+        dtype = self._types[statement.tensor].dtype
+        tile = self.written[statement.value]
+        value = laid_under(tile.text, tile.axes, wanted)
+        if len(tile.axes) < len(wanted):
+            value = f"tl.broadcast_to({value}, [{', '.join(str(self._tiling[axis]) for axis in wanted)}])"
+        if not (dtype == DataType.FLOAT and tile.kind == "float"):
+            value = f"{value}.to({TRITON_TYPES[dtype]})"
+        self._text.line(f"tl.store({pointer}, {value}, mask={mask})" if mask else f"tl.store({pointer}, {value})")

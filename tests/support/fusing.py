@@ -1,0 +1,57 @@
+"""Graphs of terms, the sets of their nodes that kernels are made of, and the moves of a search that takes kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mugraph.graph import Constant, Graph, Tables
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term, walk
+from mugraph.terms.text import parse_term
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.devices import DEVICES
+from rewriter.kernels.fuse.region import Region
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
+from rewriter.search.ranges import RangeOracle
+from rules_db.trust.rule import Rule
+
+HALF = DataType.FLOAT16
+
+
+def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+    return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
+
+
+def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
+    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
+
+
+def graph_of(
+    shapes: Mapping[str, Sequence[int]], weights: Mapping[str, Sequence[int]], texts: Sequence[str], dtype: DataType = HALF
+) -> Graph:
+    tables, values = Tables(), dict[Term, int]()
+    generator = np.random.default_rng(0)
+    inputs = [tables.new_value(TensorType(dtype, tuple(shape)), name) for name, shape in shapes.items()]
+    named = dict(zip(shapes, inputs, strict=True))
+    for name, shape in weights.items():
+        array = (generator.standard_normal(shape) / 4).astype(dtype.numpy())
+        named[name] = tables.add_constant(Constant.of(array, TensorType(dtype, tuple(shape))), name)
+    roots = [parse_term(text) for text in texts]
+    for term in walk(roots):
+        if term.is_var:
+            values[term] = named[term.name]
+        elif term.op == "Const":
+            values[term] = tables.literal(np.asarray(term.attr("value"), dtype.numpy()), TensorType(dtype, ()))
+        else:
+            values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
+    return Graph.build(tables, inputs, [values[root] for root in roots])
+
+
+def moves_for(rules: Sequence[Rule] = ()) -> Moves:
+    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
+    matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)
+    return Moves(matches, Prices(costs, matches.fusions))
