@@ -101,7 +101,7 @@ class CustomKernels:
         self._given = set(kernels_of(graph))
 
     def children(self, search: Search, candidate: Candidate) -> Iterator[Candidate]:
-        """A generator of :class:`rewriter.search.backtracking.Search`: regions as kernels, without those that do not work."""
+        """The candidates with kernels for fusable sets, without those kernels that do not work."""
         for child in self.proposals.children(search, candidate):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
@@ -120,7 +120,7 @@ class CustomKernels:
         return "" if kernel is None else self._refused.get(kernel, "")
 
     def explanations(self) -> Iterator[Explanation]:
-        """Why regions did not become kernels."""
+        """Why fusable sets did not become kernels."""
         for reason, count in self.proposals.reasons.most_common():
             yield Explanation("", "a region as a kernel", f"{count} regions", reason)
         for reason in self._refused.values():
