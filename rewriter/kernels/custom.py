@@ -102,7 +102,7 @@ class CustomKernels:
         self._given = set(kernels_of(graph))
 
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-        """A generator of a search: regions as kernels, without those that do not work."""
+        """The candidates with kernels for fusable sets, without those kernels that do not work."""
         for child in self.proposals.children(moves, candidate):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
@@ -121,7 +121,7 @@ class CustomKernels:
         return "" if kernel is None else self._refused.get(kernel, "")
 
     def explanations(self) -> Iterator[NearMiss]:
-        """Why regions did not become kernels."""
+        """Why fusable sets did not become kernels."""
         for reason, count in self.proposals.reasons.most_common():
             yield NearMiss("", "a region as a kernel", f"{count} regions", reason)
         for reason in self._refused.values():

@@ -1,4 +1,4 @@
-"""Kernels as moves of the search: regions of a candidate replaced by graph-defined kernels wherever they look the same.
+"""Kernels as moves of the search: fusable sets of a candidate replaced by graph-defined kernels wherever they look the same.
 
 Each proposal is a rule (:mod:`rewriter.kernels.fuse.kernels`), so that a move with it is matched, priced, recorded, replayed and
 bisected as any other. Beside single moves the generator proposes what comes of taking the best ones in turn: a layer needs
@@ -19,8 +19,9 @@ from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.region import PRODUCTS, Region, propose
+from rewriter.kernels.fuse.kinds import PRODUCTS
 from rewriter.kernels.fuse.scope import Form
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
@@ -69,7 +70,7 @@ class KernelProposals:
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
 
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidates in which regions are kernels: the best moves in turn, then the best alone.
+        """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.
 
         Only where the model runs on a GPU.
 
@@ -101,7 +102,7 @@ class KernelProposals:
         return list(rules.values())
 
     def proposals(self, graph: Graph) -> Iterator[Direction]:
-        """The rules that put kernels in place of regions of a graph: stored ones for its sizes, then those that are built."""
+        """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built."""
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
@@ -111,20 +112,20 @@ class KernelProposals:
                     break
                 covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
                 yield direction
-        for region in propose(graph):
-            if (tuple(sorted(region.roots)), frozenset(region.operands.values())) in covered:
+        for fusable in propose(graph):
+            if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) in covered:
                 continue
-            if not all(type_.dtype in _ELEMENTS for type_ in region.types.values()):
+            if not all(type_.dtype in _ELEMENTS for type_ in fusable.types.values()):
                 self.reasons["an element type that kernels do not read"] += 1
                 continue
-            for form in _forms(region):
+            for form in _forms(fusable):
                 try:
-                    yield self._direction(self._builder.build(region, form).rule)
+                    yield self._direction(self._builder.build(fusable, form).rule)
                 except NotFusable as reason:
                     self.reasons[str(reason)] += 1
 
     def _direction(self, rule: Rule) -> Direction:
-        """The one direction of a rule that is used: a kernel in place of its region."""
+        """The one direction of a rule that is used: a kernel in place of its fusable set."""
         if rule.id not in self._directions:
             self._directions[rule.id] = Direction(rule, True, _PROVIDER)
         return self._directions[rule.id]
@@ -153,7 +154,7 @@ class KernelProposals:
         return current, priced
 
     def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
-        """The candidate with the kernel wherever its region is; ``None`` where it is nowhere or no schedule fits."""
+        """The candidate with the kernel wherever its fusable set is; ``None`` where it is nowhere or no schedule fits."""
         matches = matches_of(candidate.graph, direction)
         if not matches:
             return None
@@ -242,9 +243,9 @@ def _has_type(graph: Graph, value: int, dtype: DataType) -> bool:
     return type_ is not None and type_.dtype == dtype
 
 
-def _forms(region: Region) -> Sequence[Form]:
-    """The forms of a kernel that differ for a region."""
-    ops = {part.op for part in walk(region.terms)}
+def _forms(fusable: FusableSet) -> Sequence[Form]:
+    """The forms of a kernel that differ for a fusable set."""
+    ops = {part.op for part in walk(fusable.terms)}
     has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
     has_product = not ops.isdisjoint(PRODUCTS)
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)

@@ -12,7 +12,7 @@ from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
 from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.devices import DEVICES
-from rewriter.kernels.fuse.region import Region
+from rewriter.kernels.fuse.fusable import FusableSet
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
@@ -26,8 +26,8 @@ def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
     return {name: TensorType(HALF, tuple(shape)) for name, shape in shapes.items()}
 
 
-def region_of(shapes: Mapping[str, Sequence[int]], text: str) -> Region:
-    return Region((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
+def fusable_of(shapes: Mapping[str, Sequence[int]], text: str) -> FusableSet:
+    return FusableSet((0,), (parse_term(text),), {name: i for i, name in enumerate(shapes)}, types_of(shapes), 1)
 
 
 def graph_of(

@@ -45,8 +45,8 @@ from rewriter.cost.devices import Device, get_device
 from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import Signature, bytes_of, node_model
 from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.region import propose
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.measure.bench import COLD_BYTES
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
@@ -245,15 +245,15 @@ def kernel_of_program(program: Program, device: Device) -> tuple[Kernel, list[in
         NotFusable: there is none; the message is the last reason.
     """
     graph = load(program.model()).graph
-    builder, reason, found = KernelBuilder(), "no region covers the program", list[tuple[float, int, Kernel, list[int]]]()
-    for region in propose(graph):
-        if set(region.roots) != set(graph.outputs) or not set(region.operands.values()) <= set(graph.inputs):
+    builder, reason, found = KernelBuilder(), "no fusable set covers the program", list[tuple[float, int, Kernel, list[int]]]()
+    for fusable in propose(graph):
+        if set(fusable.roots) != set(graph.outputs) or not set(fusable.operands.values()) <= set(graph.inputs):
             continue
         for form in (Form(), Form(accumulated=True)):
             try:
-                kernel = kernel_of_rule(builder.build(region, form).rule)
+                kernel = kernel_of_rule(builder.build(fusable, form).rule)
                 assert kernel is not None
-                order = [graph.inputs.index(region.operands[tensor.name]) for tensor in kernel.inputs]
+                order = [graph.inputs.index(fusable.operands[tensor.name]) for tensor in kernel.inputs]
                 found.append((ranked(kernel, device, most=1)[0][0], len(found), kernel, order))
             except (NotFusable, InvalidBlock) as problem:
                 reason = str(problem)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mugraph.onnx import load
+from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.region import propose
 from rewriter.kernels.fuse.scope import Form
 from rules_db.exchange import format_rules
 from rules_db.trust.interpreted import kernel_of_rule
@@ -27,11 +27,11 @@ HEADING = """# Multi-level rules: programs of the Mirage paper and the one kerne
 def rules_of(program: Program) -> Iterator[Rule]:
     """The rules that make one kernel of a program, in each form that there is."""
     graph, builder = load(program.model()).graph, KernelBuilder()
-    for region in propose(graph):
-        if set(region.roots) == set(graph.outputs) and set(region.operands.values()) == set(graph.inputs):
+    for fusable in propose(graph):
+        if set(fusable.roots) == set(graph.outputs) and set(fusable.operands.values()) == set(graph.inputs):
             seen = set()
             for form in (Form(), Form(accumulated=True)):
-                rule = builder.general(region, form)
+                rule = builder.general(fusable, form)
                 kernel = kernel_of_rule(rule)
                 assert kernel is not None
                 if kernel.blocks not in seen:

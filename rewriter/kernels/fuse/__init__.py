@@ -1,1 +1,1 @@
-"""Fusion of regions into graph-defined kernels."""
+"""Fusion of nodes into graph-defined kernels."""

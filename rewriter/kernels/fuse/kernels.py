@@ -1,6 +1,6 @@
-"""Kernels of regions, as rules: built for sizes that are symbols where that is possible, tested, and specialised.
+"""Kernels of fusable sets, as rules: built for sizes that are symbols where that is possible, tested, and specialised.
 
-The sizes of a region, those of its types and those in its attributes, are replaced by symbols
+The sizes of a set, those of its types and those in its attributes, are replaced by symbols
 (:mod:`rewriter.kernels.fuse.sizes`). The kernel that is built of that is tested at small sizes, and may be a rule for other
 models, too; the kernel that a model gets is the same with its sizes put back, so that the compiler knows them.
 """
@@ -14,8 +14,8 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.fusable import FusableSet
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.fuse.region import Region
 from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
@@ -26,10 +26,10 @@ __all__ = ["Built", "KernelBuilder"]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel built of a region.
+    """A kernel built of a fusable set.
 
     Attributes:
-        rule: region and kernel with the model's sizes.
+        rule: set and kernel with the model's sizes.
         general: the kernel with symbols for sizes, as it was tested; the same where there are none to find.
     """
 
@@ -43,47 +43,47 @@ class KernelBuilder:
     def __init__(self) -> None:
         self._built: dict[tuple[object, ...], Built | str] = {}
         self._tested: dict[bytes, str | None] = {}
-        self._regions: dict[str, tuple[Region, Form]] = {}
+        self._sources: dict[str, tuple[FusableSet, Form]] = {}
 
-    def build(self, region: Region, form: Form = PLAIN) -> Built:
+    def build(self, fusable: FusableSet, form: Form = PLAIN) -> Built:
         """Raises :class:`NotFusable` with the reason."""
-        key = (region.key, form)
+        key = (fusable.key, form)
         if key not in self._built:
             try:
-                built = self._built[key] = self._build(region, form)
-                self._regions.setdefault(built.rule.id, (region, form))
+                built = self._built[key] = self._build(fusable, form)
+                self._sources.setdefault(built.rule.id, (fusable, form))
             except NotFusable as reason:
                 self._built[key] = str(reason)
-        found = self._built[key]
-        if isinstance(found, str):
-            raise NotFusable(found)
-        return found
+        result = self._built[key]
+        if isinstance(result, str):
+            raise NotFusable(result)
+        return result
 
-    def _build(self, region: Region, form: Form) -> Built:
+    def _build(self, fusable: FusableSet, form: Form) -> Built:
         for variant in VARIANTS:
-            found = generalised(region.terms, region.types, variant)
-            if found is None:
+            general = generalised(fusable.terms, fusable.types, variant)
+            if general is None:
                 continue
             try:
-                kernel = lower(_name(found.terms), found.types, _outputs(found.terms), form)
-                own = specialised(kernel, found.sizes)
+                kernel = lower(_name(general.terms), general.types, _outputs(general.terms), form)
+                sized = specialised(kernel, general.sizes)
             except NotFusable:
                 continue
-            if own.body == region.terms and all(region.types[t.name] == t.type for t in own.inputs):
+            if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
                 self.test(kernel)
-                return Built(kernel_rule(own, {}), kernel)
-        kernel = lower(_name(region.terms), region.types, _outputs(region.terms), form)
+                return Built(kernel_rule(sized, {}), kernel)
+        kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
         self.test(kernel)
         return Built(kernel_rule(kernel, {}), kernel)
 
     def stored(self, rule: Rule) -> Rule | None:
         """The rule for other models behind one that was built here for a model's sizes."""
-        found = self._regions.get(rule.id)
-        return None if found is None else self.general(*found)
+        source = self._sources.get(rule.id)
+        return None if source is None else self.general(*source)
 
-    def general(self, region: Region, form: Form = PLAIN) -> Rule:
+    def general(self, fusable: FusableSet, form: Form = PLAIN) -> Rule:
         """The rule for other models: with symbols for sizes, where a place that it matches tells them."""
-        built = self.build(region, form)
+        built = self.build(fusable, form)
         general = kernel_rule(built.general, {})
         return built.rule if untold(general.source, general.types) else general
 

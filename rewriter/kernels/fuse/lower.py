@@ -1,9 +1,9 @@
 """From terms to a graph-defined kernel by construction: every operator says which entries of its operands it needs.
 
-An *access* addresses the entries of a tensor by axes of a block (:mod:`rewriter.kernels.fuse.access`). It starts at the *core*
-of a fusable set, the product, attention or row that its outputs hang on, whose dimensions are the block's axes. From there it is
-pushed down to the outputs, where it becomes the view of an output saver, and up to the inputs, where it becomes that of an input
-iterator. What only moves entries (Reshape, Transpose, Split, Slice, Unsqueeze, Expand) changes the access and nothing else;
+An *access* addresses the entries of a tensor by the axes of a block (:mod:`rewriter.kernels.fuse.access`). It starts at the
+*core* of a fusable set, the product, attention or row that its outputs hang on, whose dimensions are the block's axes. From there
+it is pushed down to the outputs, where it becomes the view of an output saver, and up to the inputs, where it becomes that of an
+input iterator. What only moves entries (Reshape, Transpose, Split, Slice, Unsqueeze, Expand) changes the access and nothing else;
 elementwise operators become thread graphs; reductions become reductions of whole axes or accumulators; products and softmax
 become accumulators of the loop. Where every output is one entry there is no axis to cut into blocks: the loop goes over all
 entries that are reduced, and a split of it makes the blocks.

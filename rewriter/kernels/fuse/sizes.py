@@ -1,9 +1,9 @@
-"""Symbols for the sizes of a region: as many as its operators allow.
+"""Symbols for the sizes of a fusable set: as many as its operators allow.
 
 Every dimension of an operand and every size in an attribute gets a symbol of its own. What the operators then ask, whether one
-size is another, holds for the region's own sizes, so it is made to hold for the symbols: the equation is solved for one of them.
+size is another, holds for the set's own sizes, so it is made to hold for the symbols: the equation is solved for one of them.
 A packed width becomes heads times width of a head, rows become batch times sequence, and sizes that are equal by chance stay
-apart. Composite operators are asked by what they are composed of. What cannot be solved keeps the region's own size.
+apart. Composite operators are asked by what they are composed of. What cannot be solved keeps the set's own size.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Sizes:
         return TensorType(type_.dtype, tuple(map(self.now, type_.shape)))
 
     def own(self, dim: Dim) -> Dim:
-        """What a size is in the region."""
+        """What a size is in the set."""
         return evaluate_dim(self.now(dim), self.values)
 
     def set(self, name: str, dim: Dim) -> None:
@@ -132,7 +132,7 @@ class _Sizes:
         return list(self.values).index(name)
 
     def equate(self, first: Dim, second: Dim) -> bool:
-        """Makes two sizes equal that are so in the region; whether anything changed."""
+        """Makes two sizes equal that are so in the set; whether anything changed."""
         changed = False
         while same_dim(a := self.now(first), b := self.now(second)) is None and self.own(a) == self.own(b):
             found = self.solution(a, b) or self.pair(a, b)
@@ -267,13 +267,13 @@ class _Sizes:
             return
 
     def alike(self, op: str, attrs: Attrs, operands: Sequence[TensorType]) -> None:
-        """Makes the last dimensions of operands equal, one by one, where they are so in the region."""
+        """Makes the last dimensions of operands equal, one by one, where they are so in the set."""
         for a, b in itertools.combinations(operands, 2):
             for first, second in zip(reversed(a.shape), reversed(b.shape), strict=False):
                 self.equate(first, second)
 
     def alike_whole(self, first: Sequence[Dim], second: Sequence[Dim]) -> None:
-        """Makes two shapes equal where they are so in the region."""
+        """Makes two shapes equal where they are so in the set."""
         if list(map(self.own, first)) == list(map(self.own, second)):
             for a, b in zip(first, second, strict=True):
                 self.equate(a, b)
@@ -328,7 +328,7 @@ class _Sizes:
                 yield size, number // least * sizes[numbers.index(least)]
 
     def numbers(self, sizes: Sequence[Dim]) -> list[int]:
-        """What sizes are in the region; 0 for those that are no numbers there."""
+        """What sizes are in the set; 0 for those that are no numbers there."""
         return [n if isinstance(n := self.own(size), int) else 0 for size in sizes]
 
     def sliced(self, start: Dim, end: Dim, whole: Dim) -> Iterator[tuple[Dim, Dim]]:

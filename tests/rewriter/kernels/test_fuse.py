@@ -1,4 +1,4 @@
-"""Regions of models as kernels: what they become, that they compute the same, and the rules that they are."""
+"""Fusable sets of models as kernels: what they become, that they compute the same, and the rules that they are."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
 from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.fuse.region import propose
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.match import Direction, compile_rules
@@ -31,7 +31,7 @@ from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
-from tests.support.fusing import HALF, graph_of, moves_for, region_of, types_of
+from tests.support.fusing import HALF, fusable_of, graph_of, moves_for, types_of
 from tests.support.kernel_help import content
 from tests.support.triton_help import Interpreter
 
@@ -236,8 +236,8 @@ def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
     rotated = checked(built(shapes, [grouped]))
     assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
-    (region,) = propose(graph_of(shapes, {}, [grouped]))
-    assert KernelBuilder().build(region).rule.source == region.terms
+    (fusable,) = propose(graph_of(shapes, {}, [grouped]))
+    assert KernelBuilder().build(fusable).rule.source == fusable.terms
 
 
 def test_rotary_embedding_is_a_prologue_of_attention() -> None:
@@ -316,9 +316,9 @@ def test_interpretation_finds_a_wrong_view() -> None:
 
 def test_sizes_become_symbols_and_come_back() -> None:
     builder = KernelBuilder()
-    region = region_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
-    own = kernel_of_rule(builder.build(region).rule)
-    rule = builder.general(region)
+    fusable = fusable_of({"x0": (16, 64), "x1": (64, 64)}, "Relu(MatMul(x0, x1))")
+    own = kernel_of_rule(builder.build(fusable).rule)
+    rule = builder.general(fusable)
     general = kernel_of_rule(rule)
     assert own is not None and general is not None
     assert [str(t) for t in rule.types.values()] == ["float16[d0,d1]", "float16[d1,d2]"]
@@ -326,7 +326,7 @@ def test_sizes_become_symbols_and_come_back() -> None:
 
 
 def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
-    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(fusable_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     text = format_rule(rule)
     assert parse_rule(text) == rule and format_rule(parse_rule(text)) == text and not check(rule, {})
     read, made = kernel_of_rule(parse_rule(text)), kernel_of_rule(rule)
@@ -340,12 +340,12 @@ def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
 
 
 def test_a_rule_whose_source_is_not_the_body_is_refuted() -> None:
-    rule = KernelBuilder().general(region_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
+    rule = KernelBuilder().general(fusable_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     other = replace(rule, source=(parse_term("Neg(MatMul(x0, x1))"),))
     assert check(other, {}) == ["the kernel's body is not the source"]
 
 
-# Regions, and the search
+# Fusable sets, and the search
 
 
 def layer(x: str, number: int) -> str:
@@ -378,18 +378,18 @@ def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
 
 
 def test_regions_of_a_layer_are_nested() -> None:
-    regions = list(propose(two_layers()))
-    looks = [repr(region.terms) for region in regions]
+    fusables = list(propose(two_layers()))
+    looks = [repr(fusable.terms) for fusable in fusables]
     for wanted in ("(MatMul(x0, x1),)", "(Add(MatMul(x0, x1), x2),)", "(Gelu(Add(MatMul(x0, x1), x2)),)"):
         assert wanted in looks
     assert any(look.startswith("(Add(Add(MatMul(Gelu") for look in looks)
-    assert len(regions) == len({region.key for region in regions}) < 20  # both layers give the same ones
+    assert len(fusables) == len({fusable.key for fusable in fusables}) < 20  # both layers give the same ones
 
 
 def test_a_causal_mask_is_part_of_its_region() -> None:
     texts = [ATTENTION.format(CAUSAL.replace("7", "5"), "v")]
     graph = graph_of({"q": (2, 5, 4), "k": (2, 5, 4), "v": (2, 5, 4)}, {}, texts)
-    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    (whole,) = [fusable for fusable in propose(graph) if fusable.roots == tuple(graph.outputs)]
     assert len(whole.operands) == 3
     made = KernelBuilder().build(whole)
     assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
@@ -401,7 +401,9 @@ def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
     """A constant that rules expanded, or a mask before many heads: the kernel takes their place in what it reads."""
     texts = ["Relu(Add(MatMul(x, w), Expand[shape=(8,12)](b)))"]
     graph = graph_of({"x": (1, 8, 16)}, {"w": (16, 12), "b": (12,)}, texts)
-    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs) and "MatMul" in repr(region.terms)]
+    (whole,) = [
+        fusable for fusable in propose(graph) if fusable.roots == tuple(graph.outputs) and "MatMul" in repr(fusable.terms)
+    ]
     assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
     moves = moves_for()
     best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
@@ -413,7 +415,7 @@ def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
         "unidirectional=false](q, q, q, Expand[shape=(2,5,5)](m))"
     )
     graph = graph_of({"q": (3, 5, 8), "m": (3, 1, 1, 5)}, {}, [call])
-    (whole,) = [region for region in propose(graph) if region.roots == tuple(graph.outputs)]
+    (whole,) = [fusable for fusable in propose(graph) if fusable.roots == tuple(graph.outputs)]
     assert sorted(type_.shape for type_ in whole.types.values()) == [(3, 1, 1, 5), (3, 5, 8)]
 
 
@@ -422,10 +424,10 @@ def test_products_that_share_their_operand_are_one_region() -> None:
     texts = [HEADS.format(f"Add(MatMul(x, {w}), {b})") for w, b in ("ub", "wc")]
     weights = {"u": (16, 12), "w": (16, 12), "v": (16, 8), "b": (12,), "c": (12,)}
     graph = graph_of({"x": (1, 8, 16)}, weights, [*texts, "MatMul(x, v)"])
-    together = [region for region in propose(graph) if len(region.roots) > 1]
-    assert [repr(region.terms[0]) for region in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
-    for region in together:
-        kernel = kernel_of_rule(KernelBuilder().build(region).rule)
+    together = [fusable for fusable in propose(graph) if len(fusable.roots) > 1]
+    assert [repr(fusable.terms[0]) for fusable in together] == ["MatMul(x0, x1)", HEADS.format("Add(MatMul(x0, x1), x2)")]
+    for fusable in together:
+        kernel = kernel_of_rule(KernelBuilder().build(fusable).rule)
         assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
 
 
@@ -433,10 +435,10 @@ def test_a_reduction_of_all_entries_is_a_region() -> None:
     """With the casts and questions before it and the choice behind it, not with the sum that others read."""
     total = "Add(x, y)"
     texts = [f"Mul(Relu({total}), {INFINITE.format(f'Cast[to=float]({total})')})"]
-    regions = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
+    fusables = [r for r in propose(graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts)) if "IsInf" in repr(r.terms)]
     asked = ANY.format("IsInf(Cast[to=float](x0))")
-    assert [repr(r.terms) for r in regions] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
-    kernel = KernelBuilder().build(regions[-1]).general
+    assert [repr(r.terms) for r in fusables] == [f"({asked},)", f"(Where({asked}, 1.0, 2.0),)"]
+    kernel = KernelBuilder().build(fusables[-1]).general
     assert kernel.symbols == ("d0", "d1") and kernel.inputs[0].type.dtype == HALF
     graph = graph_of({"x": (8, 16), "y": (8, 16)}, {}, texts, DataType.FLOAT)
     moves = moves_for()
@@ -445,9 +447,9 @@ def test_a_reduction_of_all_entries_is_a_region() -> None:
 
 
 def test_a_region_is_convex() -> None:
-    """A sum whose other operand depends on the region by way of an operator that kernels do not have is not its epilogue."""
+    """A sum whose other operand depends on the set by way of an operator that kernels do not have is not its epilogue."""
     graph = graph_of({"x": (8, 16)}, {}, ["Add(Relu(Neg(x)), CumSum[axis=-1](Relu(Neg(x))))"])
-    looks = [repr(region.terms) for region in propose(graph)]
+    looks = [repr(fusable.terms) for fusable in propose(graph)]
     assert looks == ["(Relu(Neg(x0)),)"]
 
 
@@ -528,12 +530,12 @@ def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
 
 
 def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
-    kernel = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
+    kernel = KernelBuilder().build(fusable_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 0.0999755859375), x1)")).general
     single = retyped(kernel, {HALF: DataType.FLOAT})
     assert repr(single.body) == f"(MatMul(Mul(x0, {float(np.float32(0.1))!r}), x1),)" and interpret(single, 3, 0) is None
     assert {t.type.dtype for t in (*single.inputs, *single.outputs)} == {DataType.FLOAT}
     assert retyped(single, {DataType.FLOAT: HALF}) == kernel and retyped(kernel, {}) == kernel
-    largest = KernelBuilder().build(region_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
+    largest = KernelBuilder().build(fusable_of({"x0": (16, 64), "x1": (64, 64)}, "MatMul(Mul(x0, 65504.0), x1)")).general
     assert repr(retyped(largest, {HALF: DataType.FLOAT}).body) == "(MatMul(Mul(x0, 65500.0), x1),)"
 
 
@@ -541,8 +543,8 @@ def test_parts_of_what_is_packed_have_symbols() -> None:
     """Queries, keys and values of one product: five widths of keys in front of the values, six together."""
     values = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(4,128)](Split[axis=-1,sizes=(2560,512)].1(x1)))"
     shared = f"Reshape[drop=4,shape=(16,128,128)](Expand[shape=(1,4,4,128,128)](Unsqueeze[axes=(-3,)]({values})))"
-    region = region_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
-    general = KernelBuilder().build(region).general
+    fusable = fusable_of({"x0": (1, 16, 128, 128), "x1": (1, 128, 3072)}, f"MatMul(Softmax[axis=-1](x0), {shared})")
+    general = KernelBuilder().build(fusable).general
     assert [str(t.type) for t in general.inputs] == ["float16[d0,d1*d2,d3,d4]", "float16[d0,d4,6*d1*d5]"]
 
 
@@ -550,12 +552,12 @@ def test_a_width_is_so_many_heads_of_any_size() -> None:
     """At the sizes of the model alone these would be too many entries to interpret."""
     attrs = "given=('attention_bias',),mask_filter_value=-10000.0,num_heads=12,present=false,scale=0.125,unidirectional=false"
     width = (8, 512, 768)
-    region = region_of(
+    fusable = fusable_of(
         {"x0": width, "x1": width, "x2": width, "x3": (8, 1, 512, 512)}, f"MultiHeadAttention[{attrs}](x0, x1, x2, x3)"
     )
-    built = KernelBuilder().build(region)
+    built = KernelBuilder().build(fusable)
     assert "num_heads=12" in repr(built.general.body[0]) and built.general.symbols
-    assert built.rule.source == region.terms
+    assert built.rule.source == fusable.terms
 
 
 def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:

@@ -1,4 +1,4 @@
-"""Sizes of regions as symbols: what operators ask of them and nothing else, and rules that serve other sizes."""
+"""Sizes of fusable sets as symbols: what operators ask of them and nothing else, and rules that serve other sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rewriter.kernels.proposals import KernelProposals
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from rules_db.trust.rule import Rule
-from tests.support.fusing import graph_of, moves_for, region_of
+from tests.support.fusing import fusable_of, graph_of, moves_for
 
 HALF = DataType.FLOAT16
 NONE, BIASED = "given=()", "given=('attention_bias',)"
@@ -81,29 +81,29 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_sizes_are_apart_as_far_as_operators_allow(case: str) -> None:
     shapes, text, wanted = CASES[case]
-    builder, region = KernelBuilder(), region_of(shapes, text)
-    rule = builder.general(region)
+    builder, fusable = KernelBuilder(), fusable_of(shapes, text)
+    rule = builder.general(fusable)
     assert typed(rule) == wanted and not check(rule, {})
-    general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(region).rule)
-    assert general is not None and own is not None and own.body == region.terms and not own.symbols
-    assert builder.build(region).general == general
+    general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(fusable).rule)
+    assert general is not None and own is not None and own.body == fusable.terms and not own.symbols
+    assert builder.build(fusable).general == general
 
 
 def test_products_side_by_side_stay_of_one_width() -> None:
     """Their results have the same axes, which no operator asks for."""
-    region = region_of({"x0": (8, 512, 768), "x1": (768, 768), "x2": (768, 768)}, "MatMul(x0, x1)")
-    region = type(region)((0, 1), (*region.terms, parse_term("MatMul(x0, x2)")), region.operands, region.types, 2)
-    assert typed(KernelBuilder().general(region)) == ["[d0,d1,d2]", "[d2,d3]", "[d2,d3]"]
+    fusable = fusable_of({"x0": (8, 512, 768), "x1": (768, 768), "x2": (768, 768)}, "MatMul(x0, x1)")
+    fusable = type(fusable)((0, 1), (*fusable.terms, parse_term("MatMul(x0, x2)")), fusable.operands, fusable.types, 2)
+    assert typed(KernelBuilder().general(fusable)) == ["[d0,d1,d2]", "[d2,d3]", "[d2,d3]"]
 
 
 def test_a_batch_of_one_leaves_no_axis_behind() -> None:
     """The kernel with the sizes put back is the one that is built for them."""
     shapes, text, _ = CASES["as many heads as the batch is large"]
     one = {name: (1, *shape[1:]) for name, shape in shapes.items()}
-    region = region_of(one, text)
-    built = KernelBuilder().build(region)
+    fusable = fusable_of(one, text)
+    built = KernelBuilder().build(fusable)
     own = kernel_of_rule(built.rule)
-    assert own is not None and own.blocks == lower(own.name, region.types, [("y0", region.terms[0])]).blocks
+    assert own is not None and own.blocks == lower(own.name, fusable.types, [("y0", fusable.terms[0])]).blocks
     assert len(built.general.blocks[0].grid) == len(own.blocks[0].grid) + 1
     assert interpret(specialised(built.general, {"d0": 1}), 3, 0) is None
     single = specialised(built.general, {"d0": 1, "d1": 1})
@@ -114,11 +114,11 @@ def test_an_axis_of_one_that_more_than_a_place_rests_on_stays() -> None:
     """Which keys a query sees is asked of its position; rows that are read in turn are not at their own place."""
     causal = MHA.format(NONE, 2).replace("unidirectional=false", "unidirectional=true")
     kernel = (
-        KernelBuilder().build(region_of({"x0": (2, 8, 16), "x1": (2, 8, 16), "x2": (2, 8, 16)}, f"{causal}(x0, x1, x2)")).general
+        KernelBuilder().build(fusable_of({"x0": (2, 8, 16), "x1": (2, 8, 16), "x2": (2, 8, 16)}, f"{causal}(x0, x1, x2)")).general
     )
     one = specialised(kernel, {"d0": 1, "d1": 1})
     assert kernel.blocks[0].grid == ("b1", "b0", "s") and one.blocks[0].grid == ("b0", "s") and interpret(one, 3, 0) is None
-    kernel = KernelBuilder().build(region_of({"x0": (8, 16), "x1": (16, 4)}, "MatMul(x0, x1)")).general
+    kernel = KernelBuilder().build(fusable_of({"x0": (8, 16), "x1": (16, 4)}, "MatMul(x0, x1)")).general
     (block,) = kernel.blocks
     turned = [
         replace(s, view=(Factor(Index("m", shift=1, modulo=symbol("d0")), symbol("d0")), *s.view[1:]))

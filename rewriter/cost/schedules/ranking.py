@@ -1,0 +1,95 @@
+"""The schedules of a kernel that are worth a trial, and their predicted times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from rewriter.cost.devices import Device
+from rewriter.cost.schedules.arrays import ScheduleArrays
+from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.cost.schedules.space import fitting
+from rewriter.cost.schedules.times import TimeModel
+
+__all__ = ["candidates", "default_schedules", "predict", "ranked"]
+
+_SHARES = (0.4, 0.3, 0.3)
+"""Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
+_BASE = 1 << 10
+"""More than any split or number of warps: the base of the numbers that stand for groups of schedules."""
+
+
+def ranked(
+    kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None, most: int = 40
+) -> list[tuple[float, tuple[Schedule, ...]]]:
+    """The schedules worth a trial, the most promising first, with their predicted microseconds.
+
+    They differ in tilings, splits and warps as much as in the model's favour, so that a wrong model loses little. Of a
+    kernel of several block graphs, one is varied at a time.
+
+    Args:
+        sizes: of the kernel's dimension symbols, as they will be measured.
+        most: schedules that are returned.
+
+    Raises:
+        InvalidBlock: no schedule fits the device.
+        Undecided: a size is not known.
+    """
+    per_block = [_ranked_of_block(model, most) for model in _models(kernel, device, sizes)]
+    best = tuple(timed[0][1] for timed in per_block)
+    total = sum(timed[0][0] for timed in per_block)
+    result = {best: total}
+    for number, timed in enumerate(per_block):
+        for time, schedule in timed[1:]:
+            result[(*best[:number], schedule, *best[number + 1 :])] = total - timed[0][0] + time
+    order = sorted(result.items(), key=lambda item: item[1])[:most]
+    return [(time, schedules) for schedules, time in order]
+
+
+def default_schedules(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> tuple[Schedule, ...]:
+    """The schedules that the model likes best. Raises as :func:`ranked`."""
+    return ranked(kernel, device, sizes, most=1)[0][1]
+
+
+def candidates(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> list[list[Schedule]]:
+    """Every schedule that fits, for each block graph. Raises as :func:`ranked`."""
+    every = [fitting(model) for model in _models(kernel, device, sizes)]
+    return [[schedules[number] for number in range(len(schedules))] for schedules in every]
+
+
+def predict(kernel: Kernel, schedules: Sequence[Schedule], device: Device, sizes: Mapping[str, int] | None = None) -> float:
+    """Microseconds of a kernel, all launches, replayed from a CUDA graph.
+
+    Raises:
+        Undecided: a size is not known.
+    """
+    total = 0.0
+    for model, schedule in zip(_models(kernel, device, sizes), schedules, strict=True):
+        total += float(model.microseconds(ScheduleArrays.of(model.figures, schedule))[0])
+    return total
+
+
+def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> list[TimeModel]:
+    return [TimeModel(BlockFigures(kernel, block, sizes or {}), device) for block in kernel.blocks]
+
+
+def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]]:
+    """The best of each tiling and split first, then the best for other numbers of warps, then what else is good."""
+    schedules = fitting(model)
+    times = np.round(model.microseconds(schedules), 9)  # the last bits are the processor's own
+    tiles = [schedules.tilings.tiles[axis][schedules.at] for axis in reversed(model.figures.cut)]
+    order = np.lexsort((*tiles, schedules.group, schedules.stages, schedules.warps, times))
+    schedules, times = schedules.where(order), times[order]
+    of_tiling_and_split = schedules.at * _BASE + schedules.split
+    rivals = (of_tiling_and_split, of_tiling_and_split * _BASE + schedules.warps, np.arange(len(schedules)))
+    picked = np.empty(0, np.int64)
+    for group, share in zip(rivals, _SHARES, strict=True):
+        room = min(len(picked) + math.ceil(share * most), most) - len(picked)
+        _, first = np.unique(group, return_index=True)
+        fresh = np.sort(first[~np.isin(group[first], group[picked])])
+        picked = np.append(picked, fresh[: max(room, 0)])
+    return [(float(times[i]), schedules[i]) for i in np.sort(picked)]

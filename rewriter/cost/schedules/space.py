@@ -1,0 +1,94 @@
+"""The space of schedules: every one that a device can run and that is worth a thought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import check_fits
+from mugraph.blocks.statements import InvalidBlock, next_power
+from rewriter.cost.schedules.arrays import ScheduleArrays
+from rewriter.cost.schedules.figures import BlockFigures, TileProduct
+from rewriter.cost.schedules.processor import MATRIX
+from rewriter.cost.schedules.times import TimeModel
+
+__all__ = ["fitting"]
+
+_MOST_ROWS, _MOST_COLUMNS, _MOST_INNER = 128, 256, 256
+_MOST_STREAMED = 1 << 14
+"""Entries of the largest tile of a loop without products."""
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_WARPS = (1, 2, 4, 8, 16)
+_STAGES = (2, 3, 4, 5)
+_GROUPS = (1, 8)
+_LARGE_RESULT = 1 << 13
+"""Entries of a product of tiles from which it has work for more than eight warps."""
+_MANY_WARPS = 8
+"""Warps beyond which only large products have work."""
+_CACHED = 16 << 20
+"""Bytes that stay in the cache whatever the order of the tiles."""
+
+
+def fitting(model: TimeModel) -> ScheduleArrays:
+    """Every schedule of a block graph that fits a device.
+
+    Raises:
+        InvalidBlock: none does.
+    """
+    figures, block = model.figures, model.figures.block
+    may_split = bool(block.accumulators) and not any(block.phases[s.value] == "loop" for s in block.stores)
+    schedules = ScheduleArrays.every(figures, {axis: _axis_tiles(figures, axis) for axis in figures.cut})
+    tilings = schedules.tilings
+    schedules = schedules.times("warps", _WARPS)
+    if figures.products:
+        results = [tilings.entries([x for x in {*each.left, *each.right} if x != each.over]) for each in figures.products]
+        has_work = np.min(results, axis=0) >= _LARGE_RESULT
+        schedules = schedules.where((schedules.warps <= _MANY_WARPS) | has_work[schedules.at])
+    schedules = schedules.times("stages", (1, *_STAGES))
+    schedules = schedules.where((schedules.stages > 1) == (tilings.iterations > 1)[schedules.at])
+    schedules = schedules.where(model.fits(schedules))
+    if may_split:
+        schedules = schedules.times("split", _SPLITS)
+        programs = tilings.programs[schedules.at] * schedules.split
+        few = (schedules.split <= tilings.iterations[schedules.at]) & (programs <= 6 * model.device.units)
+        schedules = schedules.where((schedules.split == 1) | few)
+    if figures.products and figures.unique_bytes > _CACHED:
+        schedules = schedules.times("group", _GROUPS)
+        schedules = schedules.where((schedules.group == 1) | (tilings.rows_of_tiles >= 2)[schedules.at])
+    if not len(schedules):
+        raise InvalidBlock(f"block {block.name}: no schedule fits {model.device.name}")
+    kernel = figures.kernel
+    alone = Kernel(kernel.name, kernel.inputs, kernel.outputs, (), (block,), kernel.scratch)
+    check_fits(alone, [schedules[0]], model.limits)  # what does not depend on the schedule
+    return schedules
+
+
+def _axis_tiles(figures: BlockFigures, axis: str) -> list[int]:
+    """Tile sizes of a grid or loop axis."""
+    block, products = figures.block, figures.products
+    roles = {role for each in products for role in _roles(each, axis)}
+    limit = next_power(figures.sizes[axis])
+    if axis == block.loop:
+        least = MATRIX if roles else min(64, limit)
+        most = _MOST_INNER if roles else _MOST_STREAMED
+        return _powers(min(least, max(limit, MATRIX)), min(max(limit, MATRIX), most))
+    if figures.is_batch(axis):
+        return [1]
+    if "outer" in roles:
+        most = _MOST_ROWS if any(axis in each.left for each in products) else _MOST_COLUMNS
+        tiles = _powers(MATRIX, min(max(limit, MATRIX), most))
+        return [*({1, limit} if limit < MATRIX else set[int]()), *tiles]
+    return _powers(1, min(limit, 16)) if block.loop is None else _powers(1, min(limit, _MOST_ROWS))
+
+
+def _roles(product: TileProduct, axis: str) -> Iterator[str]:
+    if axis == product.over:
+        yield "inner"
+    elif (axis in product.left) != (axis in product.right):
+        yield "outer"
+
+
+def _powers(least: int, most: int) -> list[int]:
+    return [1 << i for i in range(least.bit_length() - 1, most.bit_length())]

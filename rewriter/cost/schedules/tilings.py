@@ -1,0 +1,189 @@
+"""Tilings of a block graph, as arrays of one entry a tiling, and the figures that depend on the tiles alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from mugraph.blocks.schedule import element_bytes
+from mugraph.blocks.statements import Dot, Load, next_power
+from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.cost.schedules.processor import TALL
+
+__all__ = ["Bools", "Floats", "Ints", "TileMemory", "Tilings"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_LEAST_PIPELINED = 1 << 10
+"""Bytes of a tile from which its loads go through the pipeline: each thread has four or more."""
+_UNBOUNDED = 1 << 10
+"""More rows than any number of warps shares."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TileMemory:
+    """The memory that a block takes, for each tiling.
+
+    Attributes:
+        live: entries that registers hold: the accumulators and the largest other tile.
+        loaded: bytes of shared memory of operands of products that the loop loads, one buffer.
+        held: bytes of shared memory of other operands of products.
+        beside: bytes of shared memory of other loads of the loop, one buffer.
+    """
+
+    live: Ints
+    loaded: Ints
+    held: Ints
+    beside: Ints
+
+    @staticmethod
+    def of(figures: BlockFigures, entries: Callable[[Iterable[str]], Ints]) -> TileMemory:
+        """The memory of tiles that have so many entries over axes.
+
+        Values that the loop loads go through the pipeline whether a product takes them or not.
+        """
+        block = figures.block
+        operands = {x for s in block.statements if isinstance(s, Dot) for x in (s.left, s.right)}
+        operands |= {s.operands[1] for s in block.accumulators if len(s.operands) == 2}
+        if not figures.products:
+            operands |= {s.name for s in block.loads if block.phases[s.name] == "loop"}
+        loaded, held, beside = (np.zeros_like(entries(())) for _ in range(3))
+        for load in block.loads:
+            if load.name not in operands and block.phases[load.name] == "loop":
+                size = entries(block.value_axes[load.name]) * element_bytes(figures.storage[load.name])
+                beside = beside + np.where(size >= _LEAST_PIPELINED, size, 0)
+        for name in operands:
+            size = entries(block.value_axes[name]) * element_bytes(figures.storage[name])
+            if isinstance(block.defined[name], Load) and block.phases[name] == "loop":
+                loaded = loaded + size
+            else:
+                held = held + size
+        return TileMemory(_live(figures, entries), loaded, held, beside)
+
+
+def _live(figures: BlockFigures, entries: Callable[[Iterable[str]], Ints]) -> Ints:
+    block = figures.block
+    sums = {name for a in block.accumulators for name in a.names}
+    state, other = np.zeros_like(entries(())), np.zeros_like(entries(()))
+    for name, axes in block.value_axes.items():
+        if name in sums:
+            state = state + entries(axes)
+        else:
+            other = np.maximum(other, entries(axes))
+    for accumulator in block.accumulators:
+        if len(accumulator.operands) == 2:  # the weights beside the scores, in half as many bits
+            other = other + entries(block.value_axes[accumulator.operands[0]]) // 2
+    return state + other
+
+
+@dataclass(frozen=True, eq=False)
+class Tilings:
+    """Tilings of one block graph.
+
+    Attributes:
+        tiles: tile of each axis that is cut.
+        count: of the tilings.
+    """
+
+    figures: BlockFigures
+    tiles: Mapping[str, Ints]
+    count: int
+
+    def where(self, chosen: Bools) -> Tilings:
+        """Those of a mask."""
+        return Tilings(self.figures, {axis: tiles[chosen] for axis, tiles in self.tiles.items()}, int(chosen.sum()))
+
+    @cached_property
+    def _extents(self) -> dict[str, Ints | int]:
+        return {axis: self.tiles[axis] if axis in self.tiles else next_power(size) for axis, size in self.figures.sizes.items()}
+
+    @cached_property
+    def _entries(self) -> dict[frozenset[str], Ints]:
+        return {}
+
+    def entries(self, axes: Iterable[str]) -> Ints:
+        """Entries of a tile over axes."""
+        key = frozenset(axes)
+        if key not in self._entries:
+            total = np.ones(self.count, np.int64)
+            for axis in key:
+                total = total * self._extents[axis]
+            self._entries[key] = total
+        return self._entries[key]
+
+    @cached_property
+    def programs(self) -> Ints:
+        """Blocks of the grid."""
+        total = np.ones(self.count, np.int64)
+        for axis in self.figures.block.grid:
+            total = total * -(-self.figures.sizes[axis] // self.tiles[axis])
+        return total
+
+    @cached_property
+    def iterations(self) -> Ints:
+        """Of the loop, all of them."""
+        loop = self.figures.block.loop
+        return np.ones(self.count, np.int64) if loop is None else np.asarray(-(-self.figures.sizes[loop] // self.tiles[loop]))
+
+    @cached_property
+    def visited(self) -> Floats:
+        """The part of the loop's iterations that is run, over all blocks: a block skips the tiles of keys that it may not see."""
+        visited, last_key, loop = np.ones(self.count), self.figures.last_key, self.figures.block.loop
+        if last_key is None or loop is None:
+            return visited
+        (axis, after), sizes = last_key, self.figures.sizes
+        rows, keys, length = self.tiles[axis], self.tiles[loop], sizes[loop]
+        for size, step in {*zip(rows.tolist(), keys.tolist(), strict=True)}:
+            ends = np.clip(np.arange(size, sizes[axis] + size, size) + after, 0, length)
+            visited[(rows == size) & (keys == step)] = np.mean(-(-ends // step)) / -(-length // step)
+        return visited
+
+    @cached_property
+    def rows_of_tiles(self) -> Ints:
+        """Grid axes along which there is more than one tile, and tiles beside each other share something."""
+        several = np.zeros(self.count, np.int64)
+        for axis in self.figures.block.grid:
+            if not self.figures.is_batch(axis):
+                several += self.figures.sizes[axis] > self.tiles[axis]
+        return several
+
+    @cached_property
+    def weighted_rows(self) -> Ints:
+        """Rows of weights, which warps share alone: more warps than rows repeat the work.
+
+        Too few for the largest units count as many: there a product waits, it does not work.
+        """
+        least = np.full(self.count, _UNBOUNDED, np.int64)
+        for accumulator in self.figures.block.accumulators:
+            if len(accumulator.operands) == 2:
+                rows = self.entries(set(self.figures.block.value_axes[accumulator.operands[0]]) - {self.figures.block.loop})
+                least = np.where(rows >= TALL, np.minimum(least, rows), least)
+        return least
+
+    @cached_property
+    def largest(self) -> Ints:
+        """Entries of the largest tile."""
+        largest = np.ones(self.count, np.int64)
+        for axes in self.figures.block.value_axes.values():
+            largest = np.maximum(largest, self.entries(axes))
+        return largest
+
+    @cached_property
+    def is_tall(self) -> Bools:
+        """Whether a product of tiles has 64 rows, as the generated code orders it: along the first outer axis of the block."""
+        tall = np.zeros(self.count, np.bool_)
+        for each in self.figures.products:
+            axes = self.figures.block.ordered({*each.left, *each.right})
+            outer = [axis for axis in axes if axis != each.over and (axis in each.left) != (axis in each.right)]
+            tall |= self.entries(outer[:1]) >= TALL
+        return tall
+
+    @cached_property
+    def memory(self) -> TileMemory:
+        return TileMemory.of(self.figures, self.entries)

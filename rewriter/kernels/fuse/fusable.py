@@ -1,0 +1,148 @@
+"""Fusable sets: nodes of a model that may become one kernel each.
+
+A fusable set is a convex set of nodes. It is seeded at a product, an attention or a reduction along rows, and grown
+(:mod:`rewriter.kernels.fuse.growth`): upwards by what is computed of the seed's operands (the prologue: movements, then
+elementwise operators, then statistics of rows), downwards by what is computed of its result (the epilogue), a node at a time in
+the order of the model. Every stage at which the set has one result, or a few, is proposed: which of the nested variants is used
+is for the search to say, by what they cost. A reduction of all entries to one is a seed of its own, with the elementwise
+operators before it and, on its one entry, behind it.
+
+A fusable set is a term over the values that it reads, so that a kernel built of it is one side of a rule and the set the other:
+it is matched, applied, recorded and replayed as rules are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mugraph.domains.base import FLOATS
+from mugraph.graph import Graph, Node
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term, const, make, var
+from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
+from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds
+from rewriter.kernels.fuse.reading import GraphReading
+from rewriter.search.match import resolve
+
+__all__ = ["FusableSet", "propose"]
+
+
+@dataclass(frozen=True)
+class FusableSet:
+    """Nodes as terms over what they read.
+
+    Attributes:
+        roots: values that the set makes for others.
+        terms: what they are, over x0, x1, ...
+        operands: variable to value.
+        types: variable to type.
+        nodes: how many nodes it has.
+    """
+
+    roots: tuple[int, ...]
+    terms: tuple[Term, ...]
+    operands: Mapping[str, int]
+    types: Mapping[str, TensorType]
+    nodes: int
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal where sets have one look: operators, attributes, numbers and types."""
+        return (tuple(term.digest for term in self.terms), tuple((n, str(t)) for n, t in self.types.items()))
+
+
+def propose(graph: Graph) -> Iterator[FusableSet]:
+    """The fusable sets of a graph, of every look the first."""
+    reading = GraphReading(graph)
+    kinds = NodeKinds(reading)
+    seen = set()
+    for grown in SetGrowth(reading, kinds).all():
+        fusable = _fusable(grown, reading, kinds)
+        if fusable is not None and fusable.key not in seen:
+            seen.add(fusable.key)
+            yield fusable
+
+
+def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> FusableSet | None:
+    """Nodes as terms, where they have no more results than asked for and more than movements in them."""
+    working = [node for node in grown.nodes if kinds[node] != "movement"]
+    roots = reading.exposed(grown.nodes - grown.prologue)
+    if not working or not 1 <= len(roots) <= grown.results:
+        return None
+    if len(working) < 2 and all(kinds[node] == "pointwise" for node in working):
+        return None
+    reader = _TermReader(reading, grown.nodes)
+    terms = reader.read(roots)
+    if any(term.is_var or term.op == "Const" for term in terms):
+        return None
+    types = {}
+    for name, value in reader.operands.items():
+        type_ = reading.graph.type(value)
+        if type_ is None:
+            return None
+        types[name] = type_
+    written = {type_.dtype for type_ in map(reading.graph.type, roots) if type_ is not None}
+    if not written | {type_.dtype for type_ in types.values()} <= FLOATS_AND_TRUTH:
+        return None
+    return FusableSet(tuple(roots), terms, reader.operands, types, len(grown.nodes))
+
+
+class _TermReader:
+    """Reads values as terms over what some nodes read.
+
+    Attributes:
+        operands: variable to value, of what was read so far.
+    """
+
+    def __init__(self, reading: GraphReading, nodes: frozenset[Node]) -> None:
+        self._reading, self._graph, self._nodes = reading, reading.graph, nodes
+        self._names: dict[int, str] = {}
+        self._terms: dict[int, Term] = {}
+
+    @property
+    def operands(self) -> dict[str, int]:
+        return {name: value for value, name in self._names.items()}
+
+    def read(self, roots: list[int]) -> tuple[Term, ...]:
+        """The terms of some values."""
+        terms, graph = self._terms, self._graph
+        stack = [(resolve(graph, root), False) for root in reversed(roots)]
+        while stack:
+            value, ready = stack.pop()
+            if value in terms:
+                continue
+            node = self._reading.maker(value)
+            if node is None or node not in self._nodes:
+                terms[value] = self._leaf(value)
+                continue
+            inputs = [resolve(graph, v) for v in node.inputs]
+            if not ready:
+                stack.append((value, True))
+                stack += [(v, False) for v in reversed(inputs)]
+                continue
+            definition = graph.definition(value)
+            assert definition is not None
+            terms[value] = make(node.op, [terms[v] for v in inputs], node.attrs, definition[1])
+        return tuple(terms[resolve(graph, root)] for root in roots)
+
+    def _leaf(self, value: int) -> Term:
+        """The term of a value that is not computed by the nodes: a number, a mask, a movement of a constant, a variable."""
+        graph, tables = self._graph, self._graph.tables
+        definition = graph.definition(value)
+        maker = None if definition is None else definition[0]
+        if maker is not None and maker.op == "CausalMask":  # computed from positions, not read
+            return make("CausalMask", (), maker.attrs)
+        number = tables.small_constant(value, 1)
+        if number is not None and number.size == 1 and value in tables.constants:
+            type_ = tables.types[value]
+            if type_ is not None and type_.dtype == DataType.BOOL:
+                return const(bool(number.reshape(())))
+            if type_ is not None and type_.dtype in FLOATS:
+                return const(float(number.reshape(())))
+        if maker is not None and maker.op == "Expand" and tables.constant[value]:
+            stored = self._leaf(resolve(graph, maker.inputs[0]))
+            if stored.op != "Const":  # read as it is stored, not as many times as it is repeated
+                return make("Expand", (stored,), maker.attrs)
+        return var(self._names.setdefault(value, f"x{len(self._names)}"))
