@@ -30,7 +30,8 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, expect_shape, operands
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
+from mugraph.terms.equations import divided
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, same_dim
 from mugraph.terms.term import AttrValue, Term, const
 
 INDICES = (DataType.INT32, DataType.INT64)
@@ -68,17 +69,6 @@ register(
 
 
 # Heads
-
-
-def divided(dim: Dim, count: Dim) -> Dim:
-    """A dimension in equal parts. Raises ShapeError or Undecided where there are none."""
-    if isinstance(dim, SymDim):
-        return dim.exact_div(count)
-    if not isinstance(count, int):
-        raise Undecided(f"{dim} / {count}")
-    if not count or dim % count:
-        raise ShapeError(f"{dim} is no multiple of {count}")
-    return dim // count
 
 
 def _heads(x: Term, hidden: Dim, count: int) -> Term:

@@ -31,6 +31,7 @@ from mugraph.ops.base import (
 )
 from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
+from mugraph.terms.equations import divided
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
 
 Integers = tuple[int, ...]
@@ -165,11 +166,12 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
 
 def _divides(group: Dim, channels: Dim) -> bool:
     """Whether output channels fall into groups. Raises Undecided where that depends on symbols."""
-    if isinstance(group, int) and (group <= 1 or isinstance(channels, int)):
-        return group == 1 or (group > 1 and channels % group == 0)  # type: ignore[operator]
-    if isinstance(channels, int):
-        raise Undecided(f"{channels} / {group}")
-    channels.exact_div(group)
+    if isinstance(group, int) and group <= 1:
+        return group == 1
+    try:
+        divided(channels, group)
+    except ShapeError:
+        return False
     return True
 
 

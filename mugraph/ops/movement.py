@@ -34,6 +34,7 @@ from mugraph.ops.base import (
     static_operand,
     type_of,
 )
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import (
     Dim,
     Shape,
@@ -188,13 +189,9 @@ def _read_split(node: ForeignNode) -> Reading:
     if given.get("split") is not None:
         return Reading({"axis": axis, "sizes": tuple(given["split"])}, (0,))
     count, whole = int(given.get("num_outputs", node.output_count)), type_of(node).shape[axis]
-    if isinstance(whole, int):
-        size: Dim = -(-whole // count)
-    else:
-        try:
-            size = whole.exact_div(count)
-        except Undecided:
-            raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts") from None
+    size = -(-whole // count) if isinstance(whole, int) else quotient(whole, count)
+    if size is None:
+        raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts")
     last = whole - size * (count - 1)
     if isinstance(last, int) and (last < 0 or (node.opset < 18 and last != size)):
         raise NotUnderstood(f"Split of {whole} into {count} equal parts")
@@ -384,15 +381,9 @@ def _read_reshape(node: ForeignNode) -> Reading:
     if -1 in wanted:
         rest = _product([d for d in wanted if d != -1])
         whole = _product(type_.shape)
-        try:
-            if isinstance(whole, SymDim):
-                missing = whole.exact_div(rest)
-            elif isinstance(rest, int) and rest and whole % rest == 0:
-                missing = whole // rest
-            else:
-                raise Undecided(f"{whole} / {rest}")
-        except Undecided as problem:
-            raise NotUnderstood(f"Reshape to an undecided size: {problem}") from None
+        missing = quotient(whole, rest)
+        if missing is None:
+            raise NotUnderstood(f"Reshape to an undecided size: {whole} / {rest}")
         wanted[wanted.index(-1)] = missing
     return Reading(reshape_attrs(type_.shape, tuple(wanted)), (0,))
 

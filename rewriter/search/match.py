@@ -10,14 +10,13 @@ float16 may stand for bfloat16 throughout. Numbers of a rule are matched by valu
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.equations import Equation, equations, solve
+from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, plain_symbol
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.ranges import RangeOracle
 from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
@@ -328,51 +328,12 @@ def _match_attr(pattern: AttrValue, actual: AttrValue, state: _State) -> bool:
     if isinstance(pattern, DataType):
         return isinstance(actual, DataType) and _match_dtype(state.direction.floats, pattern, actual, dims)
     if isinstance(pattern, SymDim):
-        name = _plain_symbol(pattern)
+        name = plain_symbol(pattern)
         if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
             dims[name] = actual
         # A sum or product of sizes may wait for symbols that the variables bind: check_guards compares all attributes.
         return name is None or dims.get(name) == actual
     return type(pattern) is type(actual) and bool(pattern == actual)
-
-
-@lru_cache(maxsize=4096)
-def _plain_symbol(dim: SymDim) -> str | None:
-    """The name where a dimension is one symbol alone."""
-    names = dim.symbols()
-    return next(iter(names)) if len(names) == 1 and dim == symbol(*names) else None
-
-
-def _equations(pattern: AttrValue, actual: AttrValue) -> Iterator[tuple[SymDim, Dim]]:
-    """The symbolic dimensions of a rule in an attribute, and the model's own."""
-    if isinstance(pattern, tuple) and isinstance(actual, tuple):
-        for part, size in zip(pattern, actual, strict=False):
-            yield from _equations(part, size)
-    elif isinstance(pattern, SymDim) and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
-        yield pattern, actual
-
-
-def _solve(pattern: SymDim, actual: Dim, dims: dict[str, AttrValue]) -> None:
-    """Binds the one symbol of a rule's dimension that is open yet, where the model's says what it is: ``m+2*n`` is 7."""
-    unknown = pattern.symbols() - dims.keys()
-    if len(unknown) != 1:
-        return
-    open_dim = symbol("?")  # no text can name it: the model's symbols may bear the names of the rule's
-    (name,) = unknown
-    terms = dict(_terms(evaluate_dim(pattern, {**dims, name: open_dim})))
-    multiple = terms.pop(open_dim.terms[0][0], 0)
-    if not multiple or any("?" in dict(monomial) for monomial in terms):
-        return
-    rest = actual - SymDim.make(terms)
-    if isinstance(rest, SymDim):
-        with contextlib.suppress(Undecided):
-            dims[name] = rest.exact_div(multiple)
-    elif rest >= 0 and rest % multiple == 0:
-        dims[name] = rest // multiple
-
-
-def _terms(dim: Dim) -> tuple[tuple[Any, int], ...]:
-    return dim.terms if isinstance(dim, SymDim) else (((), dim),)
 
 
 def _match_constant(graph: Defined, value: int, wanted: AttrValue, state: _State) -> bool:
@@ -601,31 +562,18 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
 
     The sample types' dimensions are compared with the matched values' from the last one on.
     """
-    dims = dict(match.dims)
-    attributes: list[tuple[SymDim, Dim]] = []
-    sizes: list[tuple[SymDim, Dim]] = []
+    attributes: list[Equation] = []
+    sizes: list[Equation] = []
     for term, value in match.binding.items():
         if term.is_var:
             actual = graph.type(value)
             assert actual is not None
             sample = match.direction.rule.types[term.name].shape
-            sizes += _equations(sample[::-1], actual.shape[::-1])
+            sizes += equations(sample[::-1], actual.shape[::-1])
         elif term.op != "Const" and (definition := graph.definition(value)) is not None:
             for (_, wanted), (_, given) in zip(term.attrs, definition[0].attrs, strict=True):
-                attributes += _equations(wanted, given)
-    sums = []
-    for dim, size in attributes + sizes:
-        name = _plain_symbol(dim)
-        if name is None:
-            sums.append((dim, size))
-        else:
-            dims.setdefault(name, size)
-    known = -1
-    while sums and known != len(dims):
-        known = len(dims)
-        for dim, size in sums:
-            _solve(dim, size, dims)
-    return dims
+                attributes += equations(wanted, given)
+    return solve(attributes + sizes, match.dims)
 
 
 class ModelFacts(Facts):

@@ -22,6 +22,7 @@ from mugraph.domains.real import Real
 from mugraph.graph import Graph
 from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, const, make, make_attrs, open_names, rebuild, var, walk
 from rulegen.enumerate.candidates import Candidate, float_test, symbols_of
@@ -473,8 +474,7 @@ def _apart(outputs: Sequence[TensorType], wanted: Sequence[TensorType]) -> Shape
 
 def _half(type_: TensorType) -> Dim | None:
     last = type_.shape[-1] if type_.shape else 1
-    even = isinstance(last, SymDim) and all(coefficient % 2 == 0 for _, coefficient in last.terms)
-    return last.exact_div(2) if even and isinstance(last, SymDim) else None
+    return quotient(last, 2) if isinstance(last, SymDim) else None
 
 
 def _halved_operand(leaf: Term, type_: TensorType) -> _Operand:

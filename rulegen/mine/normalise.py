@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from mugraph.domains.range import Range
 from mugraph.ops import get_operator
-from mugraph.ops.attention import divided
 from mugraph.ops.interp import infer_types
+from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, open_names, substitute, variables, walk
 from rulegen.prune.instances import replace

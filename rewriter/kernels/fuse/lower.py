@@ -38,6 +38,7 @@ from mugraph.blocks.block import (
 from mugraph.domains.base import FLOATS
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_types
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, substitute, var, variables, walk
 from rewriter.kernels.fuse.families import Builder, NotFusable, plainer
@@ -103,14 +104,7 @@ def is_elementwise(op: str) -> bool:
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
     """a / b where that is a dimension."""
-    if same_dim(a, b) is True:
-        return 1
-    if isinstance(a, int):
-        return a // b if isinstance(b, int) and b and a % b == 0 else None
-    try:
-        return a.exact_div(b)
-    except Undecided:
-        return None
+    return 1 if a == b else quotient(a, b)
 
 
 def _digit(axis: str, size: Dim) -> Digits:
