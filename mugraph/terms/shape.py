@@ -192,8 +192,8 @@ def plain_symbol(dim: Dim) -> str | None:
 
 
 def is_dim(value: object) -> TypeGuard[Dim]:
-    """Whether an attribute value is a dimension: a truth value is none, though Python counts it among the integers."""
-    return isinstance(value, (int, SymDim)) and not isinstance(value, bool)
+    """Whether an attribute value is a dimension: truth values and element types are none, though they are integers in Python."""
+    return type(value) is int or isinstance(value, SymDim)
 
 
 def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:

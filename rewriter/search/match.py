@@ -22,10 +22,11 @@ import numpy as np
 
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node, Tables
+from mugraph.matching import Matching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, plain_symbol
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.ranges import RangeOracle
 from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
@@ -272,17 +273,6 @@ class Match:
         return tuple(inner)
 
 
-@dataclass(slots=True)
-class _State:
-    direction: Direction
-    binding: dict[Term, int] = field(default_factory=dict)
-    dims: dict[str, AttrValue] = field(default_factory=dict)
-    passed: dict[int, Definition | None] = field(default_factory=dict)
-
-    def copy(self) -> _State:
-        return _State(self.direction, dict(self.binding), dict(self.dims), dict(self.passed))
-
-
 def _float_key(dtype: DataType) -> str:
     """Where a binding says what a float type of the rule stands for."""
     return f"%{dtype.name}"
@@ -314,45 +304,60 @@ def literal_type(direction: Direction, binding: Mapping[str, AttrValue]) -> Data
     return bound
 
 
-def _match_attr(pattern: AttrValue, actual: AttrValue, state: _State) -> bool:
-    dims = state.dims
-    if isinstance(pattern, tuple):
-        return (
-            isinstance(actual, tuple)
-            and len(pattern) == len(actual)
-            and all(_match_attr(p, a, state) for p, a in zip(pattern, actual, strict=True))
-        )
-    if isinstance(pattern, AttrVar):
-        known = dims.setdefault(str(pattern), actual)
-        return type(known) is type(actual) and bool(known == actual)
-    if isinstance(pattern, DataType):
-        return isinstance(actual, DataType) and _match_dtype(state.direction.floats, pattern, actual, dims)
-    if isinstance(pattern, SymDim):
-        name = plain_symbol(pattern)
-        if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
-            dims[name] = actual
-        # A sum or product of sizes may wait for symbols that the variables bind: check_guards compares all attributes.
-        return name is None or dims.get(name) == actual
-    return type(pattern) is type(actual) and bool(pattern == actual)
+class _ModelMatching(Matching[int]):
+    """Values of a model as subjects: looked at through Identity nodes, constants by value.
 
+    It enters every term of the pattern: what the pattern uses twice is one value of the model. It notes the definitions that the
+    match rests on. Sums of sizes may need what other outputs of the rule bind: :func:`bind_dims` solves them.
+    """
 
-def _match_constant(graph: Defined, value: int, wanted: AttrValue, state: _State) -> bool:
-    """Whether a value is a one-element constant equal to ``wanted``; any float is, for an attribute variable, and binds it."""
-    type_ = graph.tables.types[value]
-    if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
-        return False
-    array = graph.tables.small_constant(value, 1)
-    if array is None:
-        return False
-    if isinstance(wanted, AttrVar):
-        return type_.dtype in FLOATS and _match_attr(wanted, float(np.asarray(array).reshape(())), state)
-    if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
-        return False
-    number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
-    if bool(number == rounded):
+    __slots__ = ("_definition", "_direction", "_tables")
+
+    def __init__(self, graph: Defined, direction: Direction) -> None:
+        super().__init__()
+        self._definition, self._tables, self._direction = graph.definition, graph.tables, direction
+
+    def look(self, subject: int) -> tuple[int, Definition | None]:
+        definition = self._definition(subject)
+        while definition is not None and definition[0].op == "Identity":
+            self.passed[subject] = definition
+            subject = definition[0].inputs[0]
+            definition = self._definition(subject)
+        return subject, definition
+
+    def constant(self, pattern: Term, subject: int) -> bool:
+        if not self._is_number(pattern.attr("value"), subject):
+            return False
+        self.terms.setdefault(pattern, subject)
         return True
-    approximates = state.direction.rule.float_class == FloatClass.APPROXIMATES and type_.dtype in FLOATS
-    return approximates and abs(float(number) - float(rounded)) <= tolerance(wanted, type_.dtype)
+
+    def _is_number(self, wanted: AttrValue, value: int) -> bool:
+        """Whether a value is a one-element constant equal to ``wanted``; an attribute variable stands for any float."""
+        type_ = self._tables.types[value]
+        if type_ is None or value not in self._tables.constants or any(d != 1 for d in type_.shape):
+            return False
+        array = self._tables.small_constant(value, 1)
+        if array is None:
+            return False
+        if isinstance(wanted, AttrVar):
+            return type_.dtype in FLOATS and self.attribute(wanted, float(np.asarray(array).reshape(())))
+        if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
+            return False
+        number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
+        if bool(number == rounded):
+            return True
+        approximates = self._direction.rule.float_class == FloatClass.APPROXIMATES and type_.dtype in FLOATS
+        return approximates and abs(float(number) - float(rounded)) <= tolerance(wanted, type_.dtype)
+
+    def variable(self, pattern: Term, subject: int) -> bool:
+        return self._tables.types[subject] is not None
+
+    def enter(self, pattern: Term, subject: int, definition: Definition) -> None:  # type: ignore[override]
+        self.passed[subject] = definition
+        self.terms[pattern] = subject
+
+    def element_type(self, pattern: DataType, actual: DataType) -> bool:
+        return _match_dtype(self._direction.floats, pattern, actual, self.values)
 
 
 def tolerance(number: float, dtype: DataType) -> float:
@@ -364,58 +369,6 @@ def tolerance(number: float, dtype: DataType) -> float:
         return 0.0
     bits, least = min(_MANTISSA[dtype], _MANTISSA[DataType.FLOAT])
     return 2 * math.ldexp(1.0, max(math.frexp(number)[1] - 1, least) - bits)
-
-
-def _matches(graph: Defined, pattern: Term, value: int, state: _State) -> Iterator[_State]:
-    """All ways to match ``pattern`` at ``value``, extending ``state``."""
-    at = value
-    while True:
-        found = graph.definition(at)
-        if found is None or found[0].op != "Identity":
-            break
-        state.passed[at] = found
-        at = found[0].inputs[0]
-    if pattern.op == "Const":  # by value: a number of the rule may stand in several tensors of the model
-        if _match_constant(graph, at, pattern.attr("value"), state):
-            state.binding.setdefault(pattern, at)
-            yield state
-        return
-    known = state.binding.get(pattern)
-    if known is not None:
-        if known == at:
-            yield state
-        return
-    if pattern.is_var:
-        if graph.tables.types[at] is not None:
-            state.binding[pattern] = at
-            yield state
-        return
-    if found is None:
-        return
-    node, out = found
-    if node.op != pattern.op or out != pattern.out or len(node.inputs) != len(pattern.inputs):
-        return
-    if len(node.attrs) != len(pattern.attrs):
-        return
-    for (name, wanted), (actual_name, actual) in zip(pattern.attrs, node.attrs, strict=True):
-        if name != actual_name or not _match_attr(wanted, actual, state):
-            return
-    state.passed[at] = found
-    state.binding[pattern] = at
-    orders = [node.inputs]
-    if len(node.inputs) == 2 and get_operator(node.op).commutative and node.inputs[0] != node.inputs[1]:
-        orders.append(node.inputs[::-1])
-    for position, operands in enumerate(orders):
-        branch = state.copy() if position + 1 < len(orders) else state
-        yield from _match_operands(graph, pattern.inputs, operands, branch)
-
-
-def _match_operands(graph: Defined, patterns: tuple[Term, ...], values: tuple[int, ...], state: _State) -> Iterator[_State]:
-    if not patterns:
-        yield state
-        return
-    for matched in _matches(graph, patterns[0], values[0], state):
-        yield from _match_operands(graph, patterns[1:], values[1:], matched.copy())
 
 
 class RootIndex:
@@ -448,13 +401,14 @@ def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[Root
     matches = []
     for direction, root in index.candidates(graph, found[0]):
         seen = set()
-        for state in _matches(graph, direction.pattern[root], value, _State(direction)):
-            binding = tuple(state.binding.items())
+        matching = _ModelMatching(graph, direction)
+        for _ in matching.matches([(direction.pattern[root], value)]):
+            binding = tuple(matching.terms.items())
             key = tuple((t, v) for t, v in binding if t.is_var)
             if key not in seen:
                 seen.add(key)
-                passed = tuple(state.passed.items())
-                matches.append(RootMatch(direction, root, value, binding, tuple(state.dims.items()), passed))
+                passed = tuple(matching.passed.items())
+                matches.append(RootMatch(direction, root, value, binding, tuple(matching.values.items()), passed))
     return matches
 
 
