@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, largest_number
 
 __all__ = ["Range", "RangeDomain", "unrepeated"]
 
@@ -162,12 +162,8 @@ _BOUNDED = {"erf": (-1.0, 1.0), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sig
 _ROUNDING: dict[str, Callable[[float], float]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
 _EXP_LEAST, _EXP_MOST = -16.0, 11.0
 """Between them exp is neither zero nor infinite in any width down to float16 (2^-24 and 65504)."""
-_LIMITS = {
-    DataType.FLOAT16: (2.0**-24, 65504.0),
-    DataType.BFLOAT16: (2.0**-133, (2 - 2.0**-7) * 2.0**127),
-    DataType.FLOAT: (2.0**-149, (2 - 2.0**-23) * 2.0**127),
-}
-"""The smallest and the largest positive number of a narrow float type."""
+_SMALLEST = {DataType.FLOAT16: 2.0**-24, DataType.BFLOAT16: 2.0**-133, DataType.FLOAT: 2.0**-149}
+"""The smallest positive number of a narrow float type."""
 
 
 def unrepeated(array: np.ndarray) -> np.ndarray:
@@ -423,8 +419,8 @@ class RangeDomain:
             always, never = a.nonzero, a.lo == a.hi == 0 and a.finite
             ones = _range(float(always), float(not never), zero=a.zero)
             return replace(ones, row_nonzero=a.row_nonzero, row_zero=a.row_zero)
-        if to in _LIMITS:
-            tiny, most = _LIMITS[to]
+        tiny, most = _SMALLEST.get(to), largest_number(to)
+        if tiny is not None and most is not None:
             above, below = a.lo > most or most < a.hi < _INF, a.hi < -most or -_INF < a.lo < -most
             vanishes = 0 < a.lo < tiny or -tiny < a.hi < 0
             if to != DataType.FLOAT16 and not (above or below or vanishes):

@@ -9,6 +9,7 @@ What cannot be decided is :data:`None` ("unknown"), never guessed: see :func:`sa
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -31,6 +32,7 @@ __all__ = [
     "evaluate_dim",
     "format_shape",
     "is_dim",
+    "largest_number",
     "normalize_axis",
     "plain_symbol",
     "same_dim",
@@ -38,6 +40,19 @@ __all__ = [
     "smaller",
     "symbol",
 ]
+
+
+_LARGEST = {
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: (2 - 2.0**-7) * 2.0**127,
+    DataType.FLOAT: (2 - 2.0**-23) * 2.0**127,
+    DataType.DOUBLE: sys.float_info.max,
+}
+
+
+def largest_number(dtype: DataType) -> float | None:
+    """The largest finite number of a float type, 65504 of float16; ``None`` for other element types."""
+    return _LARGEST.get(dtype)
 
 
 class ShapeError(ValueError):
