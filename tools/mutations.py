@@ -28,7 +28,7 @@ from rulegen.prove.refute import arrange, assignments, specialise
 from rulegen.share.audit import try_out
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import FloatClass, Rule, Side
 
@@ -323,7 +323,7 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
 
 def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     """Whether evaluation refutes a rule under its conditions."""
-    about_values = [c for c in rule.conditions if c.predicate in RANGE_PREDICATES]
+    about_values = [c for c in rule.conditions if c.guard.of_values]
     if not about_values:
         return try_out(rule, axioms)[1] is not None
     roots = [*rule.source, *rule.target, *(t for c in about_values for t in c.terms())]

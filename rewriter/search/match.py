@@ -20,16 +20,18 @@ from typing import Protocol
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.matching import Matching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
+from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.ranges import RangeOracle
-from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.solving import Determined, determined
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
 
 __all__ = [
@@ -45,8 +47,6 @@ __all__ = [
     "join",
     "resolve",
 ]
-
-FLOATS = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE})
 
 _MANTISSA = {DataType.FLOAT16: (10, -14), DataType.BFLOAT16: (7, -126), DataType.FLOAT: (23, -126), DataType.DOUBLE: (52, -1022)}
 """Float type to the bits of its fraction and its least exponent."""
@@ -143,23 +143,9 @@ class Direction:
         return FLOATS & named
 
     @cached_property
-    def solved(self) -> tuple[tuple[str, Condition, int], ...]:
-        """Attribute variables that the pattern leaves open, each with the condition and the argument that says what it is."""
-        known, found = _open_attrs(self.pattern), []
-        progress = True
-        while progress:
-            progress = False
-            for condition in self.rule.conditions:
-                for position in SOLVERS.get(condition.predicate, {}):
-                    wanted = condition.arguments[position]
-                    others = [a for i, a in enumerate(condition.arguments) if i != position]
-                    if not isinstance(wanted, AttrVar) or wanted.name in known:
-                        continue
-                    if known.issuperset(name for a in others if not isinstance(a, Term) for name in open_names(a)):
-                        found.append((wanted.name, condition, position))
-                        known.add(wanted.name)
-                        progress = True
-        return tuple(found)
+    def solved(self) -> tuple[Determined, ...]:
+        """Attribute variables that the pattern leaves open and conditions determine."""
+        return determined(self.rule.conditions, _open_attrs(self.pattern))
 
     @cached_property
     def symmetric(self) -> tuple[bool, ...]:
@@ -198,7 +184,7 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
             direction = Direction(rule, forward, provider)
             roots_are_operators = all(root.inputs for root in direction.pattern)
             bound = set(variables(direction.pattern))
-            closed = _open_attrs(direction.pattern) | {name for name, _, _ in direction.solved}
+            closed = _open_attrs(direction.pattern) | {variable.name for variable in direction.solved}
             opened = closed.issuperset(_open_attrs(direction.replacement))
             if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
                 directions.append(direction)
@@ -600,11 +586,11 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         definition = graph.definition(match.binding[term]) if term.attrs and term.op != "Const" else None
         if definition is not None and close_attrs(term.attrs, dims) != definition[0].attrs:
             return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
-    for name, condition, position in match.direction.solved:
+    for variable in match.direction.solved:
         try:
-            dims[f"${name}"] = SOLVERS[condition.predicate][position](*(bind_value(a, dims) for a in condition.arguments))
-        except (ValueError, TypeError, Undecided) as problem:
-            return NoMatch(f"condition {condition} gives no ${name}: {problem}", match.values[0])
+            dims[f"${variable.name}"] = variable.value(dims)
+        except ValueError as problem:
+            return NoMatch(f"condition {variable.condition} gives no ${variable.name}: {problem}", match.values[0])
     facts = ModelFacts(match, graph, oracle, dims)
     for condition in match.direction.rule.conditions:
         verdict = _close_condition(condition, dims).holds(facts)
@@ -612,7 +598,7 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
             return NoMatch(_explain(condition, verdict), match.values[0])
     if oracle.attended:
         facts = ModelFacts(match, graph, oracle.unassuming, dims)
-        shown = (c for c in match.direction.rule.conditions if c.predicate in RANGE_PREDICATES)
+        shown = (c for c in match.direction.rule.conditions if c.guard.of_values)
         if not all(_close_condition(c, dims).holds(facts) for c in shown):
             oracle.relied.add((match.direction.id, match.values))
     return dims
@@ -630,4 +616,4 @@ def _explain(condition: Condition, verdict: bool | None) -> str:
     return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
 
 
-__all__ += ["FLOATS", "ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]
+__all__ += ["ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]

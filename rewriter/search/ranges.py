@@ -19,7 +19,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, TensorType, concrete
+from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
 
 __all__ = ["MOVING", "RangeOracle"]
 
@@ -27,13 +27,6 @@ MOVING = frozenset({"Compress", "Expand", "Gather", "GatherElements", "GatherND"
 """ONNX operators that only move entries of their first input; their range survives when they stay opaque."""
 
 _CHUNK = 1 << 22
-_LARGEST = {
-    DataType.FLOAT16: 65504.0,
-    DataType.BFLOAT16: 3.3895313892515355e38,
-    DataType.FLOAT: 3.4028234663852886e38,
-    DataType.DOUBLE: 1.7976931348623157e308,
-}
-
 
 _CARRIERS = frozenset(
     {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Max", "Min", "Pad", "Reshape", "Slice"}
@@ -51,7 +44,8 @@ _NORMALISATIONS = frozenset({"LayerNormalization", "RMSNormalization", "Simplifi
 
 def _limit(type_: TensorType | None) -> float:
     """Half the largest number of an element type, infinite for others than floats."""
-    return _LARGEST[type_.dtype] / 2 if type_ is not None and type_.dtype in _LARGEST else math.inf
+    largest = largest_number(type_.dtype) if type_ is not None else None
+    return math.inf if largest is None else largest / 2
 
 
 def _rounded(range_: Range, type_: TensorType | None) -> Range:
@@ -235,7 +229,7 @@ class RangeOracle:
         array = unrepeated(array)
         if array.dtype == np.float16:
             wide = array.astype(np.float32)
-            limit = _LARGEST[DataType.FLOAT16] / 2
+            limit = _limit(TensorType(DataType.FLOAT16, ()))
             array = np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide))
         if array.size <= _CHUNK:
             return Range.of(array)

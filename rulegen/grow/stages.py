@@ -39,7 +39,7 @@ from rulegen.share.audit import try_out
 from rulegen.workloads.groups import Workload
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.evidence import gather
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Side
@@ -353,7 +353,7 @@ class _Grower:
         if deriver.derives(candidate, proof.conditions):
             return "proved and derived"
         rule, axioms = self.rule(candidate, proof, verdict), load_axioms()
-        unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        unguarded = verdict.guarded and not any(c.guard.of_values for c in rule.conditions)
         if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
             return "suspicious"
         return format_rule(self.generalised(rule))

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
 from mugraph.ops import get_operator
@@ -34,7 +34,6 @@ from rulegen.prove import Prover
 from rulegen.prove.refute import assignments, causal_mask, specialise
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers
 from rulegen.share.audit import try_out
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
@@ -130,7 +129,7 @@ def _lifted(found: Iterable[Cone], seen: set[object]) -> Iterator[Cone]:
 
 def _of_one_type(roots: Side, types: dict[str, TensorType]) -> dict[str, TensorType]:
     """The types with float32 for the only floating-point type of a program: what holds for one holds for any."""
-    floats = {type_.dtype for type_ in types.values()} & FLOATING
+    floats = {type_.dtype for type_ in types.values()} & FLOATS
     casts = any(isinstance(value, DataType) for term in walk(roots) for _, value in term.attrs)
     if casts or len(floats) != 1:
         return types
@@ -590,7 +589,7 @@ class _Miner:
 
     def look_at(self, model: str, cone: Cone) -> None:
         """Finds, certifies and enters the rules that begin with the cone, normalised by the rules known so far."""
-        if any(t.dtype not in FLOATING | {DataType.BOOL} for t in cone.types.values()):
+        if any(t.dtype not in FLOATS | {DataType.BOOL} for t in cone.types.values()):
             return
         plain = self.plain.normal(cone.roots, cone.types)
         # A causal mask may be what hides heads that are repeated: no operator with a mask has them. As they are spelled they come
@@ -632,7 +631,7 @@ class _Miner:
         except (ShapeError, Undecided):
             return []
         wanted, supply = [inferred[root] for root in cone.roots], _supply(cone.roots, inferred)
-        if any(t.dtype not in FLOATING for t in wanted):
+        if any(t.dtype not in FLOATS for t in wanted):
             return []
         key = (tuple(map(str, cone.types.values())), tuple(map(str, wanted)), repr(supply), cone.roots[0].op == "Reshape")
         if key not in self._candidates:
@@ -686,7 +685,7 @@ class _Miner:
         }
         rule = Rule(cone.roots, target, cone.types, proof.conditions, verdict.float_class, proof.certificate, provenance)
         axioms = load_axioms()
-        unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        unguarded = verdict.guarded and not any(c.guard.of_values for c in rule.conditions)
         if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
             self.mining.suspicious.append(candidate)
             return None

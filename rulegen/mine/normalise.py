@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
+from mugraph.domains.base import FLOATS
 from mugraph.domains.range import Range
 from mugraph.matching import TermMatching
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import equations
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, open_names, substitute, variables, walk
+from mugraph.terms.term import Term, binding_of, substitute, variables, walk
 from rulegen.prune.instances import replace
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.solving import determined
+from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
 __all__ = ["Normaliser"]
@@ -74,17 +76,19 @@ def _applied(
     values = matching.solved(equation for sample, actual in shapes for equation in equations(sample, actual))
     if values is None or not dim_symbols([*rule.source, *rule.target]) <= values.keys():
         return None
-    values = _solve(rule.conditions, values)
-    if not rule.attrs.keys() <= {key[1:] for key in values if key.startswith("$")}:
-        return None
     attrs = {key[1:]: value for key, value in values.items() if key.startswith("$")}
+    with contextlib.suppress(ValueError):  # then no value does, and the condition would fail
+        for variable in determined(rule.conditions, attrs):
+            attrs[variable.name] = variable.value(binding_of(attrs, values))
+    if not rule.attrs.keys() <= attrs.keys():
+        return None
     dims = {key: value for key, value in values.items() if not key.startswith("$")}
 
     def instance(root: Term) -> Term:
         return substitute(root, terms, attrs, dims)
 
     source, target = tuple(map(instance, rule.source)), tuple(map(instance, rule.target))
-    conditions = [c.substitute(terms, attrs, dims) for c in rule.conditions if c.predicate not in RANGE_PREDICATES]
+    conditions = [c.substitute(terms, attrs, dims) for c in rule.conditions if not c.guard.of_values]
     with contextlib.suppress(ShapeError, Undecided, KeyError):
         typed = infer_types([*source, *target, *(t for c in conditions for t in c.terms())], types)
         facts = Facts(typed.__getitem__, lambda term: Range.top())
@@ -98,10 +102,10 @@ def _fit(rule: Rule, actual: Mapping[str, DataType]) -> bool:
     """Whether operands have the rule's element types; its only floating-point type stands for any."""
     wanted = {name: rule.types[name].dtype for name in actual}
     attrs = (value for term in walk([*rule.source, *rule.target]) for _, value in term.attrs)
-    if any(isinstance(value, DataType) for value in attrs) or len(set(wanted.values()) & FLOATING) > 1:
+    if any(isinstance(value, DataType) for value in attrs) or len(set(wanted.values()) & FLOATS) > 1:
         return wanted == actual
-    floats = {dtype for name, dtype in actual.items() if wanted[name] in FLOATING}
-    return len(floats) <= 1 and floats <= FLOATING and all(wanted[n] == d for n, d in actual.items() if wanted[n] not in FLOATING)
+    floats = {dtype for name, dtype in actual.items() if wanted[name] in FLOATS}
+    return len(floats) <= 1 and floats <= FLOATS and all(wanted[n] == d for n, d in actual.items() if wanted[n] not in FLOATS)
 
 
 def _needed(roots: Side, term: Term, operands: Iterable[Term]) -> bool:
@@ -120,32 +124,3 @@ def _needed(roots: Side, term: Term, operands: Iterable[Term]) -> bool:
 def _operators(roots: Side) -> int:
     """How many operators there are, without those that are applied to constants alone."""
     return len({(term.op, term.attrs, term.inputs) for term in walk(roots) if term.inputs and variables([term])})
-
-
-def _solve(conditions: Iterable[Condition], binding: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
-    """The binding, of attribute variables as ``$name``, with what the conditions determine beside it."""
-    values, waiting = dict(binding), [c for c in conditions if c.predicate in SOLVERS]
-    known = -1
-    while known != len(values):
-        known = len(values)
-        for condition in waiting:
-            for wanted, needed, position in _ways(condition):
-                if f"${wanted}" in values or not all(f"${name}" in values for name in needed):
-                    continue
-                arguments = [bind_value(a, values) for a in condition.arguments if not isinstance(a, Term)]
-                try:
-                    values[f"${wanted}"] = SOLVERS[condition.predicate][position](*arguments)
-                except (ValueError, TypeError, ArithmeticError, LookupError):
-                    continue  # then no value does, and the condition fails where it is asked
-    return values
-
-
-def _ways(condition: Condition) -> Iterator[tuple[str, set[str], int]]:
-    """For each argument that a solver gives: the variable that it is, and those that must be known before."""
-    for position in SOLVERS[condition.predicate]:
-        wanted = condition.arguments[position]
-        if isinstance(wanted, AttrVar):
-            others = [a for i, a in enumerate(condition.arguments) if i != position and not isinstance(a, Term)]
-            needed = {name for other in others for name in open_names(other)}
-            if wanted.name not in needed:
-                yield wanted.name, needed, position

@@ -24,7 +24,8 @@ from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
 from rulegen.properties.cases import Typing, boolean_variables, open_attributes
 from rulegen.prove.refute import causal_mask, random_input, same_residues
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Validation", "real_inputs", "validate"]
@@ -136,7 +137,7 @@ class _Sampler:
     def solved(self, attrs: dict[str, AttrValue]) -> bool:
         """Computes most of the attributes that conditions determine; whether it could."""
         for condition in self.axiom.conditions:
-            solvers = SOLVERS.get(condition.predicate, {}) if self.generator.random() < 0.9 else {}
+            solvers = condition.guard.solvers if self.generator.random() < 0.9 else {}
             for position, solver in solvers.items():
                 wanted = condition.arguments[position]
                 if isinstance(wanted, AttrVar):
@@ -333,7 +334,7 @@ class _Images:
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Random numbers, positive, repeated or a mask where the property speaks of that, and truth values."""
     cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
-    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - ENTRY_PREDICATES}
+    bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
@@ -393,9 +394,7 @@ class _Instance:
 
     def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], without: Condition | None) -> None:
         self.left, self.right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
-        self.conditions = [
-            c.substitute({}, attrs) for c in axiom.conditions if c is not without and c.predicate not in RANGE_PREDICATES
-        ]
+        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions if c is not without and not c.guard.of_values]
         cited = [term for condition in self.conditions for term in condition.terms()]
         self.typing = Typing([self.left, self.right, *cited, *map(var, axiom.variables)])
         self.facts = Facts(self.typing.of, lambda term: Range.top())

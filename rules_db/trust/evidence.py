@@ -23,7 +23,7 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import Term, attr_symbols, substitute, variables, walk
 from rules_db.trust.certificate import BoundedTests, Certificate
-from rules_db.trust.condition import RANGE_PREDICATES, Facts
+from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule, dim_symbols
 
 __all__ = ["LEAST_DELTA", "gather", "repeat_tests"]
@@ -75,7 +75,7 @@ def _applies(
 ) -> tuple[list[Term], Mapping[Term, TensorType]] | None:
     """Both sides, one after the other, and their types, where the rule could be applied to such operands."""
     programs = [substitute(root, {}, dims=sizes) for root in (*rule.source, *rule.target)]
-    conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if c.predicate not in RANGE_PREDICATES]
+    conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if not c.guard.of_values]
     try:
         inferred = infer_types([*programs, *(term for c in conditions for term in c.terms())], types)
     except (ShapeError, Undecided):
@@ -96,7 +96,7 @@ def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, Tenso
     """
     lengths, symbols, names = range(1, tested.shapes + 1), _symbols(rule), list(rule.types)
     shapes = [shape for rank in range(tested.ranks + 1) for shape in itertools.product(lengths, repeat=rank)]
-    conditions = [c for c in rule.conditions if c.predicate not in RANGE_PREDICATES]
+    conditions = [c for c in rule.conditions if not c.guard.of_values]
     needs = {t: {v.name for v in variables([t])} for t in walk([*rule.source, *rule.target]) if not dim_symbols([t])}
 
     def extend(types: dict[str, TensorType]) -> Iterator[dict[str, TensorType]]:

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from mugraph.ops import get_operator
 from mugraph.terms.term import Term, format_term, open_names, variables, walk
 from mugraph.terms.text import Parser, TextError
-from rules_db.trust.condition import RANGE_PREDICATES, Condition, parse_condition
+from rules_db.trust.condition import Condition, parse_condition
 
 __all__ = ["Axiom", "AxiomError", "load_axioms", "parse_axioms"]
 
@@ -71,7 +71,7 @@ class Axiom:
         """Whether it speaks of order, sign, single functions' values or rounded numbers, which a finite field does not have."""
         if self.family in ("activation", "numbers"):
             return True
-        return any(c.predicate in RANGE_PREDICATES - {"not_nan"} for c in self.conditions)
+        return any(c.guard.of_values and c.predicate != "not_nan" for c in self.conditions)
 
     @cached_property
     def digest(self) -> str:
