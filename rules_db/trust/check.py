@@ -130,7 +130,8 @@ class Presence:
 
     @staticmethod
     def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
-        return (term.op, term.attrs, term.out, *operands) if operands else (term,)
+        """What terms have in common that are built alike; by the text of attributes, as 1, 1.0 and True are equal in Python."""
+        return (term.op, repr(term.attrs), term.out, *operands) if operands else (term,)
 
 
 def presence(source: Side, target: Side, steps: Sequence[ProofStep], typed: Collection[Term]) -> tuple[Presence, list[int]]:

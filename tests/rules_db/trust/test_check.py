@@ -117,6 +117,14 @@ def test_a_changed_property_is_noticed() -> None:
     assert check(rule, {**AXIOMS, changed.name: changed})
 
 
+def test_attributes_are_alike_only_where_their_types_are() -> None:
+    """A flag and the number that equals it in Python are two attributes."""
+    largest = "ReduceMax[axes=(-1,),keepdims={}](Relu(x))"
+    assert check(rule_of(largest.format("true"), largest.format("true"), ""), AXIOMS) == []
+    failures = check(rule_of(largest.format("true"), largest.format("1"), ""), AXIOMS)
+    assert any("do not lead" in failure for failure in failures)
+
+
 @pytest.mark.parametrize(
     ("wanted", "given", "answer"),
     [
