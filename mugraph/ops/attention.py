@@ -23,13 +23,15 @@ from mugraph.ops.base import (
     OnnxForm,
     Operator,
     Reading,
+    applied,
     floating,
     integers,
     known_attributes,
+    operands,
     register,
     type_of,
 )
-from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, expect_shape, operands
+from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
 from mugraph.terms.term import AttrValue, Term, const
 

@@ -18,7 +18,7 @@ import onnx
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, broadcast, concrete
-from mugraph.terms.term import Attrs, AttrValue, Term
+from mugraph.terms.term import Attrs, AttrValue, Term, make, var
 
 __all__ = [
     "REGISTRY",
@@ -161,6 +161,16 @@ Write = Callable[[AttrMap, Sequence[TensorType], int], OnnxForm]
 Decompose = Callable[[AttrMap, Sequence[TensorType]], tuple[Term, ...]]
 
 
+def applied(op: str, *inputs: Term, **attrs: AttrValue) -> Term:
+    """An operator applied to terms."""
+    return make(op, inputs, attrs)
+
+
+def operands(count: int) -> list[Term]:
+    """The variables x0, x1, ... that a decomposition is over."""
+    return [var(f"x{i}") for i in range(count)]
+
+
 def _no_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
     return 0
 
@@ -251,7 +261,8 @@ class Operator:
         defaults: attributes that a text may leave out.
         contract: of an operator of which the onnx package has no schema; such a record is in ``onnx`` under no name.
         sized: attributes that may hold dimension symbols in a node to write: the runtime computes them.
-        decompose: the equal terms over plainer operators, one an output, over the variables x0, x1, ... of the operands.
+        decomposition: the equal terms over plainer operators, for :meth:`decompose`; ``None`` where there are none.
+        composite: the decomposition is the definition: typing, semantics and cost follow from it (:mod:`mugraph.ops.composite`).
     """
 
     name: str
@@ -267,7 +278,8 @@ class Operator:
     defaults: AttrMap = field(default_factory=dict)
     sized: frozenset[str] = frozenset()
     contract: Contract | None = None
-    decompose: Decompose | None = None
+    decomposition: Decompose | None = None
+    composite: bool = False
 
     @property
     def providers(self) -> Mapping[str, frozenset[DataType] | None]:
@@ -275,7 +287,7 @@ class Operator:
 
         Of a composite it means with a kernel of their own, of a plain operator also between casts or inlined.
         """
-        return providers_of(self.name, own=self.decompose is not None)
+        return providers_of(self.name, own=self.composite)
 
     def types(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, after the arity check."""
@@ -286,6 +298,17 @@ class Operator:
 
     def run(self, domain: Domain, attrs: Attrs | AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return self.evaluate(domain, {**self.defaults, **dict(attrs)}, inputs)
+
+    def decompose(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[Term, ...]:
+        """The equal terms over plainer operators, one an output, over the variables x0, x1, ... of the operands.
+
+        Raises:
+            ValueError: the record has no decomposition.
+            ShapeError, Undecided: it depends on dimensions that these operands do not have.
+        """
+        if self.decomposition is None:
+            raise ValueError(f"{self.name} has no decomposition")
+        return self.decomposition({**self.defaults, **dict(attrs)}, inputs)
 
     def to_onnx(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType], opset: int) -> OnnxForm:
         """The ONNX node of an application.

@@ -29,9 +29,9 @@ from mugraph.ops.interp import evaluate as evaluate_terms
 from mugraph.ops.interp import infer_types
 from mugraph.ops.normalization import under_rows
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_shape
-from mugraph.terms.term import Attrs, AttrValue, Term, make, make_attrs, var, walk
+from mugraph.terms.term import Attrs, Term, make_attrs, walk
 
-__all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "applied", "contract", "define", "expect_shape", "operands", "plain_inputs"]
+__all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "contract", "define", "expect_shape", "plain_inputs"]
 
 Check = Callable[[AttrMap, Sequence[TensorType]], None]
 """Raises ShapeError or Undecided for operands that the decomposition would take and the operator does not."""
@@ -43,15 +43,6 @@ _REMEMBERED = 1 << 12
 
 RUNTIME_DOMAIN = "com.microsoft"
 NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
-
-
-def applied(op: str, *inputs: Term, **attrs: AttrValue) -> Term:
-    """An operator applied to terms."""
-    return make(op, inputs, attrs)
-
-
-def operands(count: int) -> list[Term]:
-    return [var(f"x{i}") for i in range(count)]
 
 
 def contract(
@@ -137,7 +128,8 @@ def define(
             elementwise=elementwise,
             defaults=defaults or {},
             contract=contract,
-            decompose=terms,
+            decomposition=terms,
+            composite=True,
         )
     )
 

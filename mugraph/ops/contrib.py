@@ -19,13 +19,15 @@ from mugraph.ops.base import (
     Read,
     Reading,
     Write,
+    applied,
     floating,
     get_operator,
     known_attributes,
+    operands,
     rank_of,
     single_output,
 )
-from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, applied, contract, define, expect_shape, operands, plain_inputs
+from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, contract, define, expect_shape, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
 from mugraph.terms.term import Term, const

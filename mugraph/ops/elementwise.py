@@ -12,6 +12,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
 from mugraph.ops.base import (
     AttrMap,
+    Decompose,
     ForeignNode,
     Infer,
     NotExpressible,
@@ -19,9 +20,11 @@ from mugraph.ops.base import (
     OnnxForm,
     Operator,
     Reading,
+    applied,
     floating,
     infer_elementwise,
     known_attributes,
+    operands,
     output_size,
     register,
     same_dtype,
@@ -30,6 +33,7 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast, same_shape
+from mugraph.terms.term import Term, const
 
 Scalar = Callable[..., Array]
 
@@ -171,6 +175,16 @@ def _gelu(domain: Domain, attrs: AttrMap, x: Array) -> Array:
     return domain.mul(domain.mul(domain.const(0.5), x), domain.add(domain.const(1), inner))
 
 
+def _decompose_gelu(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    (x,) = operands(1)
+    if attrs["approximate"] == "tanh":
+        cubic = applied("Mul", x, applied("Add", applied("Mul", applied("Mul", x, x), const(0.044715)), const(1.0)))
+        inner = applied("Tanh", applied("Mul", cubic, const(math.sqrt(2 / math.pi))))
+    else:
+        inner = applied("Erf", applied("Mul", x, const(math.sqrt(0.5))))
+    return (applied("Mul", applied("Mul", x, const(0.5)), applied("Add", inner, const(1.0))),)
+
+
 def _hard_sigmoid(domain: Domain, attrs: AttrMap, x: Array) -> Array:
     line = domain.add(domain.mul(domain.const(attrs["alpha"]), x), domain.const(attrs["beta"]))
     return domain.maximum(domain.const(0), domain.minimum(domain.const(1), line))
@@ -188,7 +202,7 @@ def _softsign(domain: Domain, attrs: AttrMap, x: Array) -> Array:
     return domain.div(x, domain.add(domain.const(1), domain.apply("abs", x)))
 
 
-def _activation(name: str, function: Scalar, cost: int, **defaults: float | str) -> None:
+def _activation(name: str, function: Scalar, cost: int, decomposition: Decompose | None = None, **defaults: float | str) -> None:
     register(
         Operator(
             name,
@@ -200,6 +214,7 @@ def _activation(name: str, function: Scalar, cost: int, **defaults: float | str)
             flops=lambda a, i, o: cost * output_size(a, i, o),
             elementwise=True,
             defaults=defaults,
+            decomposition=decomposition,
         )
     )
 
@@ -207,7 +222,7 @@ def _activation(name: str, function: Scalar, cost: int, **defaults: float | str)
 _activation("LeakyRelu", _leaky_relu, 2, alpha=0.01)
 _activation("Elu", _elu, 12, alpha=1.0)
 _activation("Selu", _selu, 13, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
-_activation("Gelu", _gelu, 24, approximate="none")
+_activation("Gelu", _gelu, 24, _decompose_gelu, approximate="none")
 _activation("HardSigmoid", _hard_sigmoid, 4, alpha=0.2, beta=0.5)
 _activation("HardSwish", _hard_swish, 5)
 _activation("Mish", _mish, 33)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ops.base import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, floating
-from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, operands, plain_inputs
+from mugraph.ops.base import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, applied, floating, operands
+from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
 from mugraph.terms.term import Term

@@ -14,14 +14,17 @@ import numpy as np
 from mugraph.domains.base import Array, Domain
 from mugraph.ops.base import (
     AttrMap,
+    Decompose,
     ForeignNode,
     NotUnderstood,
     OnnxForm,
     Operator,
     Reading,
     Write,
+    applied,
     floating,
     known_attributes,
+    operands,
     output_size,
     rank_of,
     register,
@@ -29,6 +32,7 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.terms.shape import ShapeError, TensorType, Undecided, normalize_axis, same_shape
+from mugraph.terms.term import Term, const
 
 # Layer and RMS normalisation
 
@@ -77,6 +81,23 @@ def _rms_normalization(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) 
     return (_scaled(domain, attrs, inputs[0], inputs[0], inputs[1:]),)
 
 
+def _decompose_layer(centred: bool) -> Decompose:
+    """Of layer normalisation, which centres the rows first, and of RMS normalisation, which does not."""
+
+    def decompose(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+        x, *parameters = operands(len(types))
+        axes = tuple(range(attrs["axis"], 0))
+        if centred:
+            x = applied("Sub", x, applied("ReduceMean", x, axes=axes, keepdims=True))
+        mean = applied("ReduceMean", applied("Mul", x, x), axes=axes, keepdims=True)
+        result = applied("Div", x, applied("Sqrt", applied("Add", mean, const(attrs["epsilon"]))))
+        for operator, parameter in zip(("Mul", "Add"), parameters, strict=False):
+            result = applied(operator, result, parameter)
+        return (result,)
+
+    return decompose
+
+
 def _read_layer(node: ForeignNode) -> Reading:
     """One output, statistics in float32 or wider, parameters of exactly the normalised dimensions."""
     given = known_attributes(node, axis=-1, epsilon=1e-5, stash_type=1)
@@ -85,12 +106,12 @@ def _read_layer(node: ForeignNode) -> Reading:
         raise NotUnderstood(f"{node.op_type} with stash_type {given['stash_type']}")
     type_ = type_of(node)
     axis = normalize_axis(int(given["axis"]), type_.rank)
-    operands = tuple(i for i in range(len(node.types)) if node.present(i))
-    for index in operands[1:]:
+    inputs = tuple(i for i in range(len(node.types)) if node.present(i))
+    for index in inputs[1:]:
         parameter = type_of(node, index)
         if parameter.dtype != type_.dtype or not same_shape(parameter.shape, type_.shape[axis:]):
             raise NotUnderstood(f"{node.op_type} of {type_} from axis {axis} with a parameter {parameter}")
-    return Reading({"axis": axis, "epsilon": float(given["epsilon"])}, operands)
+    return Reading({"axis": axis, "epsilon": float(given["epsilon"])}, inputs)
 
 
 def _write_layer(name: str) -> Write:
@@ -107,6 +128,7 @@ register(
         write=_write_layer("LayerNormalization"),
         flops=lambda attrs, inputs, outputs: 10 * output_size(attrs, inputs, outputs),
         defaults={"axis": -1, "epsilon": 1e-5},
+        decomposition=_decompose_layer(centred=True),
     )
 )
 register(
@@ -119,6 +141,7 @@ register(
         write=_write_layer("RMSNormalization"),
         flops=lambda attrs, inputs, outputs: 7 * output_size(attrs, inputs, outputs),
         defaults={"axis": -1, "epsilon": 1e-5},
+        decomposition=_decompose_layer(centred=False),
     )
 )
 

@@ -17,8 +17,10 @@ from mugraph.ops.base import (
     Read,
     Reading,
     Write,
+    applied,
     floating,
     known_attributes,
+    operands,
     output_size,
     rank_of,
     register,
@@ -26,6 +28,7 @@ from mugraph.ops.base import (
     type_of,
 )
 from mugraph.terms.shape import Dim, ShapeError, TensorType, normalize_axis, same_dim
+from mugraph.terms.term import Term
 
 Reduce = Callable[[Domain, Array, tuple[int, ...], bool], Array]
 
@@ -146,6 +149,14 @@ def _log_softmax(domain: Domain, x: Array) -> Array:
     return domain.sub(domain.sub(x, shift), domain.apply("log", domain.sum(powers, (-1,), True)))
 
 
+def _decompose_softmax(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    """Relative to the greatest entry, as floats need it."""
+    (x,) = operands(1)
+    over = {"axes": (attrs["axis"],), "keepdims": True}
+    powers = applied("Exp", applied("Sub", x, applied("ReduceMax", x, **over)))
+    return (applied("Div", powers, applied("ReduceSum", powers, **over)),)
+
+
 def _read_softmax(node: ForeignNode) -> Reading:
     """Before opset 13 the dimensions from the axis on are one: understood where all but the axis are 1."""
     type_ = type_of(node)
@@ -165,7 +176,7 @@ def _write_softmax(name: str) -> Write:
     return write
 
 
-for _name, _function in (("Softmax", _softmax), ("LogSoftmax", _log_softmax)):
+for _name, _function, _decompose in (("Softmax", _softmax, _decompose_softmax), ("LogSoftmax", _log_softmax, None)):
     register(
         Operator(
             _name,
@@ -176,5 +187,6 @@ for _name, _function in (("Softmax", _softmax), ("LogSoftmax", _log_softmax)):
             write=_write_softmax(_name),
             flops=lambda attrs, inputs, outputs: 12 * output_size(attrs, inputs, outputs),
             defaults={"axis": -1},
+            decomposition=_decompose,
         )
     )

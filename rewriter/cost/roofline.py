@@ -67,11 +67,11 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     full = {**operator.defaults, **dict(attrs)}
     if op == "Kernel" and device.units > 1:
         return _graph_defined(device, full["digest"], operands)
-    if operator.decompose is None:
+    if not operator.composite:
         compute = _compute(device, op, full, operands, outputs)
         kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
         return kernel + _conversions(device, op, operands, outputs) + _filling(device, {op})
-    roots = operator.decompose(full, operands)
+    roots = operator.decompose(attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
     attends = "Attention" in op and device.units > 1

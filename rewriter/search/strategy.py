@@ -103,7 +103,7 @@ def takes_over(direction: Direction) -> bool:
     before, after = direction.pattern, direction.replacement
     if len(before) > 1 or len(after) > 1 or not (before[0].inputs and after[0].inputs) or before[0].op == after[0].op:
         return False
-    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
+    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).composite for side in (before, after))
     return fused and _ARRANGED.issuperset(_operators(after)[:-1])
 
 

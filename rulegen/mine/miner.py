@@ -199,7 +199,7 @@ def _sampled(roots: Side) -> Side:
 
 
 def _is_composite(op: str) -> bool:
-    return op in _FURTHER or get_operator(op).decompose is not None
+    return op in _FURTHER or get_operator(op).composite
 
 
 @dataclass(frozen=True)

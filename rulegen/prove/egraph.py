@@ -606,7 +606,7 @@ _TAKEN_APART = frozenset({"Gemm", "Gelu", "LayerNormalization", "RMSNormalizatio
 
 def is_fused(operator: str) -> bool:
     """Whether an operator stands for several plainer ones, as which a directed search takes it."""
-    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].decompose is not None)
+    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].composite)
 
 
 def _is_directed(left: Side, right: Side, as_written: bool) -> bool:

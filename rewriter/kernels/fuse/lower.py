@@ -760,11 +760,11 @@ def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
         return None
     if part.op == "Gemm":
         return _gemm(part)
-    if part.op == "BatchNormalization" or record.decompose is None:
+    if part.op == "BatchNormalization" or not record.composite:
         return plainer(part)
     beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
-    roots = record.decompose({**record.defaults, **dict(part.attrs)}, operands)
+    roots = record.decompose(part.attrs, operands)
     return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
 
 

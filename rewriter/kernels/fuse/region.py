@@ -118,11 +118,11 @@ class _Growth:
         if node.op in PRODUCTS:
             return "product"
         record = get_operator(node.op)
-        if record.decompose is None:
+        if not record.composite:
             return "other"
         operands = [t for t in types[len(node.values) :] if t is not None]
         try:
-            inner = {part.op for root in record.decompose({**record.defaults, **attrs}, operands) for part in walk([root])}
+            inner = {part.op for root in record.decompose(attrs, operands) for part in walk([root])}
         except (ShapeError, Undecided, ValueError):
             return "other"
         known = MOVEMENTS | set(REDUCTIONS) | _ROWS | PRODUCTS | {"Var", "Const", "CausalMask"}
