@@ -19,6 +19,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
+from mugraph.ops import REGISTRY, Entrywise, Operator, Product, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
@@ -34,14 +35,18 @@ from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = ["Mutant", "Outcome", "Tally", "attack", "corpus", "examine", "mutants"]
 
-_OPERATORS = (
-    ("Add", "Sub", "Mul", "Div", "Max", "Min"),
-    ("Neg", "Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Abs", "Reciprocal", "Sqrt"),
-    ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
-    ("Conv", "FusedConv"),
-    ("MatMul", "Mul", "Add"),
-)
-"""Operators that take each other's place."""
+
+def _place(record: Operator) -> object:
+    """What operators have in common that take each other's place; ``None`` where nothing takes this one's."""
+    traits = record.traits
+    if traits.product is Product.CONVOLUTION:
+        return traits.product, traits.image
+    if traits.reduction is not None:
+        return "axes" if traits.image is None else None
+    numbers = traits.entrywise in (Entrywise.FUNCTION, Entrywise.ARITHMETIC, Entrywise.EXTREMUM) and traits.movement is None
+    if record.composite or record.defaults or not (numbers or traits.product is Product.MATRIX):
+        return None
+    return record.arity[0] if record.arity[1] is not None else 2
 
 
 class Outcome(StrEnum):
@@ -127,12 +132,9 @@ class _Changes:
         return Term(term.op, term.attrs, tuple(order), term.out)
 
     def operator(self, term: Term) -> Term | None:
-        groups = [group for group in _OPERATORS if term.op in group]
-        if not groups:
-            return None
-        other = self.pick([op for op in self.pick(groups) if op != term.op])
-        attrs = () if term.op == "MatMul" or other == "MatMul" else term.attrs
-        return Term(other, attrs, term.inputs, term.out)
+        place = _place(get_operator(term.op)) if term.inputs else None
+        others = [record.name for record in REGISTRY.values() if record.name != term.op and _place(record) == place]
+        return None if place is None or not others else Term(self.pick(others), term.attrs, term.inputs, term.out)
 
     def attribute(self, term: Term) -> Term | None:
         open_ = [i for i, (name, _) in enumerate(term.attrs) if term.op not in ("Var", "Const") and name != "mode"]

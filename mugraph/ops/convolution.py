@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import Array, Domain, Unsupported
-from mugraph.ops.base import (
+from mugraph.ops.base import Operator, floating, register
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
     Write,
-    floating,
+    attributes_of,
     integers,
-    known_attributes,
-    register,
     single_output,
     type_of,
 )
 from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
+from mugraph.ops.traits import Degree, Image, Product, Reduction, Traits
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
 
 Integers = tuple[int, ...]
@@ -73,9 +73,7 @@ def _window_attributes(node: ForeignNode, kernel: Integers, **more: Any) -> dict
     """Strides, dilations and explicit pads; the node's other attributes under ``more``."""
     n = len(kernel)
     ones = (1,) * n
-    given = known_attributes(
-        node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more
-    )
+    given = attributes_of(node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more)
     spatial = type_of(node).shape[2:]
     if len(spatial) != n or not n or tuple(given["kernel_shape"]) != kernel:
         raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {given['kernel_shape']}")
@@ -229,6 +227,10 @@ register(
         write=write_conv,
         flops=_conv_flops,
         defaults={"group": 1},
+        traits=Traits(
+            product=Product.CONVOLUTION, image=Image.WINDOW, degree=Degree.MULTILINEAR, one_dtype=True, accumulates=True
+        ),
+        samples=("Conv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, w) | x:[1,8,14,14] w:[16,8,3,3]",),
     )
 )
 
@@ -329,6 +331,9 @@ def _pool_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[
     return math.prod(attrs["kernel"]) * outputs[0].size()
 
 
+_MAXIMUM = Traits(reduction=Reduction.MAX, one_dtype=True, piecewise=True)
+_MEAN = Traits(reduction=Reduction.MEAN, degree=Degree.LINEAR, one_dtype=True, accumulates=True)
+
 register(
     Operator(
         "MaxPool",
@@ -339,6 +344,8 @@ register(
         write=_write_pool("MaxPool"),
         flops=_pool_flops,
         defaults={"ceil": False},
+        traits=replace(_MAXIMUM, image=Image.WINDOW),
+        samples=("MaxPool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
 register(
@@ -351,6 +358,8 @@ register(
         write=_write_pool("AveragePool"),
         flops=_pool_flops,
         defaults={"ceil": False, "count_include_pad": False},
+        traits=replace(_MEAN, image=Image.WINDOW),
+        samples=("AveragePool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
 
@@ -364,13 +373,13 @@ def _infer_global(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
 
 
 def _read_global(node: ForeignNode) -> Reading:
-    known_attributes(node)
+    attributes_of(node)
     if type_of(node).rank < 3:
         raise NotUnderstood(f"{node.op_type} of {type_of(node)}")
     return Reading({"spatial": type_of(node).rank - 2}, (0,))
 
 
-def _register_global(name: str, reduce: Callable[[Domain, Array, Integers], Array]) -> None:
+def _register_global(name: str, traits: Traits, reduce: Callable[[Domain, Array, Integers], Array]) -> None:
     register(
         Operator(
             name,
@@ -380,9 +389,11 @@ def _register_global(name: str, reduce: Callable[[Domain, Array, Integers], Arra
             read=_read_global,
             write=lambda attrs, types, opset: OnnxForm(name, (0,)),
             flops=lambda attrs, inputs, outputs: inputs[0].size(),
+            traits=replace(traits, image=Image.GLOBAL),
+            samples=(f"{name}[spatial=2](x) | x:[1,8,14,14]",),
         )
     )
 
 
-_register_global("GlobalAveragePool", lambda domain, x, axes: domain.mean(x, axes, True))
-_register_global("GlobalMaxPool", lambda domain, x, axes: domain.max(x, axes, True))
+_register_global("GlobalAveragePool", _MEAN, lambda domain, x, axes: domain.mean(x, axes, True))
+_register_global("GlobalMaxPool", _MAXIMUM, lambda domain, x, axes: domain.max(x, axes, True))

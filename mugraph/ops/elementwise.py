@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
+from mugraph.domains.functions import FUNCTIONS, ScalarFunction
 from mugraph.ops.base import (
-    AttrMap,
+    PLAIN,
     Decompose,
-    ForeignNode,
     Infer,
-    NotExpressible,
-    NotUnderstood,
-    OnnxForm,
     Operator,
-    Reading,
+    Runtime,
     applied,
     floating,
     infer_elementwise,
-    known_attributes,
     operands,
     output_size,
     register,
     same_dtype,
+)
+from mugraph.ops.forms import (
+    AttrMap,
+    ForeignNode,
+    NotExpressible,
+    NotUnderstood,
+    OnnxForm,
+    Reading,
+    attributes_of,
     single_output,
     static_operand,
     type_of,
 )
+from mugraph.ops.traits import Degree, Entrywise, Movement, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast, same_shape
 from mugraph.terms.term import Term, const
 
@@ -50,9 +57,25 @@ def _infer_float(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
     return infer_elementwise(attrs, inputs)
 
 
+def _sample(name: str, count: int, dtype: str = "") -> str:
+    """An application to tensors of one shape."""
+    variables = "xyz"[:count]
+    return f"{name}({', '.join(variables)}) | {' '.join(f'{variable}:{dtype}[4,32]' for variable in variables)}"
+
+
 def _register(
-    name: str, arity: int, function: Scalar, *, commutative: bool = False, flops: int = 1, infer: Infer = _infer_number
+    name: str,
+    arity: int,
+    function: Scalar,
+    traits: Traits,
+    *,
+    commutative: bool = False,
+    flops: int = 1,
+    infer: Infer = _infer_number,
+    samples: tuple[str, ...] = (),
 ) -> Operator:
+    """An operator without attributes, by its function of a domain and operands."""
+
     def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (function(domain, *inputs),)
 
@@ -64,37 +87,70 @@ def _register(
             evaluate,
             flops=lambda a, i, o: flops * output_size(a, i, o),
             commutative=commutative,
-            elementwise=True,
+            traits=traits,
+            samples=samples or (_sample(name, arity),),
         )
     )
 
 
-def _opaque(name: str, function: str, flops: int = 1, infer: Infer = _infer_float) -> None:
-    """An operator that every domain but floats and ranges knows as a function symbol only."""
-    _register(name, 1, lambda d, x: d.apply(function, x), flops=flops, infer=infer)
+# Arithmetic
+
+_ARITHMETIC = Traits(entrywise=Entrywise.ARITHMETIC, one_dtype=True, nests=True)
+_LINEAR = replace(_ARITHMETIC, degree=Degree.LINEAR)
+_FUNCTION = Traits(entrywise=Entrywise.FUNCTION, one_dtype=True)
+_PIECEWISE = replace(_FUNCTION, piecewise=True)
+
+_register("Add", 2, lambda d, x, y: d.add(x, y), _LINEAR, commutative=True)
+_register("Sub", 2, lambda d, x, y: d.sub(x, y), replace(_LINEAR, undoes="Add"))
+_register("Mul", 2, lambda d, x, y: d.mul(x, y), replace(_ARITHMETIC, degree=Degree.MULTILINEAR), commutative=True)
+_register("Div", 2, lambda d, x, y: d.div(x, y), replace(_ARITHMETIC, slow=True, undoes="Mul"), flops=4)
+_register("Neg", 1, lambda d, x: d.neg(x), replace(_FUNCTION, degree=Degree.LINEAR, undoes="Identity", nests=True))
+_register(
+    "Reciprocal",
+    1,
+    lambda d, x: d.div(d.const(1), x),
+    replace(_FUNCTION, slow=True, undoes="Identity", nests=True),
+    flops=4,
+    infer=_infer_float,
+)
 
 
-_register("Add", 2, lambda d, x, y: d.add(x, y), commutative=True)
-_register("Sub", 2, lambda d, x, y: d.sub(x, y))
-_register("Mul", 2, lambda d, x, y: d.mul(x, y), commutative=True)
-_register("Div", 2, lambda d, x, y: d.div(x, y), flops=4)
-_register("Neg", 1, lambda d, x: d.neg(x))
-_register("Relu", 1, lambda d, x: d.maximum(x, d.const(0)))
-_register("Reciprocal", 1, lambda d, x: d.div(d.const(1), x), flops=4, infer=_infer_float)
-_register("Sqrt", 1, lambda d, x: d.sqrt(x), flops=4, infer=_infer_float)
-_register("Exp", 1, lambda d, x: d.exp(x), flops=8, infer=_infer_float)
-_opaque("Abs", "abs", infer=_infer_number)
-_opaque("Sign", "sign", infer=_infer_number)
-_opaque("Floor", "floor")
-_opaque("Ceil", "ceil")
-_opaque("Round", "round")
-_opaque("Log", "log", flops=8)
-_opaque("Sin", "sin", flops=8)
-_opaque("Cos", "cos", flops=8)
-_opaque("Sigmoid", "sigmoid", flops=12)
-_opaque("Erf", "erf", flops=16)
-_opaque("Tanh", "tanh", flops=16)
-_opaque("Softplus", "softplus", flops=16)
+# Scalar functions, which their rows describe (:mod:`mugraph.domains.functions`)
+
+_OF_DOMAINS: Mapping[str, Scalar] = {"sqrt": lambda d, x: d.sqrt(x), "exp": lambda d, x: d.exp(x)}
+"""Functions that are operations of a domain, beside its arithmetic."""
+
+
+def scalar_operator(function: ScalarFunction) -> Operator:
+    """The record of the operator that applies a scalar function of one operand: ``Erf`` applies ``erf``."""
+    name = function.name
+
+    def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (x,) = inputs
+        return (_OF_DOMAINS[name](domain, x) if name in _OF_DOMAINS else domain.apply(name, x),)
+
+    return Operator(
+        name.capitalize(),
+        (1, 1),
+        _infer_number if function.integers else _infer_float,
+        evaluate,
+        flops=lambda a, i, o: function.flops * output_size(a, i, o),
+        traits=replace(
+            _FUNCTION,
+            function=function,
+            piecewise=function.piecewise,
+            bounded=function.bounded,
+            slow=function.slow,
+            nests=name in _OF_DOMAINS,
+        ),
+        samples=(_sample(name.capitalize(), 1),),
+    )
+
+
+for _function in FUNCTIONS.values():
+    if _function.name != "pow":
+        register(scalar_operator(_function))
+_register("Relu", 1, lambda d, x: d.maximum(x, d.const(0)), replace(_PIECEWISE, nests=True))
 
 
 def _infer_pow(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -123,7 +179,14 @@ def _broadcast_like(domain: Domain, x: Array, y: Array) -> Array:
     return domain.move(lambda a: np.broadcast_to(a, np.broadcast_shapes(a.shape, domain.shape(y))), x)
 
 
-_register("Pow", 2, _pow, flops=16, infer=_infer_pow)
+_register(
+    "Pow",
+    2,
+    _pow,
+    Traits(entrywise=Entrywise.FUNCTION, function=FUNCTIONS["pow"], slow=True, inverts_inside=True),
+    flops=FUNCTIONS["pow"].flops,
+    infer=_infer_pow,
+)
 
 
 # Activations with parameters. A parameter that is an attribute is a float, exact in every domain.
@@ -131,7 +194,7 @@ _register("Pow", 2, _pow, flops=16, infer=_infer_pow)
 
 def _read_attributes(**defaults: float | str) -> Callable[[ForeignNode], Reading]:
     def read(node: ForeignNode) -> Reading:
-        given = known_attributes(node, **defaults)
+        given = attributes_of(node, **defaults)
         return Reading({name: type(default)(given[name]) for name, default in defaults.items()}, tuple(range(len(node.types))))
 
     return read
@@ -202,7 +265,16 @@ def _softsign(domain: Domain, attrs: AttrMap, x: Array) -> Array:
     return domain.div(x, domain.add(domain.const(1), domain.apply("abs", x)))
 
 
-def _activation(name: str, function: Scalar, cost: int, decomposition: Decompose | None = None, **defaults: float | str) -> None:
+def _activation(
+    name: str,
+    function: Scalar,
+    traits: Traits,
+    flops: int,
+    decomposition: Decompose | None = None,
+    runtime: Runtime = PLAIN,
+    samples: tuple[str, ...] = (),
+    **defaults: float | str,
+) -> None:
     register(
         Operator(
             name,
@@ -211,22 +283,36 @@ def _activation(name: str, function: Scalar, cost: int, decomposition: Decompose
             lambda domain, attrs, inputs: (function(domain, attrs, inputs[0]),),
             read=_read_attributes(**defaults),
             write=_write_attributes(name),
-            flops=lambda a, i, o: cost * output_size(a, i, o),
-            elementwise=True,
+            flops=lambda a, i, o: flops * output_size(a, i, o),
             defaults=defaults,
             decomposition=decomposition,
+            traits=traits,
+            runtime=runtime,
+            samples=samples or (_sample(name, 1),),
         )
     )
 
 
-_activation("LeakyRelu", _leaky_relu, 2, alpha=0.01)
-_activation("Elu", _elu, 12, alpha=1.0)
-_activation("Selu", _selu, 13, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
-_activation("Gelu", _gelu, 24, _decompose_gelu, approximate="none")
-_activation("HardSigmoid", _hard_sigmoid, 4, alpha=0.2, beta=0.5)
-_activation("HardSwish", _hard_swish, 5)
-_activation("Mish", _mish, 33)
-_activation("Softsign", _softsign, 6)
+_SLOW = replace(_FUNCTION, slow=True)
+_EXPONENTIAL = replace(_PIECEWISE, slow=True, inverts_inside=True)
+
+_activation("LeakyRelu", _leaky_relu, _PIECEWISE, 2, alpha=0.01)
+_activation(
+    "Gelu",
+    _gelu,
+    replace(_SLOW, named_whole=True),
+    24,
+    _decompose_gelu,
+    Runtime(fuses=True),
+    (_sample("Gelu", 1), _sample("Gelu[approximate='tanh']", 1)),
+    approximate="none",
+)
+_activation("Elu", _elu, _EXPONENTIAL, 12, alpha=1.0)
+_activation("Selu", _selu, _EXPONENTIAL, 13, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
+_activation("HardSigmoid", _hard_sigmoid, replace(_PIECEWISE, bounded=True), 4, alpha=0.2, beta=0.5)
+_activation("HardSwish", _hard_swish, replace(_PIECEWISE, named_whole=True), 5)
+_activation("Mish", _mish, replace(_SLOW, named_whole=True), 33)
+_activation("Softsign", _softsign, replace(_EXPONENTIAL, bounded=True), 6)
 
 
 def _infer_prelu(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -240,8 +326,10 @@ _register(
     "PRelu",
     2,
     lambda d, x, slope: d.add(_above(d, x), d.mul(slope, _below(d, x))),
+    _PIECEWISE,
     flops=2,
     infer=_infer_prelu,
+    samples=("PRelu(x, y) | x:[4,32] y:[32]",),
 )
 
 
@@ -257,7 +345,7 @@ def _clip(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arra
 def _read_clip(node: ForeignNode) -> Reading:
     """Bounds are attributes before opset 11 and inputs since; only constant ones are understood."""
     defaults = {"min": -math.inf, "max": math.inf}
-    given: dict[str, Any] = known_attributes(node, **(defaults if node.opset < 11 else {}))
+    given: dict[str, Any] = attributes_of(node, **(defaults if node.opset < 11 else {}))
     bounds: dict[str, float] = {}
     for position, (name, default) in enumerate(defaults.items(), start=1):
         bound = given.get(name, default)
@@ -289,8 +377,9 @@ register(
         read=_read_clip,
         write=_write_clip,
         flops=output_size,
-        elementwise=True,
         defaults={"min": -math.inf, "max": math.inf},
+        traits=_PIECEWISE,
+        samples=(_sample("Clip[max=0.7,min=0.2]", 1),),
     )
 )
 
@@ -308,7 +397,13 @@ def _fold(method: str) -> Callable[[Domain, AttrMap, Sequence[Array]], tuple[Arr
     return evaluate
 
 
-for _name, _method in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum")):
+_EXTREMUM = replace(_PIECEWISE, entrywise=Entrywise.EXTREMUM)
+
+for _name, _method, _traits in (
+    ("Max", "maximum", _EXTREMUM),
+    ("Min", "minimum", _EXTREMUM),
+    ("Sum", "add", replace(_LINEAR, nests=False)),
+):
     register(
         Operator(
             _name,
@@ -316,7 +411,8 @@ for _name, _method in (("Sum", "add"), ("Max", "maximum"), ("Min", "minimum")):
             _infer_number,
             _fold(_method),
             flops=lambda a, i, o: max(len(i) - 1, 1) * output_size(a, i, o),
-            elementwise=True,
+            traits=_traits,
+            samples=(_sample(_name, 2),),
         )
     )
 
@@ -345,16 +441,32 @@ def _infer_logic(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
     return _infer_comparison(attrs, inputs)
 
 
+_TRUTH = Traits(entrywise=Entrywise.COMPARISON, bounded=True)
+_ORDER = replace(_TRUTH, piecewise=True)
+
+
 def _logic(name: str, ufunc: np.ufunc, arity: int = 2) -> None:
-    _register(name, arity, lambda d, *x: d.logic(ufunc, *x), infer=_infer_logic, commutative=arity == 2)
+    _register(
+        name,
+        arity,
+        lambda d, *x: d.logic(ufunc, *x),
+        Traits(entrywise=Entrywise.LOGIC, one_dtype=True, bounded=True),
+        infer=_infer_logic,
+        commutative=arity == 2,
+        samples=(_sample(name, arity, "bool"),),
+    )
 
 
-_register("IsNaN", 1, lambda d, x: d.isnan(x), infer=_infer_isnan)
-_register("Less", 2, lambda d, x, y: d.less(x, y), infer=_infer_order)
-_register("Greater", 2, lambda d, x, y: d.less(y, x), infer=_infer_order)
-_register("Equal", 2, lambda d, x, y: d.equal(x, y), infer=_infer_comparison, commutative=True)
-_register("LessOrEqual", 2, lambda d, x, y: d.logic(np.logical_or, d.less(x, y), d.equal(x, y)), infer=_infer_order)
-_register("GreaterOrEqual", 2, lambda d, x, y: d.logic(np.logical_or, d.less(y, x), d.equal(x, y)), infer=_infer_order)
+def _less_or_equal(domain: Domain, x: Array, y: Array) -> Array:
+    return domain.logic(np.logical_or, domain.less(x, y), domain.equal(x, y))
+
+
+_register("IsNaN", 1, lambda d, x: d.isnan(x), _TRUTH, infer=_infer_isnan)
+_register("Less", 2, lambda d, x, y: d.less(x, y), replace(_ORDER, nests=True), infer=_infer_order)
+_register("Greater", 2, lambda d, x, y: d.less(y, x), replace(_ORDER, nests=True), infer=_infer_order)
+_register("Equal", 2, lambda d, x, y: d.equal(x, y), _TRUTH, infer=_infer_comparison, commutative=True)
+_register("LessOrEqual", 2, _less_or_equal, _ORDER, infer=_infer_order)
+_register("GreaterOrEqual", 2, lambda d, x, y: _less_or_equal(d, y, x), _ORDER, infer=_infer_order)
 _logic("Not", np.logical_not, 1)
 _logic("And", np.logical_and)
 _logic("Or", np.logical_or)
@@ -362,7 +474,7 @@ _logic("Xor", np.logical_xor)
 
 
 def _read_isinf(node: ForeignNode) -> Reading:
-    given = known_attributes(node, detect_negative=1, detect_positive=1)
+    given = attributes_of(node, detect_negative=1, detect_positive=1)
     if not (given["detect_negative"] or given["detect_positive"]):
         raise NotUnderstood("IsInf of neither infinity")
     return Reading({"negative": bool(given["detect_negative"]), "positive": bool(given["detect_positive"])}, (0,))
@@ -384,8 +496,9 @@ register(
         read=_read_isinf,
         write=_write_isinf,
         flops=output_size,
-        elementwise=True,
         defaults={"negative": True, "positive": True},
+        traits=replace(_TRUTH, nests=True),
+        samples=(_sample("IsInf", 1),),
     )
 )
 
@@ -398,7 +511,14 @@ def _infer_where(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
     return (TensorType(x.dtype, broadcast(t.shape for t in inputs)),)
 
 
-_register("Where", 3, lambda d, c, x, y: d.where(c, x, y), infer=_infer_where)
+_register(
+    "Where",
+    3,
+    lambda d, c, x, y: d.where(c, x, y),
+    Traits(entrywise=Entrywise.SELECTION, piecewise=True, nests=True),
+    infer=_infer_where,
+    samples=("Where(c, x, y) | c:bool[4,32] x:[4,32] y:[4,32]",),
+)
 
 
 # Casts: the identity between floats, exact where the target holds the value.
@@ -410,7 +530,7 @@ def _infer_cast(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
 
 def _read_cast(node: ForeignNode) -> Reading:
     """``saturate`` and ``round_mode`` speak of 8-bit floats only, which are not understood."""
-    attributes = known_attributes(node, to=0, saturate=1, round_mode="up")
+    attributes = attributes_of(node, to=0, saturate=1, round_mode="up")
     known = FLOATS | INTEGERS | {DataType.BOOL}
     target, source = DataType(int(attributes["to"])), type_of(node).dtype
     if target not in known or source not in known:
@@ -427,7 +547,8 @@ register(
         read=_read_cast,
         write=lambda attrs, types, opset: OnnxForm("Cast", (0,), {"to": int(attrs["to"])}),
         flops=output_size,
-        elementwise=True,
+        traits=Traits(entrywise=Entrywise.CONVERSION, nests=True),
+        samples=tuple(_sample(f"Cast[to={to}]", 1) for to in ("float", "float16", "bfloat16", "bool")),
     )
 )
 
@@ -435,9 +556,9 @@ register(
 def _read_identity(node: ForeignNode) -> Reading:
     """Identity, and Dropout where it does nothing: without a mask output, not in training mode."""
     if node.op_type == "Identity":
-        known_attributes(node)
+        attributes_of(node)
         return Reading({}, (0,))
-    known_attributes(node, ratio=0.5, seed=0)
+    attributes_of(node, ratio=0.5, seed=0)
     single_output(node)
     if node.opset >= 12 and node.present(2) and static_operand(node, 2, "training mode") != (0,):
         raise NotUnderstood("Dropout in training mode")
@@ -451,7 +572,8 @@ register(
         infer_elementwise,
         lambda domain, attrs, inputs: (inputs[0],),
         read=_read_identity,
-        elementwise=True,
         onnx=("Identity", "Dropout"),
+        traits=replace(_FUNCTION, movement=Movement.VIEW, degree=Degree.LINEAR),
+        samples=(_sample("Identity", 1),),
     )
 )

@@ -19,6 +19,7 @@ from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
+from mugraph.ops import Image, Product, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
@@ -45,22 +46,10 @@ class Validation:
     counterexample: str | None = None
 
 
-_CONVOLUTIONS = ("Conv", "FusedConv")
-_SPATIAL = frozenset(
-    [
-        *_CONVOLUTIONS,
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "LRN",
-        "IdentityKernel",
-        "AveragingKernel",
-    ]
-)
-"""Operators over [N, C, *spatial] and their kernels."""
+def _slides_kernel(op: str) -> bool:
+    """Whether an operator is a convolution over [N, C, *spatial]."""
+    traits = traits_of(op)
+    return traits.product is Product.CONVOLUTION and traits.image is Image.WINDOW
 
 
 class _Sampler:
@@ -72,7 +61,7 @@ class _Sampler:
         self.booleans = boolean_variables(axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
-        self.images = _Images(self) if any(t.op in _SPATIAL for t in sides) else None
+        self.images = _Images(self) if any(traits_of(t.op).image for t in sides) else None
 
     def pick(self, *choices: Any) -> Any:
         return choices[self.generator.integers(len(choices))]
@@ -205,7 +194,7 @@ class _Images:
         self.sampler, self.generator, self.pick = sampler, sampler.generator, sampler.pick
         axiom = sampler.axiom
         terms = list(walk([axiom.left, axiom.right, *(t for c in axiom.conditions for t in c.terms())]))
-        self.convolutions = sorted((t for t in terms if t.op in _CONVOLUTIONS), key=lambda t: t.size)
+        self.convolutions = sorted((t for t in terms if _slides_kernel(t.op)), key=lambda t: t.size)
         written = {len(t.attr("strides")) for t in terms if isinstance(t.attr("strides"), tuple)}
         written |= {t.attr("spatial") for t in terms if isinstance(t.attr("spatial"), int)}
         self.axes = tuple(written) or (1, 2, 2)
