@@ -19,7 +19,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
-from mugraph.ops import REGISTRY, Entrywise, Operator, Product, get_operator
+from mugraph.ops import REGISTRY, Entrywise, Operator, Product, get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
@@ -247,7 +247,7 @@ def _everywhere(rule: Rule, changes: _Changes) -> Rule | None:
 
 def _grouped(rule: Rule) -> Rule | None:
     """All convolutions in one group get two, with kernels and channels to match; the certificate stays."""
-    convolutions = [t for t in walk([*rule.source, *rule.target]) if t.op in ("Conv", "FusedConv") and t.attr("group") == 1]
+    convolutions = [t for t in walk([*rule.source, *rule.target]) if traits_of(t.op).convolves and t.attr("group") == 1]
     if not convolutions:
         return None
     data = {v.name for v in variables([t.inputs[0] for t in convolutions])}
@@ -307,7 +307,7 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
     seen: set[tuple[object, ...]] = set()
     generator = np.random.default_rng([seed, 17])
     kinds = [*_KINDS, "condition", "everywhere", "groups"]
-    convolutions = [rule for rule in rules if any(t.op in ("Conv", "FusedConv") for t in walk(rule.source))]
+    convolutions = [rule for rule in rules if any(traits_of(t.op).convolves for t in walk(rule.source))]
     while True:
         for kind in kinds:
             some = convolutions if kind == "groups" and convolutions else rules

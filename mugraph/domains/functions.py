@@ -31,6 +31,7 @@ class ScalarFunction:
         name: the symbol by which domains know it that have no meaning of their own for it.
         numpy: the function on NumPy arrays, whose element type the result has.
         range: the range of the results by those of the operands.
+        operands: how many numbers it is a function of.
         triton: a function of Triton's (``tl.log``), or a formula of ``{0}``, which is a name; ``None``: no kernel computes it.
         flops: arithmetic operations an entry.
         slow: whether a GPU computes it in its few units for transcendental functions.
@@ -45,6 +46,7 @@ class ScalarFunction:
     numpy: Callable[..., Any]
     range: Callable[..., Range]
     triton: str | None = None
+    operands: int = 1
     flops: int = 1
     slow: bool = False
     increasing: bool = False
@@ -56,7 +58,7 @@ class ScalarFunction:
     @property
     def bounded(self) -> bool:
         """Whether all its values lie within bounds."""
-        values = self.range(Range.top())
+        values = self.range(*(Range.top(),) * self.operands)
         return math.isfinite(values.lo) and math.isfinite(values.hi)
 
 
@@ -228,7 +230,7 @@ _ROWS = {
         ScalarFunction("ceil", np.ceil, _rounded(math.ceil), "tl.ceil", increasing=True, piecewise=True),
         ScalarFunction("round", np.round, _rounded(round), increasing=True, odd=True, piecewise=True),
         ScalarFunction("softplus", _softplus, _positive, _SOFTPLUS, flops=16, slow=True, increasing=True),
-        ScalarFunction("pow", _pow, _power, flops=16, slow=True),
+        ScalarFunction("pow", _pow, _power, operands=2, flops=16, slow=True),
     )
 }
 

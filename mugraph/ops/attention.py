@@ -233,7 +233,7 @@ define(
     read=_read_onnx_attention,
     write=_write_onnx_attention,
     ranks=lambda attrs, count: [*((3,) * 3 if attrs["num_heads"] else (4,) * 3), *([attrs["mask_axes"]] * (count - 3))],
-    traits=Traits(attention=True, accumulates=True),
+    traits=Traits(attention=True, accumulates=True, piecewise=True),
     samples=(
         "Attention[scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
         "Attention[is_causal=true,scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",

@@ -52,7 +52,7 @@ def _positions(names: Sequence[str], present: Sequence[str], required: int) -> t
     return (*range(required), *(required + present.index(n) if n in present else None for n in names[required:]))
 
 
-_ATTENTION = Traits(attention=True, accumulates=True)
+_ATTENTION = Traits(attention=True, accumulates=True, piecewise=True)
 
 _TWELVE = "num_heads=12,scale=0.125"
 _WIDE = "q:[1,128,768] k:[1,128,768] v:[1,128,768]"

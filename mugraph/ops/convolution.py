@@ -241,7 +241,7 @@ register(
 def _infer_pool(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     floating(inputs)
     (x,) = inputs
-    if x.rank != len(attrs["kernel"]) + 2:
+    if not attrs["kernel"] or x.rank != len(attrs["kernel"]) + 2:
         raise ShapeError(f"a window of {attrs['kernel']} over {x}")
     return (TensorType(x.dtype, (*x.shape[:2], *_output_spatial(attrs, x.shape[2:], attrs["kernel"]))),)
 

@@ -148,7 +148,7 @@ def scalar_operator(function: ScalarFunction) -> Operator:
 
 
 for _function in FUNCTIONS.values():
-    if _function.name != "pow":
+    if _function.operands == 1:
         register(scalar_operator(_function))
 _register("Relu", 1, lambda d, x: d.maximum(x, d.const(0)), replace(_PIECEWISE, nests=True))
 

@@ -186,6 +186,11 @@ class Traits:
         return None if self.reduction is None or self.image is not None else self.reduction.monoid
 
     @property
+    def convolves(self) -> bool:
+        """Whether it is a convolution over [N, C, *spatial], perhaps with an epilogue."""
+        return self.product is Product.CONVOLUTION and self.image is Image.WINDOW
+
+    @property
     def partial(self) -> bool:
         """Whether negative numbers have no result."""
         return self.function is not None and self.function.partial

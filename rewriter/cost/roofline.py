@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from mugraph.blocks.block import bound_sizes
 from mugraph.blocks.operator import kernel_of
-from mugraph.ops import Image, Movement, Product, get_operator, traits_of
+from mugraph.ops import Movement, Product, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
@@ -128,9 +128,7 @@ def _filling(device: Device, ops: Collection[str]) -> float:
 
 def _conversions(device: Device, op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
     """Two kernels that bring an image to channels last and back: a GPU's matrix units take a convolution no other way."""
-    traits = traits_of(op)
-    slides = traits.product is Product.CONVOLUTION and traits.image is Image.WINDOW
-    if not slides or device.units == 1 or operands[0].rank != 4:
+    if not traits_of(op).convolves or device.units == 1 or operands[0].rank != 4:
         return 0.0
     return sum(_kernel(device, 0.0, 2 * bytes_of(image) / _SCATTERED) for image in (operands[0], outputs[0]))
 

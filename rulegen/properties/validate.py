@@ -19,7 +19,7 @@ from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
-from mugraph.ops import Image, Product, traits_of
+from mugraph.ops import Image, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
@@ -44,12 +44,6 @@ class Validation:
     hits: int
     samples: int
     counterexample: str | None = None
-
-
-def _slides_kernel(op: str) -> bool:
-    """Whether an operator is a convolution over [N, C, *spatial]."""
-    traits = traits_of(op)
-    return traits.product is Product.CONVOLUTION and traits.image is Image.WINDOW
 
 
 class _Sampler:
@@ -194,13 +188,13 @@ class _Images:
         self.sampler, self.generator, self.pick = sampler, sampler.generator, sampler.pick
         axiom = sampler.axiom
         terms = list(walk([axiom.left, axiom.right, *(t for c in axiom.conditions for t in c.terms())]))
-        self.convolutions = sorted((t for t in terms if _slides_kernel(t.op)), key=lambda t: t.size)
+        self.convolutions = sorted((t for t in terms if traits_of(t.op).convolves), key=lambda t: t.size)
         written = {len(t.attr("strides")) for t in terms if isinstance(t.attr("strides"), tuple)}
         written |= {t.attr("spatial") for t in terms if isinstance(t.attr("spatial"), int)}
         self.axes = tuple(written) or (1, 2, 2)
         self.vectors = {t.inputs[0].name for t in terms if t.op == "Unsqueeze" and t.inputs[0].is_var}
         for term in terms:
-            if term.op in ("BatchNormalization", "InstanceNormalization"):
+            if traits_of(term.op).image is Image.CHANNELS:
                 self.vectors |= {operand.name for operand in term.inputs[1:] if operand.is_var}
         self.factors = {
             c.terms()[0].name: c.predicate
