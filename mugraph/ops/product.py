@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -132,7 +131,7 @@ register(
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[0 if attrs["transA"] else 1]),
         defaults=_GEMM,
         decomposition=_decompose_gemm,
-        traits=replace(_PRODUCT, named_whole=True),
+        traits=_PRODUCT,
         samples=("Gemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",),
     )
 )

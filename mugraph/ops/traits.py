@@ -145,8 +145,8 @@ class Traits:
         slow: a GPU computes it in its few units for transcendental functions.
         undoes: the operator of which it is the inverse: Sub of Add, Div of Mul; ``Identity`` for the inverse of an entry.
         inverts_inside: its definition subtracts or divides, without that being all of it.
-        named_whole: it has a name of its own for what several plainer operators are: exporters, runtimes and proofs take it for
-            them. So is every composite.
+        named_whole: it is a name for what models also write out as several plainer operators: Gelu, and every composite. A
+            product is one whatever it adds to it: Gemm has no other name.
         nests: the text of a kernel writes each operand once, so that it may be an expression.
     """
 

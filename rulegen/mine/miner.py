@@ -193,9 +193,7 @@ def _sampled(roots: Side) -> Side:
 
 
 def _is_composite(op: str) -> bool:
-    """Whether exporters spell an operator out: one of several plainer ones that is more than a product of ONNX's own."""
-    traits = traits_of(op)
-    return traits.named_whole and (traits.product is None or get_operator(op).composite)
+    return traits_of(op).named_whole
 
 
 def _is_product(op: str) -> bool:

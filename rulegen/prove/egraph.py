@@ -23,7 +23,7 @@ from typing import Any
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
-from mugraph.ops import get_operator, traits_of
+from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.forms import NotExpressible
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
@@ -602,7 +602,10 @@ class _Compiler:
 
 def is_fused(operator: str) -> bool:
     """Whether an operator stands for several plainer ones, as which a directed search takes it."""
-    return traits_of(operator).named_whole
+    if operator not in REGISTRY:
+        return False
+    record = get_operator(operator)
+    return record.traits.named_whole or (record.traits.product is not None and record.decomposition is not None)
 
 
 def _is_directed(left: Side, right: Side, as_written: bool) -> bool:
