@@ -239,12 +239,12 @@ FUNCTIONS: Mapping[str, ScalarFunction] = MappingProxyType(_ROWS)
 
 
 @contextmanager
-def entered_function(row: ScalarFunction) -> Iterator[None]:
+def entered_function(row: ScalarFunction) -> Iterator[ScalarFunction]:
     """Has a further function in the table as long as the context lasts: for tests of what follows from a row."""
     if row.name in _ROWS:
         raise ValueError(f"there is a function '{row.name}'")
     _ROWS[row.name] = row
     try:
-        yield
+        yield row
     finally:
         del _ROWS[row.name]
