@@ -5,6 +5,7 @@ one row (:mod:`mugraph.domains.functions`). What others want to know of an opera
 """
 
 from mugraph.ops import (
+    activation,
     attention,
     constants,
     contrib,
@@ -64,6 +65,7 @@ __all__ = [
     "Rows",
     "Runtime",
     "Traits",
+    "activation",
     "attention",
     "constants",
     "contrib",

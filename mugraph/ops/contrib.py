@@ -64,14 +64,14 @@ def _activated(attrs: AttrMap, x: Term) -> Term:
     return applied(name, x, **dict(zip(_ACTIVATIONS[name], attrs["activation_params"], strict=True)))
 
 
-def _check_activation(attrs: AttrMap, known: frozenset[str]) -> None:
+def _check_activation(attrs: AttrMap, admitted: frozenset[str]) -> None:
     name, parameters = attrs["activation"], attrs["activation_params"]
-    if name not in known or len(parameters) != len(_ACTIVATIONS[name]):
+    if name not in admitted or len(parameters) != len(_ACTIVATIONS[name]):
         raise ShapeError(f"the activation {name} with the parameters {parameters}")
 
 
-def _read_activation(node: ForeignNode, name: str, parameters: Sequence[float], known: frozenset[str]) -> dict[str, Any]:
-    if name not in known or len(parameters) != len(_ACTIVATIONS[name]):
+def _read_activation(node: ForeignNode, name: str, parameters: Sequence[float], admitted: frozenset[str]) -> dict[str, Any]:
+    if name not in admitted or len(parameters) != len(_ACTIVATIONS[name]):
         raise NotUnderstood(f"{node.op_type} with the activation '{name}' and {len(parameters)} parameters")
     return {"activation": name, "activation_params": tuple(map(float, parameters))}
 
@@ -105,11 +105,11 @@ def _check_fused_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read_fused_matmul(node: ForeignNode) -> Reading:
-    given = attributes_of(node, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
-    attrs: dict[str, Any] = {"alpha": float(given["alpha"])}
+    attributes = attributes_of(node, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
+    attrs: dict[str, Any] = {"alpha": float(attributes["alpha"])}
     for index, side in enumerate("AB"):
-        attrs[f"trans{side}"] = bool(given[f"trans{side}"])
-        attrs[f"transBatch{side}"] = rank_of(node, index) if given[f"transBatch{side}"] else 0
+        attrs[f"trans{side}"] = bool(attributes[f"trans{side}"])
+        attrs[f"transBatch{side}"] = rank_of(node, index) if attributes[f"transBatch{side}"] else 0
     return Reading(attrs, (0, 1))
 
 
@@ -148,7 +148,7 @@ def _check_fused_gemm(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read_fused_gemm(node: ForeignNode) -> Reading:
-    given = attributes_of(
+    attributes = attributes_of(
         node,
         alpha=1.0,
         beta=1.0,
@@ -159,17 +159,17 @@ def _read_fused_gemm(node: ForeignNode) -> Reading:
         activation_beta=None,
         activation_gamma=None,
     )
-    parameters = [given[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
+    parameters = [attributes[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
     given_parameters = [p for p in parameters if p is not None]
-    attrs = _read_activation(node, given["activation"], given_parameters, _OF_GEMM)
+    attrs = _read_activation(node, attributes["activation"], given_parameters, _OF_GEMM)
     inputs = plain_inputs(node, 3)
     return Reading(
         {
             **attrs,
-            "alpha": float(given["alpha"]),
-            "beta": float(given["beta"]) if len(inputs) == 3 else 1.0,
-            "transA": bool(given["transA"]),
-            "transB": bool(given["transB"]),
+            "alpha": float(attributes["alpha"]),
+            "beta": float(attributes["beta"]) if len(inputs) == 3 else 1.0,
+            "transA": bool(attributes["transA"]),
+            "transB": bool(attributes["transB"]),
         },
         inputs,
     )
@@ -229,8 +229,8 @@ def _check_fused_conv(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 def _read_fused_conv(node: ForeignNode) -> Reading:
     """Attributes that are TASO's only fused convolution's (Relu, no residual) are left out."""
     window = read_conv(node, ("activation", "activation_params"))
-    given = node.attributes
-    attrs = _read_activation(node, given.get("activation", ""), given.get("activation_params", ()), _OF_CONV)
+    attributes = node.attributes
+    attrs = _read_activation(node, attributes.get("activation", ""), attributes.get("activation_params", ()), _OF_CONV)
     inputs = plain_inputs(node, 4)
     if 3 in inputs:
         attrs["residual"] = True
@@ -283,11 +283,13 @@ def _simplified(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]
 
 
 def _read_simplified(node: ForeignNode) -> Reading:
-    given = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
+    attributes = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
     single_output(node)
-    if given["stash_type"] != 1:
-        raise NotUnderstood(f"{node.op_type} with stash_type {given['stash_type']}")
-    return Reading({"axis": normalize_axis(int(given["axis"]), rank_of(node)), "epsilon": float(given["epsilon"])}, (0, 1))
+    if attributes["stash_type"] != 1:
+        raise NotUnderstood(f"{node.op_type} with stash_type {attributes['stash_type']}")
+    return Reading(
+        {"axis": normalize_axis(int(attributes["axis"]), rank_of(node)), "epsilon": float(attributes["epsilon"])}, (0, 1)
+    )
 
 
 # onnxruntime keeps this one in ONNX's own domain, where ONNX has none of that name; since opset 23 it is RMSNormalization.
@@ -343,9 +345,9 @@ def _read_skip(parameters: int) -> Read:
     """``parameters`` is how many inputs stand before the bias."""
 
     def read(node: ForeignNode) -> Reading:
-        given = attributes_of(node, epsilon=1e-12)
+        attributes = attributes_of(node, epsilon=1e-12)
         inputs = plain_inputs(node, parameters + 1)
-        attrs = {"epsilon": float(given["epsilon"]), "bias": parameters in inputs, "sum": node.output_count > 1}
+        attrs = {"epsilon": float(attributes["epsilon"]), "bias": parameters in inputs, "sum": node.output_count > 1}
         return Reading(attrs, inputs, (0, 3) if attrs["sum"] else (0,))
 
     return read
@@ -431,10 +433,10 @@ def _check_embed(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _read_embed(node: ForeignNode) -> Reading:
     """ONNX inputs: ids, segment ids, words, positions, segments, gamma, beta; then masks and positions by number."""
-    given = attributes_of(node, epsilon=1e-12, mask_index_type=0)
+    attributes = attributes_of(node, epsilon=1e-12, mask_index_type=0)
     if node.present(7) or node.present(8) or node.present(1) != node.present(4):
         raise NotUnderstood("EmbedLayerNormalization with a mask, given positions or half of its segments")
-    attrs = {"epsilon": float(given["epsilon"]), "sum": node.output_count > 2}
+    attrs = {"epsilon": float(attributes["epsilon"]), "sum": node.output_count > 2}
     inputs = (2, 3, 5, 6, 0, *((4, 1) if node.present(1) else ()))
     return Reading(attrs, inputs)
 
@@ -481,8 +483,8 @@ def _check_bias(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _read_given(most: int, **defaults: float) -> Read:
     def read(node: ForeignNode) -> Reading:
-        given = attributes_of(node, **defaults)
-        return Reading({name: float(given[name]) for name in defaults}, plain_inputs(node, most))
+        attributes = attributes_of(node, **defaults)
+        return Reading({name: float(attributes[name]) for name in defaults}, plain_inputs(node, most))
 
     return read
 

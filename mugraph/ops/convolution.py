@@ -73,21 +73,23 @@ def _window_attributes(node: ForeignNode, kernel: Integers, **more: Any) -> dict
     """Strides, dilations and explicit pads; the node's other attributes under ``more``."""
     n = len(kernel)
     ones = (1,) * n
-    given = attributes_of(node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more)
+    attributes = attributes_of(
+        node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more
+    )
     spatial = type_of(node).shape[2:]
-    if len(spatial) != n or not n or tuple(given["kernel_shape"]) != kernel:
-        raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {given['kernel_shape']}")
-    given["strides"], given["dilations"] = tuple(given["strides"]), tuple(given["dilations"])
-    mode = given.pop("auto_pad")
+    if len(spatial) != n or not n or tuple(attributes["kernel_shape"]) != kernel:
+        raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {attributes['kernel_shape']}")
+    attributes["strides"], attributes["dilations"] = tuple(attributes["strides"]), tuple(attributes["dilations"])
+    mode = attributes.pop("auto_pad")
     if mode == "VALID":
-        given["pads"] = (0,) * 2 * n
+        attributes["pads"] = (0,) * 2 * n
     elif mode in ("SAME_UPPER", "SAME_LOWER"):
-        given["pads"] = _same_pads(spatial, kernel, given["strides"], given["dilations"], mode == "SAME_UPPER")
+        attributes["pads"] = _same_pads(spatial, kernel, attributes["strides"], attributes["dilations"], mode == "SAME_UPPER")
     elif mode != "NOTSET":
         raise NotUnderstood(f"{node.op_type} with auto_pad {mode}")
-    given["pads"] = tuple(given["pads"])
-    del given["kernel_shape"]
-    return given
+    attributes["pads"] = tuple(attributes["pads"])
+    del attributes["kernel_shape"]
+    return attributes
 
 
 def _same_pads(spatial: Sequence[Dim], kernel: Integers, strides: Integers, dilations: Integers, upper: bool) -> Integers:
@@ -298,18 +300,18 @@ def _inverse_counts(domain: Domain, attrs: AttrMap, x: Array, axis: int) -> Arra
 def _read_pool(node: ForeignNode) -> Reading:
     single_output(node)
     kernel = tuple(node.attributes["kernel_shape"])
-    own = {"storage_order": 0} if node.op_type == "MaxPool" else {"count_include_pad": 0}
-    given = _window_attributes(node, kernel, ceil_mode=0, **own)
-    attrs = {name: given[name] for name in ("strides", "dilations", "pads")} | {"kernel": kernel}
+    more = {"storage_order": 0} if node.op_type == "MaxPool" else {"count_include_pad": 0}
+    attributes = _window_attributes(node, kernel, ceil_mode=0, **more)
+    attrs = {name: attributes[name] for name in ("strides", "dilations", "pads")} | {"kernel": kernel}
     if any(p >= k for p, k in zip(attrs["pads"], kernel * 2, strict=True)):
         raise NotUnderstood(f"{node.op_type} with pads {attrs['pads']} for a window of {kernel}")
     spatial = type_of(node).shape[2:]
-    ceil = bool(given["ceil_mode"])
+    ceil = bool(attributes["ceil_mode"])
     if ceil and concrete(spatial) is not None:  # only a window that hangs over makes a difference
         ceil = _output_spatial({**attrs, "ceil": True}, spatial, kernel) != _output_spatial(attrs, spatial, kernel)
     attrs["ceil"] = ceil
     if node.op_type == "AveragePool":
-        attrs["count_include_pad"] = bool(given["count_include_pad"]) and any(attrs["pads"])
+        attrs["count_include_pad"] = bool(attributes["count_include_pad"]) and any(attrs["pads"])
         if attrs["count_include_pad"] and ceil:
             raise NotUnderstood("AveragePool that counts padding, with windows over the end")
     return Reading(attrs, (0,))

@@ -201,13 +201,13 @@ def _running_sum(x: np.ndarray, axis: int, exclusive: bool, reverse: bool) -> np
 
 
 def _read_cumsum(node: ForeignNode) -> Reading:
-    given = attributes_of(node, exclusive=0, reverse=0)
+    attributes = attributes_of(node, exclusive=0, reverse=0)
     axis = static_operand(node, 1, "axis")[0]
     return Reading(
         {
             "axis": normalize_axis(axis, rank_of(node)),
-            "exclusive": bool(given["exclusive"]),
-            "reverse": bool(given["reverse"]),
+            "exclusive": bool(attributes["exclusive"]),
+            "reverse": bool(attributes["reverse"]),
         },
         (0,),
     )
@@ -279,10 +279,10 @@ def _read_pad(node: ForeignNode) -> Reading:
     if type_.dtype not in FLOATS | INTEGERS:
         raise NotUnderstood(f"Pad of element type {type_.dtype.name.lower()}")
     if node.opset < 11:
-        given = attributes_of(node, mode="constant", pads=(), value=0.0)
-        pads, value, axes = tuple(given["pads"]), float(given["value"]), tuple(range(type_.rank))
+        attributes = attributes_of(node, mode="constant", pads=(), value=0.0)
+        pads, value, axes = tuple(attributes["pads"]), float(attributes["value"]), tuple(range(type_.rank))
     else:
-        given, value = attributes_of(node, mode="constant"), 0.0
+        attributes, value = attributes_of(node, mode="constant"), 0.0
         pads = static_operand(node, 1, "pads")
         if node.present(2):
             constant = node.constant(2)
@@ -290,8 +290,8 @@ def _read_pad(node: ForeignNode) -> Reading:
                 raise NotUnderstood("Pad with a computed value")
             value = float(constant.item())
         axes = static_operand(node, 3, "axes") if node.present(3) else tuple(range(type_.rank))
-    if given["mode"] not in ("constant", "edge", "reflect") or any(p < 0 for p in pads):
-        raise NotUnderstood(f"Pad in mode {given['mode']} by {pads}")
+    if attributes["mode"] not in ("constant", "edge", "reflect") or any(p < 0 for p in pads):
+        raise NotUnderstood(f"Pad in mode {attributes['mode']} by {pads}")
     if len(pads) != 2 * len(axes):
         raise NotUnderstood(f"Pad of {type_} by {pads} on {len(axes)} axes")
     by_axis = {normalize_axis(axis, type_.rank): (pads[i], pads[len(axes) + i]) for i, axis in enumerate(axes)}
@@ -299,10 +299,10 @@ def _read_pad(node: ForeignNode) -> Reading:
     trailing = [by_axis.get(axis, (0, 0)) for axis in range(first, 0)]
     return Reading(
         {
-            "mode": given["mode"],
+            "mode": attributes["mode"],
             "begins": tuple(b for b, _ in trailing),
             "ends": tuple(e for _, e in trailing),
-            "value": value if given["mode"] == "constant" else 0.0,
+            "value": value if attributes["mode"] == "constant" else 0.0,
         },
         (0,),
     )
@@ -471,10 +471,10 @@ def _infer_shape(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
 
 
 def _read_shape(node: ForeignNode) -> Reading:
-    given, rank = attributes_of(node, start=0, end=None), rank_of(node)
-    start, end, _ = slice(given["start"], given["end"]).indices(rank)
+    attributes, rank = attributes_of(node, start=0, end=None), rank_of(node)
+    start, end, _ = slice(attributes["start"], attributes["end"]).indices(rank)
     if start >= end and rank:
-        raise NotUnderstood(f"Shape of no dimension ({given['start']}:{given['end']} of {rank})")
+        raise NotUnderstood(f"Shape of no dimension ({attributes['start']}:{attributes['end']} of {rank})")
     return Reading({"start": start - rank, "end": end - rank}, (0,))
 
 

@@ -199,13 +199,13 @@ def _read_split(node: ForeignNode) -> Reading:
 
     The last part may be smaller where opset 18 gives their number.
     """
-    given = attributes_of(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
-    axis = normalize_axis(int(given["axis"]), rank_of(node))
+    attributes = attributes_of(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
+    axis = normalize_axis(int(attributes["axis"]), rank_of(node))
     if node.opset >= 13 and node.present(1):
         return Reading({"axis": axis, "sizes": size_operand(node, 1, "sizes")}, (0,))
-    if given.get("split") is not None:
-        return Reading({"axis": axis, "sizes": tuple(given["split"])}, (0,))
-    count, whole = int(given.get("num_outputs", node.output_count)), type_of(node).shape[axis]
+    if attributes.get("split") is not None:
+        return Reading({"axis": axis, "sizes": tuple(attributes["split"])}, (0,))
+    count, whole = int(attributes.get("num_outputs", node.output_count)), type_of(node).shape[axis]
     if isinstance(whole, int):
         size: Dim = -(-whole // count)
     else:
@@ -285,9 +285,9 @@ def _read_slice(node: ForeignNode) -> Reading:
     starts: tuple[Dim, ...]
     ends: tuple[Dim, ...]
     if node.opset < 10:
-        given = attributes_of(node, starts=(), ends=(), axes=None)
-        starts, ends = given["starts"], given["ends"]
-        axes = tuple(range(len(starts))) if given["axes"] is None else given["axes"]
+        attributes = attributes_of(node, starts=(), ends=(), axes=None)
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes = tuple(range(len(starts))) if attributes["axes"] is None else attributes["axes"]
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
         attributes_of(node)

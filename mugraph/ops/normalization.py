@@ -96,18 +96,18 @@ def _decompose_layer(centred: bool) -> Decompose:
 
 def _read_layer(node: ForeignNode) -> Reading:
     """One output, statistics in float32 or wider, parameters of exactly the normalised dimensions."""
-    given = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
+    attributes = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
     single_output(node)
-    if given["stash_type"] != 1:
-        raise NotUnderstood(f"{node.op_type} with stash_type {given['stash_type']}")
+    if attributes["stash_type"] != 1:
+        raise NotUnderstood(f"{node.op_type} with stash_type {attributes['stash_type']}")
     type_ = type_of(node)
-    axis = normalize_axis(int(given["axis"]), type_.rank)
+    axis = normalize_axis(int(attributes["axis"]), type_.rank)
     inputs = tuple(i for i in range(len(node.types)) if node.present(i))
     for index in inputs[1:]:
         parameter = type_of(node, index)
         if parameter.dtype != type_.dtype or not same_shape(parameter.shape, type_.shape[axis:]):
             raise NotUnderstood(f"{node.op_type} of {type_} from axis {axis} with a parameter {parameter}")
-    return Reading({"axis": axis, "epsilon": float(given["epsilon"])}, inputs)
+    return Reading({"axis": axis, "epsilon": float(attributes["epsilon"])}, inputs)
 
 
 def _write_layer(name: str) -> Write:
@@ -194,16 +194,16 @@ def _instance_normalization(domain: Domain, attrs: AttrMap, inputs: Sequence[Arr
 def _read_channels(node: ForeignNode) -> Reading:
     """Inference only; momentum concerns training."""
     training = {"momentum": 0.9, "training_mode": 0} if node.op_type == "BatchNormalization" else {}
-    given = attributes_of(node, epsilon=1e-5, **training)
+    attributes = attributes_of(node, epsilon=1e-5, **training)
     single_output(node)
-    if given.get("training_mode"):
+    if attributes.get("training_mode"):
         raise NotUnderstood("BatchNormalization in training mode")
     type_ = type_of(node)
     if type_.rank < 2 or (type_.rank < 3 and node.op_type == "InstanceNormalization"):
         raise NotUnderstood(f"{node.op_type} of {type_}")
     if any(type_of(node, i).dtype != type_.dtype for i in range(len(node.types))):
         raise NotUnderstood(f"{node.op_type} with parameters of another element type")
-    return Reading({"epsilon": float(given["epsilon"]), "spatial": type_.rank - 2}, tuple(range(len(node.types))))
+    return Reading({"epsilon": float(attributes["epsilon"]), "spatial": type_.rank - 2}, tuple(range(len(node.types))))
 
 
 def _write_channels(name: str) -> Write:
@@ -272,11 +272,11 @@ def _local_response(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> 
 
 
 def _read_local_response(node: ForeignNode) -> Reading:
-    given = attributes_of(node, alpha=1e-4, beta=0.75, bias=1.0, size=0)
-    attrs: dict[str, float | int] = {name: float(given[name]) for name in ("alpha", "beta", "bias")}
+    attributes = attributes_of(node, alpha=1e-4, beta=0.75, bias=1.0, size=0)
+    attrs: dict[str, float | int] = {name: float(attributes[name]) for name in ("alpha", "beta", "bias")}
     if rank_of(node) < 3:
         raise NotUnderstood(f"LRN of {node.types[0]}")
-    return Reading({**attrs, "size": int(given["size"]), "spatial": rank_of(node) - 2}, (0,))
+    return Reading({**attrs, "size": int(attributes["size"]), "spatial": rank_of(node) - 2}, (0,))
 
 
 register(

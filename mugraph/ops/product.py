@@ -93,8 +93,8 @@ _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False}
 
 
 def _read_gemm(node: ForeignNode) -> Reading:
-    given = attributes_of(node, **_GEMM)
-    attrs = {name: type(default)(given[name]) for name, default in _GEMM.items()}
+    attributes = attributes_of(node, **_GEMM)
+    attrs = {name: type(default)(attributes[name]) for name, default in _GEMM.items()}
     inputs = tuple(i for i in range(len(node.types)) if node.present(i))
     if len(inputs) == 2:
         attrs["beta"] = 1.0

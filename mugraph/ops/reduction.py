@@ -58,16 +58,16 @@ def _read(name: str) -> Read:
         """No axes, or an empty list of them, mean all axes, unless the node says that they mean none."""
         rank = rank_of(node)
         if node.opset < since:
-            given = attributes_of(node, axes=(), keepdims=1)
-            axes = given["axes"]
+            attributes = attributes_of(node, axes=(), keepdims=1)
+            axes = attributes["axes"]
         else:
-            given = attributes_of(node, keepdims=1, noop_with_empty_axes=0)
+            attributes = attributes_of(node, keepdims=1, noop_with_empty_axes=0)
             axes = static_operand(node, 1, "axes") if node.present(1) else ()
-            if not axes and given["noop_with_empty_axes"]:
+            if not axes and attributes["noop_with_empty_axes"]:
                 raise NotUnderstood(f"{name} over no axis")
         axes = axes or tuple(range(rank))
         return Reading(
-            {"axes": tuple(sorted({normalize_axis(axis, rank) for axis in axes})), "keepdims": bool(given["keepdims"])}, (0,)
+            {"axes": tuple(sorted({normalize_axis(axis, rank) for axis in axes})), "keepdims": bool(attributes["keepdims"])}, (0,)
         )
 
     return read
