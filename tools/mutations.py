@@ -19,7 +19,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
-from mugraph.ops import REGISTRY, Entrywise, Operator, Product, get_operator, traits_of
+from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
@@ -39,12 +39,12 @@ __all__ = ["Mutant", "Outcome", "Tally", "attack", "corpus", "examine", "mutants
 def _place(record: Operator) -> object:
     """What operators have in common that take each other's place; ``None`` where nothing takes this one's."""
     traits = record.traits
-    if traits.product is Product.CONVOLUTION:
+    if traits.product is ProductKind.CONVOLUTION:
         return traits.product, traits.image
     if traits.reduction is not None:
         return "axes" if traits.image is None else None
     numbers = traits.entrywise in (Entrywise.FUNCTION, Entrywise.ARITHMETIC, Entrywise.EXTREMUM) and traits.movement is None
-    if record.composite or record.defaults or not (numbers or traits.product is Product.MATRIX):
+    if record.composite or record.defaults or not (numbers or traits.product is ProductKind.MATRIX):
         return None
     return record.arity[0] if record.arity[1] is not None else 2
 

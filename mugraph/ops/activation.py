@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Array, Domain
-from mugraph.ops.base import PLAIN, Decompose, Operator, Runtime, applied, operands, output_size, register
+from mugraph.ops.base import PLAIN, Decompose, Operator, RuntimeFacts, applied, operands, output_size, register
 from mugraph.ops.elementwise import FUNCTION, PIECEWISE, Scalar, infer_float, infer_number, register_plain, sample_of
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of
 from mugraph.ops.traits import Traits
@@ -102,7 +102,7 @@ def _activation(
     traits: Traits,
     flops: int,
     decomposition: Decompose | None = None,
-    runtime: Runtime = PLAIN,
+    runtime: RuntimeFacts = PLAIN,
     samples: tuple[str, ...] = (),
     **defaults: float | str,
 ) -> None:
@@ -134,7 +134,7 @@ _activation(
     replace(_SLOW, named_whole=True),
     24,
     _decompose_gelu,
-    Runtime(fuses=True),
+    RuntimeFacts(fuses=True),
     (sample_of("Gelu", 1), sample_of("Gelu[approximate='tanh']", 1)),
     approximate="none",
 )

@@ -29,7 +29,7 @@ __all__ = [
     "Decompose",
     "Infer",
     "Operator",
-    "Runtime",
+    "RuntimeFacts",
     "applied",
     "entered",
     "floating",
@@ -63,7 +63,7 @@ def _no_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[Te
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class RuntimeFacts:
     """What onnxruntime does with an operator, beyond having a kernel for it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Runtime:
     kernels: int = 1
 
 
-PLAIN = Runtime()
+PLAIN = RuntimeFacts()
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Operator:
     decomposition: Decompose | None = None
     composite: bool = False
     traits: Traits = NO_TRAITS
-    runtime: Runtime = PLAIN
+    runtime: RuntimeFacts = PLAIN
     samples: tuple[str, ...] = ()
 
     @property

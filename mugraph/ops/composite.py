@@ -13,7 +13,7 @@ from typing import Any
 
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.domains.range import RangeDomain
-from mugraph.ops.base import PLAIN, REGISTRY, Decompose, Operator, Runtime, register
+from mugraph.ops.base import PLAIN, REGISTRY, Decompose, Operator, RuntimeFacts, register
 from mugraph.ops.forms import AttrMap, Contract, ForeignNode, NotUnderstood, Read, Write, type_of
 from mugraph.ops.interp import evaluate as evaluate_terms
 from mugraph.ops.interp import infer_types
@@ -61,7 +61,7 @@ def define(
     ranks: Positions | None = None,
     vectors: Positions = lambda attrs, count: (),
     traits: Traits = NO_TRAITS,
-    runtime: Runtime = PLAIN,
+    runtime: RuntimeFacts = PLAIN,
     samples: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Operator:

@@ -14,7 +14,7 @@ from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import Operator, register
 from mugraph.ops.forms import AttrMap, OnnxForm, integers
-from mugraph.ops.traits import NO_TRAITS, Image, Traits
+from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
@@ -76,7 +76,7 @@ def _one(attrs: AttrMap) -> Fraction:
 _register("Ones", lambda attrs: tuple(attrs["shape"]), _all, _one)
 _register("Eye", lambda attrs: (attrs["size"], attrs["size"]), _diagonal, _one)
 # Kernels of convolutions over [..., C, *spatial]: dense, and depthwise (as many groups as channels).
-_KERNEL = Traits(image=Image.KERNEL)
+_KERNEL = Traits(image=ImageRole.KERNEL)
 _register("IdentityKernel", lambda attrs: (attrs["channels"], attrs["channels"], *attrs["kernel"]), _central, _one, _KERNEL)
 _register(
     "AveragingKernel",

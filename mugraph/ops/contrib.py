@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mugraph.ops.base import Decompose, Runtime, applied, floating, get_operator, operands
+from mugraph.ops.base import Decompose, RuntimeFacts, applied, floating, get_operator, operands
 from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, contract, define, expect_shape, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
@@ -25,7 +25,7 @@ from mugraph.ops.forms import (
     rank_of,
     single_output,
 )
-from mugraph.ops.traits import Degree, Entrywise, Image, Product, Rows, Traits
+from mugraph.ops.traits import DegreeBound, Entrywise, ImageRole, ProductKind, RowRole, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
 from mugraph.terms.term import Term, const
 
@@ -76,7 +76,7 @@ def _read_activation(node: ForeignNode, name: str, parameters: Sequence[float], 
     return {"activation": name, "activation_params": tuple(map(float, parameters))}
 
 
-_FUSED = Runtime(fuses=True)
+_FUSED = RuntimeFacts(fuses=True)
 
 # Products
 
@@ -126,7 +126,7 @@ define(
     read=_read_fused_matmul,
     write=_write_fused_matmul,
     contract=contract("FusedMatMul", "alpha transA transB transBatchA transBatchB", 2, WIDE),
-    traits=Traits(product=Product.MATRIX, degree=Degree.MULTILINEAR, one_dtype=True, accumulates=True),
+    traits=Traits(product=ProductKind.MATRIX, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True),
     runtime=_FUSED,
     samples=(
         "FusedMatMul[alpha=0.5,transB=true](x, y) | x:[2,32,64] y:[2,48,64]",
@@ -194,7 +194,7 @@ define(
         3,
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
-    traits=Traits(product=Product.MATRIX, one_dtype=True, piecewise=True, accumulates=True),
+    traits=Traits(product=ProductKind.MATRIX, one_dtype=True, piecewise=True, accumulates=True),
     samples=("FusedGemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",),
     defaults={"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False, "activation": "Relu", "activation_params": ()},
 )
@@ -263,7 +263,7 @@ define(
         4,
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
-    traits=Traits(product=Product.CONVOLUTION, image=Image.WINDOW, one_dtype=True, piecewise=True, accumulates=True),
+    traits=Traits(product=ProductKind.CONVOLUTION, image=ImageRole.WINDOW, one_dtype=True, piecewise=True, accumulates=True),
     samples=(
         "FusedConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, w, b) | x:[1,8,14,14] w:[16,8,3,3] b:[16]",
         "FusedConv[dilations=(1,1),pads=(1,1,1,1),residual=true,strides=(1,1)](x, w, b, z) "
@@ -300,7 +300,7 @@ define(
     read=_read_simplified,
     write=lambda attrs, types, opset: OnnxForm("SimplifiedLayerNormalization", (0, 1), {**attrs, "stash_type": 1}),
     contract=contract("SimplifiedLayerNormalization", "axis epsilon stash_type", 2, WIDE, domain=""),
-    traits=replace(_ROWS, rows=Rows.NORMALISATION),
+    traits=replace(_ROWS, rows=RowRole.NORMALISATION),
     runtime=_FUSED,
     samples=("SimplifiedLayerNormalization(x, g) | x:[2,16,64] g:[64]",),
     defaults={"axis": -1, "epsilon": 1e-5},
@@ -457,7 +457,7 @@ define(
     contract=contract("EmbedLayerNormalization", "epsilon", 7, NARROW - {DataType.BFLOAT16}, int32=[0, 1]),
     ranks=lambda attrs, count: [2, 2, 1, 1, 2, 2, 2][:count],
     traits=Traits(accumulates=True),
-    runtime=Runtime(fuses=True, kernels=2),
+    runtime=RuntimeFacts(fuses=True, kernels=2),
     samples=(
         "EmbedLayerNormalization(w, p, g, b, i, t, s) | w:[8,64] p:[16,64] g:[64] b:[64] i:int32[2,16] t:[2,64] s:int32[2,16]",
     ),

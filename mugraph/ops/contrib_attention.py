@@ -22,7 +22,7 @@ from mugraph.ops.attention import (
     resolved_scale,
     written_scale,
 )
-from mugraph.ops.base import Runtime, applied, floating, operands
+from mugraph.ops.base import RuntimeFacts, applied, floating, operands
 from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape
 from mugraph.ops.forms import (
     AttrMap,
@@ -270,7 +270,7 @@ define(
     ranks=_ranks_ort_attention,
     vectors=lambda attrs, count: [2],
     traits=_ATTENTION,
-    runtime=Runtime(fuses=True, kernels=3),
+    runtime=RuntimeFacts(fuses=True, kernels=3),
     samples=(
         "OrtAttention[num_heads=2,qkv_hidden_sizes=(32,32,32),scale=0.25](x, w, b) | x:[2,5,32] w:[32,96] b:[96]",
         f"OrtAttention[{_TWELVE},qkv_hidden_sizes=(768,768,768)](x, w, b) | {_PROJECTED}",
@@ -391,7 +391,7 @@ define(
     contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved", 9),
     ranks=lambda attrs, count: [3, 3, 3, 2, 2][:count],
     traits=replace(_ATTENTION, one_dtype=True),
-    runtime=Runtime(kernels=3),
+    runtime=RuntimeFacts(kernels=3),
     samples=(
         "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v) | q:[1,128,256] k:[1,128,128] v:[1,128,128]",
         "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v, c, s) "

@@ -30,7 +30,7 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
-from mugraph.ops.traits import Degree, Image, Product, Reduction, Traits
+from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, Traits
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
 
 Integers = tuple[int, ...]
@@ -230,7 +230,11 @@ register(
         flops=_conv_flops,
         defaults={"group": 1},
         traits=Traits(
-            product=Product.CONVOLUTION, image=Image.WINDOW, degree=Degree.MULTILINEAR, one_dtype=True, accumulates=True
+            product=ProductKind.CONVOLUTION,
+            image=ImageRole.WINDOW,
+            degree=DegreeBound.MULTILINEAR,
+            one_dtype=True,
+            accumulates=True,
         ),
         samples=("Conv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, w) | x:[1,8,14,14] w:[16,8,3,3]",),
     )
@@ -334,7 +338,7 @@ def _pool_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[
 
 
 _MAXIMUM = Traits(reduction=Reduction.MAX, one_dtype=True, piecewise=True)
-_MEAN = Traits(reduction=Reduction.MEAN, degree=Degree.LINEAR, one_dtype=True, accumulates=True)
+_MEAN = Traits(reduction=Reduction.MEAN, degree=DegreeBound.LINEAR, one_dtype=True, accumulates=True)
 
 register(
     Operator(
@@ -346,7 +350,7 @@ register(
         write=_write_pool("MaxPool"),
         flops=_pool_flops,
         defaults={"ceil": False},
-        traits=replace(_MAXIMUM, image=Image.WINDOW),
+        traits=replace(_MAXIMUM, image=ImageRole.WINDOW),
         samples=("MaxPool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
@@ -360,7 +364,7 @@ register(
         write=_write_pool("AveragePool"),
         flops=_pool_flops,
         defaults={"ceil": False, "count_include_pad": False},
-        traits=replace(_MEAN, image=Image.WINDOW),
+        traits=replace(_MEAN, image=ImageRole.WINDOW),
         samples=("AveragePool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
@@ -391,7 +395,7 @@ def _register_global(name: str, traits: Traits, reduce: Callable[[Domain, Array,
             read=_read_global,
             write=lambda attrs, types, opset: OnnxForm(name, (0,)),
             flops=lambda attrs, inputs, outputs: inputs[0].size(),
-            traits=replace(traits, image=Image.GLOBAL),
+            traits=replace(traits, image=ImageRole.GLOBAL),
             samples=(f"{name}[spatial=2](x) | x:[1,8,14,14]",),
         )
     )

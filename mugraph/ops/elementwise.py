@@ -31,7 +31,7 @@ from mugraph.ops.forms import (
     static_operand,
     type_of,
 )
-from mugraph.ops.traits import Degree, Entrywise, Movement, Traits
+from mugraph.ops.traits import DegreeBound, Entrywise, Movement, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast
 
 __all__ = ["FUNCTION", "PIECEWISE", "Scalar", "infer_float", "infer_number", "register_plain", "sample_of", "scalar_operator"]
@@ -91,15 +91,15 @@ def register_plain(
 # Arithmetic
 
 _ARITHMETIC = Traits(entrywise=Entrywise.ARITHMETIC, one_dtype=True, nests=True)
-_LINEAR = replace(_ARITHMETIC, degree=Degree.LINEAR)
+_LINEAR = replace(_ARITHMETIC, degree=DegreeBound.LINEAR)
 FUNCTION = Traits(entrywise=Entrywise.FUNCTION, one_dtype=True)
 PIECEWISE = replace(FUNCTION, piecewise=True)
 
 register_plain("Add", 2, lambda d, x, y: d.add(x, y), _LINEAR, commutative=True)
 register_plain("Sub", 2, lambda d, x, y: d.sub(x, y), replace(_LINEAR, undoes="Add"))
-register_plain("Mul", 2, lambda d, x, y: d.mul(x, y), replace(_ARITHMETIC, degree=Degree.MULTILINEAR), commutative=True)
+register_plain("Mul", 2, lambda d, x, y: d.mul(x, y), replace(_ARITHMETIC, degree=DegreeBound.MULTILINEAR), commutative=True)
 register_plain("Div", 2, lambda d, x, y: d.div(x, y), replace(_ARITHMETIC, slow=True, undoes="Mul"), flops=4)
-register_plain("Neg", 1, lambda d, x: d.neg(x), replace(FUNCTION, degree=Degree.LINEAR, undoes="Identity", nests=True))
+register_plain("Neg", 1, lambda d, x: d.neg(x), replace(FUNCTION, degree=DegreeBound.LINEAR, undoes="Identity", nests=True))
 register_plain(
     "Reciprocal",
     1,
@@ -371,7 +371,7 @@ register(
         lambda domain, attrs, inputs: (inputs[0],),
         read=_read_identity,
         onnx=("Identity", "Dropout"),
-        traits=replace(FUNCTION, movement=Movement.VIEW, degree=Degree.LINEAR),
+        traits=replace(FUNCTION, movement=Movement.VIEW, degree=DegreeBound.LINEAR),
         samples=(sample_of("Identity", 1),),
     )
 )

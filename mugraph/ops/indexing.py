@@ -24,7 +24,7 @@ from mugraph.ops.forms import (
     static_operand,
     type_of,
 )
-from mugraph.ops.traits import Degree, Movement, Traits
+from mugraph.ops.traits import DegreeBound, Movement, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
 
 # Gather
@@ -150,7 +150,7 @@ def _write_trilu(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onn
     return OnnxForm("Trilu", (0, k), {"upper": int(attrs["upper"])})
 
 
-_FILLING = Traits(movement=Movement.FILLING, degree=Degree.LINEAR, one_dtype=True)
+_FILLING = Traits(movement=Movement.FILLING, degree=DegreeBound.LINEAR, one_dtype=True)
 
 register(
     Operator(
@@ -228,7 +228,7 @@ register(
         write=_write_cumsum,
         flops=output_size,
         defaults={"exclusive": False, "reverse": False},
-        traits=Traits(degree=Degree.LINEAR, one_dtype=True, keeps_shape=True, accumulates=True),
+        traits=Traits(degree=DegreeBound.LINEAR, one_dtype=True, keeps_shape=True, accumulates=True),
         samples=("CumSum[axis=-1](x) | x:[4,32]",),
     )
 )
@@ -366,7 +366,7 @@ register(
         read=_read_tile,
         write=_write_tile,
         sized=frozenset({"repeats"}),
-        traits=Traits(movement=Movement.REPETITION, degree=Degree.LINEAR, one_dtype=True),
+        traits=Traits(movement=Movement.REPETITION, degree=DegreeBound.LINEAR, one_dtype=True),
         samples=("Tile[repeats=(1,2)](x) | x:[4,32]",),
     )
 )

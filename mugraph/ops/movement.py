@@ -32,7 +32,7 @@ from mugraph.ops.forms import (
     static_operand,
     type_of,
 )
-from mugraph.ops.traits import Degree, Movement, Traits
+from mugraph.ops.traits import DegreeBound, Movement, Traits
 from mugraph.terms.shape import (
     Dim,
     Shape,
@@ -52,7 +52,7 @@ from mugraph.terms.shape import (
 
 def _moves(movement: Movement) -> Traits:
     """The traits of what moves entries by its attributes alone."""
-    return Traits(movement=movement, degree=Degree.LINEAR, one_dtype=True)
+    return Traits(movement=movement, degree=DegreeBound.LINEAR, one_dtype=True)
 
 
 # Transpose

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from mugraph.domains.base import Array, Domain
-from mugraph.ops.base import Decompose, Operator, Runtime, applied, floating, operands, output_size, register
+from mugraph.ops.base import Decompose, Operator, RuntimeFacts, applied, floating, operands, output_size, register
 from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
@@ -26,7 +26,7 @@ from mugraph.ops.forms import (
     single_output,
     type_of,
 )
-from mugraph.ops.traits import Image, Rows, Traits
+from mugraph.ops.traits import ImageRole, RowRole, Traits
 from mugraph.terms.shape import ShapeError, TensorType, Undecided, normalize_axis, same_shape
 from mugraph.terms.term import Term, const
 
@@ -115,7 +115,7 @@ def _write_layer(name: str) -> Write:
 
 
 _NORMALISATION = Traits(
-    rows=Rows.NORMALISATION, one_dtype=True, keeps_shape=True, inverts_inside=True, named_whole=True, accumulates=True
+    rows=RowRole.NORMALISATION, one_dtype=True, keeps_shape=True, inverts_inside=True, named_whole=True, accumulates=True
 )
 
 register(
@@ -130,7 +130,7 @@ register(
         defaults={"axis": -1, "epsilon": 1e-5},
         decomposition=_decompose_layer(centred=True),
         traits=_NORMALISATION,
-        runtime=Runtime(fuses=True),
+        runtime=RuntimeFacts(fuses=True),
         samples=("LayerNormalization(x, g, b) | x:[4,64] g:[64] b:[64]", "LayerNormalization(x, g) | x:[4,64] g:[64]"),
     )
 )
@@ -146,7 +146,7 @@ register(
         defaults={"axis": -1, "epsilon": 1e-5},
         decomposition=_decompose_layer(centred=False),
         traits=_NORMALISATION,
-        runtime=Runtime(fuses=True, name="SimplifiedLayerNormalization"),
+        runtime=RuntimeFacts(fuses=True, name="SimplifiedLayerNormalization"),
         samples=("RMSNormalization(x, g) | x:[4,64] g:[64]",),
     )
 )
@@ -210,7 +210,7 @@ def _write_channels(name: str) -> Write:
     return lambda attrs, types, opset: OnnxForm(name, tuple(range(len(types))), {"epsilon": attrs["epsilon"]})
 
 
-_CHANNELS = Traits(image=Image.CHANNELS, one_dtype=True, keeps_shape=True, inverts_inside=True)
+_CHANNELS = Traits(image=ImageRole.CHANNELS, one_dtype=True, keeps_shape=True, inverts_inside=True)
 
 register(
     Operator(

@@ -9,7 +9,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
 from mugraph.ops.base import Operator, applied, operands, register, same_dtype
 from mugraph.ops.forms import AttrMap, ForeignNode, OnnxForm, Reading, attributes_of
-from mugraph.ops.traits import Degree, Product, Traits
+from mugraph.ops.traits import DegreeBound, ProductKind, Traits
 from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
 from mugraph.terms.term import Term, const
 
@@ -42,7 +42,7 @@ def product_flops(output: TensorType, inner: Dim) -> int:
     return 2 * output.size() * inner
 
 
-_PRODUCT = Traits(product=Product.MATRIX, degree=Degree.MULTILINEAR, one_dtype=True, accumulates=True)
+_PRODUCT = Traits(product=ProductKind.MATRIX, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True)
 
 register(
     Operator(

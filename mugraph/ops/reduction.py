@@ -23,7 +23,7 @@ from mugraph.ops.forms import (
     static_operand,
     type_of,
 )
-from mugraph.ops.traits import Degree, Reduction, Rows, Traits
+from mugraph.ops.traits import DegreeBound, Reduction, RowRole, Traits
 from mugraph.terms.shape import Dim, ShapeError, TensorType, normalize_axis, same_dim
 from mugraph.terms.term import Term
 
@@ -102,7 +102,7 @@ def _register(name: str, reduction: Reduction, function: Reduce, *, floats_only:
             defaults={"keepdims": True},
             traits=Traits(
                 reduction=reduction,
-                degree=Degree.LINEAR if reduction.linear else None,
+                degree=DegreeBound.LINEAR if reduction.linear else None,
                 one_dtype=True,
                 piecewise=ordered,
                 accumulates=not ordered,
@@ -184,7 +184,7 @@ def _write_softmax(name: str) -> Write:
     return write
 
 
-_SOFTMAX = Traits(rows=Rows.SOFTMAX, one_dtype=True, keeps_shape=True, inverts_inside=True, accumulates=True)
+_SOFTMAX = Traits(rows=RowRole.SOFTMAX, one_dtype=True, keeps_shape=True, inverts_inside=True, accumulates=True)
 
 for _name, _function, _decompose, _traits, _samples in (
     (

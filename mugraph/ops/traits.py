@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from mugraph.domains.functions import ScalarFunction
 
-__all__ = ["NO_TRAITS", "Degree", "Entrywise", "Image", "Movement", "Product", "Reduction", "Rows", "Traits"]
+__all__ = ["NO_TRAITS", "DegreeBound", "Entrywise", "ImageRole", "Movement", "ProductKind", "Reduction", "RowRole", "Traits"]
 
 
 class Entrywise(Enum):
@@ -85,14 +85,14 @@ class Reduction(Enum):
         return {Reduction.SUM: "sum", Reduction.MEAN: "sum", Reduction.MAX: "max", Reduction.MIN: "min"}.get(self)
 
 
-class Product(Enum):
+class ProductKind(Enum):
     """Sums of products of an operand's entries with those of another, its weights."""
 
     MATRIX = auto()
     CONVOLUTION = auto()
 
 
-class Image(Enum):
+class ImageRole(Enum):
     """What an operator does over [N, C, *spatial]."""
 
     WINDOW = auto()
@@ -105,7 +105,7 @@ class Image(Enum):
     """It is a kernel of a convolution, a constant."""
 
 
-class Rows(Enum):
+class RowRole(Enum):
     """What an operator makes of each row: the entries along ``axis``, or of all axes from there on."""
 
     SOFTMAX = auto()
@@ -113,7 +113,7 @@ class Rows(Enum):
     """Entries over their root mean square, times a scale, plus a bias if there is one: the operands behind the first."""
 
 
-class Degree(Enum):
+class DegreeBound(Enum):
     """What polynomials the entries of a result are in those of the operands."""
 
     LINEAR = auto()
@@ -153,10 +153,10 @@ class Traits:
     entrywise: Entrywise | None = None
     movement: Movement | None = None
     reduction: Reduction | None = None
-    product: Product | None = None
-    image: Image | None = None
-    rows: Rows | None = None
-    degree: Degree | None = None
+    product: ProductKind | None = None
+    image: ImageRole | None = None
+    rows: RowRole | None = None
+    degree: DegreeBound | None = None
     function: ScalarFunction | None = None
     attention: bool = False
     one_dtype: bool = False
@@ -188,7 +188,7 @@ class Traits:
     @property
     def convolves(self) -> bool:
         """Whether it is a convolution over [N, C, *spatial], perhaps with an epilogue."""
-        return self.product is Product.CONVOLUTION and self.image is Image.WINDOW
+        return self.product is ProductKind.CONVOLUTION and self.image is ImageRole.WINDOW
 
     @property
     def partial(self) -> bool:

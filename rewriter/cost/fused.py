@@ -41,7 +41,7 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     """Ids of the directions that onnxruntime applies by itself on a provider.
 
     Where the provider is not on this machine, what the CPU provider does is taken for it as far as it does the same
-    on both (:class:`mugraph.ops.base.Runtime`).
+    on both (:class:`mugraph.ops.base.RuntimeFacts`).
     Answers are kept in the store by onnxruntime's version, the provider that was asked, and the rule.
     """
     asked = provider if provider in usable_providers() else "cpu"

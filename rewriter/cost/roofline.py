@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from mugraph.blocks.block import bound_sizes
 from mugraph.blocks.operator import kernel_of
-from mugraph.ops import Movement, Product, get_operator, traits_of
+from mugraph.ops import Movement, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
@@ -122,7 +122,7 @@ def _kernel(device: Device, compute: float, moved: float) -> float:
 
 def _filling(device: Device, ops: Collection[str]) -> float:
     """What a kernel with products in it takes beside its arithmetic and its traffic."""
-    multiplies = any(traits_of(op).product is Product.MATRIX for op in ops)
+    multiplies = any(traits_of(op).product is ProductKind.MATRIX for op in ops)
     return _PIPELINE * device.latency if device.units > 1 and multiplies else 0.0
 
 
@@ -146,7 +146,7 @@ def _compute(
 ) -> float:
     """Microseconds of the arithmetic, where that is not bound by traffic anyway: of products and convolutions."""
     product = traits_of(op).product
-    if product is Product.MATRIX:
+    if product is ProductKind.MATRIX:
         (out,) = outputs
         inner = operands[0].shape[0 if attrs.get("transA") else -1]
         rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)
@@ -154,7 +154,7 @@ def _compute(
         batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))
         rows = math.prod(map(_whole, out.shape[:-1])) if shared and out.rank > 1 else rows
         return _product(device, batch, _whole(rows), _whole(columns), _whole(inner), out.dtype)
-    if product is Product.CONVOLUTION:
+    if product is ProductKind.CONVOLUTION:
         (out,), group = outputs, _whole(attrs["group"])
         inner = math.prod(map(_whole, operands[1].shape[1:]))
         rows = _whole(out.shape[0]) * math.prod(map(_whole, out.shape[2:]))

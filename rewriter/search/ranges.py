@@ -18,7 +18,7 @@ from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
-from mugraph.ops import Degree, Entrywise, Movement, Rows, Traits, get_operator, traits_of
+from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType, concrete
 
 __all__ = ["RangeOracle"]
@@ -38,7 +38,7 @@ _LARGEST = {
 def _carries(traits: Traits) -> bool:
     """Whether an operator makes no number beyond half the largest one any larger; a sum only if one operand holds such."""
     if traits.entrywise is Entrywise.ARITHMETIC:
-        return traits.degree is Degree.LINEAR
+        return traits.degree is DegreeBound.LINEAR
     chooses = traits.entrywise in (Entrywise.EXTREMUM, Entrywise.SELECTION, Entrywise.CONVERSION)
     return chooses or traits.movement is not None
 
@@ -253,7 +253,7 @@ class RangeOracle:
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
         if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
             return [self.domain.power(inputs[0], 2)]
-        if traits_of(node.op).rows is Rows.NORMALISATION and (bounded := self._normalised(graph, node, inputs)) is not None:
+        if traits_of(node.op).rows is RowRole.NORMALISATION and (bounded := self._normalised(graph, node, inputs)) is not None:
             return [bounded]
         try:
             results = list(get_operator(node.op).run(self.domain, node.attrs, inputs))

@@ -19,7 +19,7 @@ from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
-from mugraph.ops import Image, traits_of
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
@@ -194,7 +194,7 @@ class _Images:
         self.axes = tuple(written) or (1, 2, 2)
         self.vectors = {t.inputs[0].name for t in terms if t.op == "Unsqueeze" and t.inputs[0].is_var}
         for term in terms:
-            if traits_of(term.op).image is Image.CHANNELS:
+            if traits_of(term.op).image is ImageRole.CHANNELS:
                 self.vectors |= {operand.name for operand in term.inputs[1:] if operand.is_var}
         self.factors = {
             c.terms()[0].name: c.predicate

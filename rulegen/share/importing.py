@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.domains.range import Range
-from mugraph.ops import Image, traits_of
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import format_term, walk
@@ -299,7 +299,7 @@ def _choices(good: Sequence[_Case], others: Sequence[_Case]) -> list[str]:
 
 def _float_verdict(candidate: Candidate, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
-    windowed = any(traits_of(t.op).image is Image.WINDOW for t in walk((*candidate.source, *candidate.target)))
+    windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
     if not windowed:
         return float_test(candidate, symbols, seed)

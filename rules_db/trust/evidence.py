@@ -19,7 +19,7 @@ from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import SAFE_PRIMES, FieldArray, FiniteField
 from mugraph.domains.range import Range
 from mugraph.domains.symbolic import Symbolic
-from mugraph.ops import Degree, traits_of
+from mugraph.ops import DegreeBound, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import Term, attr_symbols, substitute, variables, walk
@@ -44,9 +44,9 @@ def _degree(roots: Sequence[Term]) -> int:
         operands = [degrees[operand] for operand in term.inputs]
         if not operands:
             degrees[term] = int(term.is_var)
-        elif traits_of(term.op).degree is Degree.LINEAR:
+        elif traits_of(term.op).degree is DegreeBound.LINEAR:
             degrees[term] = max(operands)
-        elif traits_of(term.op).degree is Degree.MULTILINEAR:
+        elif traits_of(term.op).degree is DegreeBound.MULTILINEAR:
             degrees[term] = sum(operands)
         else:
             raise ValueError(f"'{term.op}' is no polynomial, so that tests have no error bound; a certificate is required")

@@ -127,7 +127,7 @@ _CUSTOMARY = {"min": "lo", "max": "hi"}
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _TemplateChoice:
     """What a template letter stands for: as it is written, and with its attributes left out where the line gives them."""
 
     text: str
@@ -138,20 +138,20 @@ class _Choice:
         return re.sub("[^A-Za-z].*", "", self.name) or "out" + self.name
 
 
-def _open_application(record: Operator) -> _Choice:
+def _open_application(record: Operator) -> _TemplateChoice:
     """An operator with all its attributes open."""
     attrs = ",".join(f"{name}=${_CUSTOMARY.get(name, name[:2])}" for name in record.defaults)
-    return _Choice(f"{record.name}[{attrs}]" if attrs else record.name, record.name)
+    return _TemplateChoice(f"{record.name}[{attrs}]" if attrs else record.name, record.name)
 
 
-def _choices(text: str) -> list[_Choice]:
+def _choices(text: str) -> list[_TemplateChoice]:
     """Choices as a line names them, traits written out. Raises TextError for an exception that is none of them."""
     values, *exceptions = re.split(r"\s+except\s+", text, maxsplit=1)
-    choices: list[_Choice] = []
+    choices: list[_TemplateChoice] = []
     for value in re.split(r",(?![^\[]*\])", values):
         quantifier = QUANTIFIERS.get(value.strip())
         if quantifier is None:
-            choices.append(_Choice(value.strip(), value.strip()))
+            choices.append(_TemplateChoice(value.strip(), value.strip()))
         else:
             choices += [_open_application(record) for record in REGISTRY.values() if quantifier(record)]
     left_out = {name.strip() for text in exceptions for name in text.split(",")}
@@ -177,7 +177,7 @@ def _instances(line: str) -> Iterator[str]:
         yield f"{name}{''.join(f'.{choice.suffix}' for choice in combination)}:{_filled(equation, letters, combination)}"
 
 
-def _filled(equation: str, letters: Sequence[str], combination: Sequence[_Choice]) -> str:
+def _filled(equation: str, letters: Sequence[str], combination: Sequence[_TemplateChoice]) -> str:
     """The equation with choices in place of letters. Raises TextError where the line has an open attribute's variable."""
     chosen = dict(zip(letters, combination, strict=True))
     brought = {variable for choice in combination for variable in re.findall(r"\$\w+", choice.text) if choice.text != choice.name}

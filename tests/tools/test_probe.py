@@ -11,7 +11,7 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.support import FILE
 from mugraph.terms.shape import DataType
 from tools.ship import probe
-from tools.ship.probe import Answer, Probe, ask, probes, summary
+from tools.ship.probe import Probe, ProbeAnswer, ask, probes, summary
 
 CONSTANTS = {"CausalMask", "Positions", "Ones", "Eye", "IdentityKernel", "AveragingKernel"}
 """Operators that are written as initializers."""
@@ -66,7 +66,7 @@ def test_one_kernel_is_enough_and_one_wrong_result_too_much() -> None:
     found = []
     for sample in samples:
         statuses = kinds[sample.split("(")[0]]
-        found.append((Probe(sample, DataType.FLOAT16), Answer(statuses.pop())))
+        found.append((Probe(sample, DataType.FLOAT16), ProbeAnswer(statuses.pop())))
     assert summary(found) == {
         "BiasGelu": {"kernel": ["float16"], "runs": []},
         "FastGelu": {"kernel": [], "runs": []},

@@ -64,7 +64,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What became of a probe.
 
     Attributes:
@@ -102,7 +102,7 @@ def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
     return found
 
 
-def ask(probe: Probe, provider: str) -> Answer:
+def ask(probe: Probe, provider: str) -> ProbeAnswer:
     """Builds, opens, runs and judges one probe in this process."""
     import onnxruntime as ort
 
@@ -113,7 +113,7 @@ def ask(probe: Probe, provider: str) -> Answer:
         outputs = record.types(attrs, types)
         form = record.to_onnx(attrs, types, OPSET)
     except (NotUnderstood, Undecided, ValueError) as problem:
-        return Answer("refused", str(problem))
+        return ProbeAnswer("refused", str(problem))
     arrays = operands(types)
     nodes, names, constants, infos, feeds = [], [], [], [], {}
     for index, (type_, array) in enumerate(zip(types, arrays, strict=True)):
@@ -159,11 +159,11 @@ def ask(probe: Probe, provider: str) -> Answer:
         try:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
             if PROVIDERS[provider][0] not in session.get_providers():
-                return Answer("refused", f"{PROVIDERS[provider][0]} is not to be had")
+                return ProbeAnswer("refused", f"{PROVIDERS[provider][0]} is not to be had")
             loaded = onnx.load(written)
             actual = session.run(None, feeds)
         except Exception as problem:  # onnxruntime raises many types where a kernel is missing
-            return Answer("refused", " ".join(str(problem).split())[:300])
+            return ProbeAnswer("refused", " ".join(str(problem).split())[:300])
     own = [node for node in loaded.graph.node if node.op_type == form.op_type]
     kept = any(list(node.input)[: len(names)] == names for node in own) or (not names and bool(own))
     rounded = [
@@ -174,8 +174,8 @@ def ask(probe: Probe, provider: str) -> Answer:
     dtypes = [t.dtype for t in (*types, *outputs) if t.dtype in TYPES]
     limit = max((TYPES[dtype] for dtype in dtypes), default=0.0)
     if not worst <= limit:
-        return Answer("wrong", f"off by {worst:.1e} of the root mean square")
-    return Answer("kernel" if kept else "runs", f"off by {worst:.1e}")
+        return ProbeAnswer("wrong", f"off by {worst:.1e} of the root mean square")
+    return ProbeAnswer("kernel" if kept else "runs", f"off by {worst:.1e}")
 
 
 def as_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def worker_command(provider: str, first: int) -> list[str]:
     return [sys.executable, "-m", "tools.ship.probe", "--provider", provider, "--worker", str(first)]
 
 
-def answers(provider: str) -> Iterator[tuple[Probe, Answer]]:
+def answers(provider: str) -> Iterator[tuple[Probe, ProbeAnswer]]:
     """All answers, from as many child processes as it takes."""
     todo, index = probes(), 0
     while index < len(todo):
@@ -225,14 +225,14 @@ def answers(provider: str) -> Iterator[tuple[Probe, Answer]]:
                 for line in lines:
                     said = json.loads(line)
                     if "end" in said:
-                        yield todo[said["end"]], Answer(said["status"], said["detail"])
+                        yield todo[said["end"]], ProbeAnswer(said["status"], said["detail"])
                         index = said["end"] + 1
             if index < len(todo):
-                yield todo[index], Answer("refused", f"{reason} (exit code {child.wait()})")
+                yield todo[index], ProbeAnswer("refused", f"{reason} (exit code {child.wait()})")
                 index += 1
 
 
-def summary(found: list[tuple[Probe, Answer]]) -> dict[str, dict[str, list[str]]]:
+def summary(found: list[tuple[Probe, ProbeAnswer]]) -> dict[str, dict[str, list[str]]]:
     """Operator to the element types in which the provider has a kernel, and those in which it runs all the same.
 
     One sample with a kernel is enough; one with a wrong result is too much.
@@ -264,7 +264,7 @@ def main() -> None:
 
     if arguments.provider not in usable_providers():
         parser.error(f"provider {arguments.provider}: onnxruntime finds none on this machine")
-    found: list[tuple[Probe, Answer]] = []
+    found: list[tuple[Probe, ProbeAnswer]] = []
     for probe, answer in answers(arguments.provider):
         found.append((probe, answer))
         if answer.status in ("wrong", "refused"):

@@ -18,7 +18,7 @@ from functools import cached_property
 
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
-from mugraph.ops import Product, get_operator, traits_of
+from mugraph.ops import ProductKind, get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, var, walk
 from rewriter.kernels.fuse.lower import is_elementwise
@@ -37,7 +37,7 @@ _FLAGS = _FLOATS_AND_TRUTH | INTEGERS
 
 
 def is_product(op: str) -> bool:
-    return traits_of(op).product is Product.MATRIX and not get_operator(op).composite
+    return traits_of(op).product is ProductKind.MATRIX and not get_operator(op).composite
 
 
 def _is_row(op: str) -> bool:

@@ -20,14 +20,14 @@ from mugraph.domains.field import ZeroDivision
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops import (
     REGISTRY,
-    Degree,
+    DegreeBound,
     Entrywise,
-    Image,
+    ImageRole,
     Movement,
     Operator,
-    Product,
+    ProductKind,
     Reduction,
-    Rows,
+    RowRole,
     Traits,
     get_operator,
     traits_of,
@@ -165,13 +165,13 @@ def check_image(record: Operator) -> None:
         assert result.rank == types[0].rank >= 3
         flat = [TensorType(t.dtype, t.shape[:2]) if t.rank > 2 else t for t in types]
         attrs = {name: 0 if name == "spatial" else () if isinstance(value, tuple) else value for name, value in term.attrs}
-        if image in (Image.WINDOW, Image.GLOBAL):
+        if image in (ImageRole.WINDOW, ImageRole.GLOBAL):
             with pytest.raises((ShapeError, IndexError, ValueError)):
                 record.types(attrs, flat)
-            assert (result.shape[2:] == (1,) * (result.rank - 2)) == (image is Image.GLOBAL)
-            assert ("strides" in attrs) == (image is Image.WINDOW)
+            assert (result.shape[2:] == (1,) * (result.rank - 2)) == (image is ImageRole.GLOBAL)
+            assert ("strides" in attrs) == (image is ImageRole.WINDOW)
         else:
-            assert image is Image.CHANNELS and result.shape == types[0].shape
+            assert image is ImageRole.CHANNELS and result.shape == types[0].shape
 
 
 # What a definition asks for
@@ -271,10 +271,10 @@ def check_reduction(record: Operator) -> None:
             continue
         (x,) = random_numbers(types)
         (result,) = run(record, term, [x])
-        if record.traits.image is Image.WINDOW:  # the samples' windows are 2x2, side by side
+        if record.traits.image is ImageRole.WINDOW:  # the samples' windows are 2x2, side by side
             x = x.reshape(*x.shape[:2], x.shape[2] // 2, 2, x.shape[3] // 2, 2).swapaxes(3, 4).reshape(*result.shape, 4)
             result = result[..., None]
-        elif record.traits.image is Image.GLOBAL:
+        elif record.traits.image is ImageRole.GLOBAL:
             x, result = x.reshape(*x.shape[:2], -1), result.reshape(*result.shape[:2], 1)
         functions: dict[Reduction, Callable[..., Any]] = {
             Reduction.SUM: np.sum,
@@ -298,7 +298,7 @@ def check_degree(record: Operator) -> None:
             assert degree is None
             continue
         start, step = ([field.random(generator, a.shape) for a in arrays] for _ in range(2))
-        order = 1 + (1 if degree is Degree.LINEAR else len(arrays))
+        order = 1 + (1 if degree is DegreeBound.LINEAR else len(arrays))
         totals: list[Any] = []
         try:
             for k in range(order + 1):
@@ -336,7 +336,7 @@ def check_rows(record: Operator) -> None:
         (result,) = run(record, term, [x, *parameters])
         (moved,) = run(record, term, [flat[order].reshape(x.shape), *parameters])
         assert np.allclose(moved.reshape(flat.shape), result.reshape(flat.shape)[order])
-        if rows is Rows.SOFTMAX:
+        if rows is RowRole.SOFTMAX:
             shares = result if (result >= 0).all() else np.exp(result)
             assert np.allclose(shares.sum(axis=-1), 1)
         else:
@@ -357,7 +357,7 @@ def check_product(record: Operator) -> None:
             assert np.allclose(run(record, term, scaled)[0], 2 * result)
         (none,) = run(record, term, [operands[0] * 0, *operands[1:]])
         assert not none.any() and result.any()
-        assert (record.traits.product is Product.CONVOLUTION) == ("strides" in dict(term.attrs))
+        assert (record.traits.product is ProductKind.CONVOLUTION) == ("strides" in dict(term.attrs))
         assert record.flops({**record.defaults, **dict(term.attrs)}, types, record.types(term.attrs, types)) > 2 * result.size
 
 
@@ -366,7 +366,7 @@ def check_attention(record: Operator) -> None:
     for term, types in applications(record):
         if record.composite:
             parts = list(walk(record.decompose(term.attrs, types)))
-            weighs |= any(part.op == "MatMul" and traits_of(part.inputs[0].op).rows is Rows.SOFTMAX for part in parts)
+            weighs |= any(part.op == "MatMul" and traits_of(part.inputs[0].op).rows is RowRole.SOFTMAX for part in parts)
     assert record.traits.attention == weighs
 
 
@@ -421,8 +421,8 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_one_dtype, "Add", {"one_dtype": False}),
     (check_keeps_shape, "MatMul", {"keeps_shape": True}),
     (check_keeps_shape, "Softmax", {"keeps_shape": False}),
-    (check_image, "MaxPool", {"image": Image.GLOBAL}),
-    (check_image, "ReduceMax", {"image": Image.CHANNELS}),
+    (check_image, "MaxPool", {"image": ImageRole.GLOBAL}),
+    (check_image, "ReduceMax", {"image": ImageRole.CHANNELS}),
     (check_piecewise, "Relu", {"piecewise": False}),
     (check_piecewise, "Add", {"piecewise": True}),
     (check_accumulates, "AveragePool", {"accumulates": False}),
@@ -436,15 +436,15 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_bounded, "Erf", {"bounded": False}),
     (check_reduction, "ReduceMax", {"reduction": Reduction.SUM}),
     (check_reduction, "AveragePool", {"reduction": Reduction.SUM}),
-    (check_degree, "Mul", {"degree": Degree.LINEAR}),
-    (check_degree, "ReduceSumSquare", {"degree": Degree.LINEAR}),
-    (check_degree, "Max", {"degree": Degree.MULTILINEAR}),
+    (check_degree, "Mul", {"degree": DegreeBound.LINEAR}),
+    (check_degree, "ReduceSumSquare", {"degree": DegreeBound.LINEAR}),
+    (check_degree, "Max", {"degree": DegreeBound.MULTILINEAR}),
     (check_degree, "Add", {"degree": None}),
     (check_function, "Erf", {"function": FUNCTIONS["tanh"]}),
-    (check_rows, "Softmax", {"rows": Rows.NORMALISATION}),
-    (check_rows, "RMSNormalization", {"rows": Rows.SOFTMAX}),
-    (check_product, "Add", {"product": Product.MATRIX}),
-    (check_product, "MatMul", {"product": Product.CONVOLUTION}),
+    (check_rows, "Softmax", {"rows": RowRole.NORMALISATION}),
+    (check_rows, "RMSNormalization", {"rows": RowRole.SOFTMAX}),
+    (check_product, "Add", {"product": ProductKind.MATRIX}),
+    (check_product, "MatMul", {"product": ProductKind.CONVOLUTION}),
     (check_attention, "Attention", {"attention": False}),
     (check_attention, "BiasGelu", {"attention": True}),
     (check_whole, "BiasGelu", {"named_whole": False}),
