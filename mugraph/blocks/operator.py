@@ -15,8 +15,8 @@ from typing import Any
 
 from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
-from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
+from mugraph.ops.forms import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, attributes_of
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, evaluate_dim, same_dim
 from mugraph.terms.term import Term, substitute, var
@@ -105,7 +105,7 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read(node: ForeignNode) -> Reading:
-    given = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
+    given = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if given["mugraph"] is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import var, walk
@@ -52,9 +53,6 @@ GENERATOR_VERSION = 2
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "FusedConv"})
-_PARTIAL = frozenset({"Sqrt", "Log"})
-"""Functions without a value where their operand is negative."""
 _MOST_TESTS, _MOST_PROPOSALS = 64, 12
 """Where a bound wants more tests there is none in practice; so many proposals are tried on the others."""
 
@@ -380,7 +378,7 @@ class _Grower:
         Where a root is taken of something negative both sides are NaN, so that random inputs show nothing.
         """
         proof = self.prover.certify(candidate.source, candidate.target, candidate.types)
-        partial = any(t.op in _PARTIAL for t in walk([*candidate.source, *candidate.target]))
+        partial = any(traits_of(t.op).partial for t in walk([*candidate.source, *candidate.target]))
         if proof is None or verdict.guarded or partial:
             return proof
         signs = [c for c in proof.conditions if c.predicate in ("nonnegative", "positive")]
@@ -487,5 +485,5 @@ def well_typed(candidate: Candidate) -> bool:
 
 def saving(candidate: Candidate) -> int:
     """How many contractions one side has less than the other."""
-    counts = [sum(t.op in _CONTRACTIONS for t in walk(side)) for side in (candidate.source, candidate.target)]
+    counts = [sum(traits_of(t.op).product is not None for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])

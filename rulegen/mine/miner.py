@@ -20,7 +20,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete
@@ -42,12 +42,6 @@ __all__ = ["GROUP", "Mining", "mine", "snapped"]
 GROUP = "spelling"
 """The group that mined rules are of."""
 
-_FURTHER = frozenset(
-    {"Gelu", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "LogSoftmax", "Mish", "HardSwish"}
-)
-"""ONNX's own operators that exporters spell out, beside those that are defined by a decomposition."""
-_PRODUCTS = frozenset({"FusedMatMul", "FusedGemm", "FusedConv"})
-"""Composite operators that do no more than their product and its epilogue: no step on the way to larger ones."""
 _TOLERANCE = 1e-7
 """Relative to the largest entry, in double precision: what the screening calls equal."""
 _MOST_PARAMETER = 1e4
@@ -199,7 +193,12 @@ def _sampled(roots: Side) -> Side:
 
 
 def _is_composite(op: str) -> bool:
-    return op in _FURTHER or get_operator(op).decompose is not None
+    return traits_of(op).named_whole
+
+
+def _is_product(op: str) -> bool:
+    """Whether a composite operator does no more than its product and its epilogue: no step on the way to larger ones."""
+    return traits_of(op).product is not None
 
 
 @dataclass(frozen=True)
@@ -329,7 +328,7 @@ def _applications(cone: Cone, supply: _Supply, wanted: Sequence[TensorType]) -> 
                 outputs = outputs[: len(wanted)]
                 whole = list(outputs) == list(wanted)
                 apart = None if whole or _POSITIONS not in {t.op for t, _ in operands} else _apart(outputs, wanted)
-                reshapes = reshaped and template.op not in _PRODUCTS and _reshapes(outputs, wanted)
+                reshapes = reshaped and not _is_product(template.op) and _reshapes(outputs, wanted)
                 if not whole and apart is None and not reshapes:
                     continue
                 for numbers in itertools.product(*(given for _, given in free)):
@@ -614,7 +613,7 @@ class _Miner:
             if not composites:
                 self.plain.add(rule)
                 self.hidden.add(rule)
-            elif all(get_operator(op).contract for op in composites) and not composites & _PRODUCTS:
+            elif all(get_operator(op).contract for op in composites) and not any(map(_is_product, composites)):
                 if any(condition.predicate == "causal" for condition in rule.conditions):
                     self.hidden.add(rule, first=True)
                 else:
@@ -637,7 +636,7 @@ class _Miner:
         if key not in self._candidates:
             self._candidates[key] = list(_applications(cone, supply, wanted))
         single = {root.op for root in cone.roots} if cone.operators == 1 else set()
-        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and c[0].op in _PRODUCTS)]
+        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and _is_product(c[0].op))]
         candidates += _parts(cone, inferred) if len(wanted) == 1 and not causal_masks(cone) else []
         if not candidates:
             return []

@@ -319,7 +319,7 @@ def _modules(op: str) -> frozenset[str]:
     """The modules in which an operator's record is written, with those of the operators that a composite one consists of."""
     record = get_operator(op)
     found: set[str] = set()
-    pending: list[Any] = [record.infer, record.evaluate, record.decompose]
+    pending: list[Any] = [record.infer, record.evaluate, record.decomposition]
     seen: set[int] = set()
     while pending:
         value = pending.pop()
@@ -332,9 +332,9 @@ def _modules(op: str) -> frozenset[str]:
             pending += [cell.cell_contents for cell in value.__closure__ or ()]
         elif isinstance(value, Mapping):
             pending += value.values()
-    if record.decompose is not None:
+    if record.composite:
         written = {name for module in found for name in re.findall(r'"([A-Z]\w+)"', _source(module).decode())}
-        plain = {name for name in written & set(REGISTRY) if REGISTRY[name].decompose is None}
+        plain = {name for name in written & set(REGISTRY) if not REGISTRY[name].composite}
         found = found.union(*map(_modules, plain))
     return frozenset(found)
 

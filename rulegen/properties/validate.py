@@ -19,6 +19,7 @@ from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
@@ -46,24 +47,6 @@ class Validation:
     counterexample: str | None = None
 
 
-_CONVOLUTIONS = ("Conv", "FusedConv")
-_SPATIAL = frozenset(
-    [
-        *_CONVOLUTIONS,
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "LRN",
-        "IdentityKernel",
-        "AveragingKernel",
-    ]
-)
-"""Operators over [N, C, *spatial] and their kernels."""
-
-
 class _Sampler:
     """Random types and attributes that make a property apply often enough."""
 
@@ -73,7 +56,7 @@ class _Sampler:
         self.booleans = boolean_variables(axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
-        self.images = _Images(self) if any(t.op in _SPATIAL for t in sides) else None
+        self.images = _Images(self) if any(traits_of(t.op).image for t in sides) else None
 
     def pick(self, *choices: Any) -> Any:
         return choices[self.generator.integers(len(choices))]
@@ -206,13 +189,13 @@ class _Images:
         self.sampler, self.generator, self.pick = sampler, sampler.generator, sampler.pick
         axiom = sampler.axiom
         terms = list(walk([axiom.left, axiom.right, *(t for c in axiom.conditions for t in c.terms())]))
-        self.convolutions = sorted((t for t in terms if t.op in _CONVOLUTIONS), key=lambda t: t.size)
+        self.convolutions = sorted((t for t in terms if traits_of(t.op).convolves), key=lambda t: t.size)
         written = {len(t.attr("strides")) for t in terms if isinstance(t.attr("strides"), tuple)}
         written |= {t.attr("spatial") for t in terms if isinstance(t.attr("spatial"), int)}
         self.axes = tuple(written) or (1, 2, 2)
         self.vectors = {t.inputs[0].name for t in terms if t.op == "Unsqueeze" and t.inputs[0].is_var}
         for term in terms:
-            if term.op in ("BatchNormalization", "InstanceNormalization"):
+            if traits_of(term.op).image is ImageRole.CHANNELS:
                 self.vectors |= {operand.name for operand in term.inputs[1:] if operand.is_var}
         self.factors = {
             c.terms()[0].name: c.predicate

@@ -24,7 +24,7 @@ from typing import Any
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops import REGISTRY, get_operator
-from mugraph.ops.base import NotExpressible
+from mugraph.ops.forms import NotExpressible
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, attr_symbols, bind_attrs, const, open_names, variables, walk
@@ -601,13 +601,12 @@ class _Compiler:
         return tuple(sizes)
 
 
-_TAKEN_APART = frozenset({"Gemm", "Gelu", "LayerNormalization", "RMSNormalization"})
-"""Operators that stand for several plainer ones, beside those that are defined by a decomposition."""
-
-
 def is_fused(operator: str) -> bool:
     """Whether an operator stands for several plainer ones, as which a directed search takes it."""
-    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].decompose is not None)
+    if operator not in REGISTRY:
+        return False
+    record = get_operator(operator)
+    return record.traits.named_whole or (record.traits.product is not None and record.decomposition is not None)
 
 
 def _is_directed(left: Side, right: Side, as_written: bool) -> bool:

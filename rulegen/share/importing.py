@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.domains.range import Range
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import format_term, walk
@@ -296,12 +297,9 @@ def _choices(good: Sequence[_Case], others: Sequence[_Case]) -> list[str]:
     return guards
 
 
-_WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool"})
-
-
 def _float_verdict(candidate: Candidate, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
-    windowed = any(t.op in _WINDOWED for t in walk((*candidate.source, *candidate.target)))
+    windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
     if not windowed:
         return float_test(candidate, symbols, seed)

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from mugraph.domains.range import Range
-from mugraph.ops import get_operator
+from mugraph.ops import ImageRole, get_operator, traits_of
 from mugraph.terms.shape import DataType, Dim, Shape, TensorType
 from mugraph.terms.term import AttrValue, Term, walk
 from rules_db.trust.condition import Condition, Facts
@@ -21,23 +21,6 @@ from rules_db.trust.guards import Argument, Given, Told
 from rules_db.trust.guards.record import ElementType, Fits, LeastRank, Ones, Rank, SameShape, Size
 
 __all__ = ["implied"]
-
-_SHAPED = frozenset(["Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization", "BatchNormalization", "LRN"])
-_SHAPED |= {"InstanceNormalization"}
-"""Operators that are not elementwise, but whose result has the shape of their first operand."""
-
-_REDUCTIONS = frozenset(["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceSumSquare", "ReduceL2"])
-_IMAGES = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
-
-_SAME_DTYPE = _REDUCTIONS | _IMAGES
-_SAME_DTYPE |= {"MatMul", "Transpose", "Concat", "Split", "Slice", "Reshape", "Unsqueeze", "Squeeze", "Pad", "Expand", "Softmax"}
-_SAME_DTYPE |= {"Add", "Sub", "Mul", "Div", "Neg", "Max", "Min", "Sum", "Relu", "Exp", "Sqrt", "Reciprocal"}
-
-
-_ONE_DTYPE = (
-    _SAME_DTYPE | _SHAPED | {"SimplifiedLayerNormalization", "Erf", "Tanh", "Sigmoid", "Log", "Abs", "Gelu", "Sin", "Cos"}
-)
-"""Operators of operands of one element type, which is that of the result."""
 
 _NUMBERS = Facts(
     lambda term: TensorType(DataType.FLOAT, ()),
@@ -55,6 +38,20 @@ def implied(condition: Condition, given: Collection[Condition]) -> bool:
 
 def _elementwise(term: Term) -> bool:
     return bool(term.inputs) and get_operator(term.op).elementwise
+
+
+def _keeps_shape(term: Term) -> bool:
+    return traits_of(term.op).keeps_shape
+
+
+def _reduces(term: Term) -> bool:
+    """Whether the operator reduces along ``axes``, which it keeps as ones or drops by ``keepdims``."""
+    return traits_of(term.op).reduction is not None and traits_of(term.op).image is None
+
+
+def _slides(term: Term) -> bool:
+    """Whether the operator slides a window over the spatial axes of images, or reduces these: there is one at least."""
+    return traits_of(term.op).image in (ImageRole.WINDOW, ImageRole.GLOBAL)
 
 
 class _Premises(Given):
@@ -105,14 +102,14 @@ class _Premises(Given):
                 bound = max(bound, operands[0] + _inserted(part))
             elif part.op == "Reshape":
                 bound = max(bound, len(part.attr("shape")) + max(0, operands[0] - part.attr("drop")))
-            elif part.op in ("Slice", *_REDUCTIONS):
+            elif part.op == "Slice" or _reduces(part):
                 bound = max(bound, operands[0], *(-axis for axis in part.attr("axes")))
                 bound -= 0 if part.attr("keepdims", True) else len(part.attr("axes"))
-            elif part.op in _SHAPED:
+            elif _keeps_shape(part):
                 bound = max(bound, operands[0])
             elif part.op in ("Ones", "Expand"):
                 bound = max(bound, len(part.attr("shape")), *operands)
-            elif part.op in _IMAGES:
+            elif _slides(part):
                 bound = max(bound, 3)
             elif part.op == "Eye":
                 bound = 2
@@ -129,7 +126,7 @@ class _Premises(Given):
         ranks = [rank for operand in term.inputs if (rank := self.rank(operand)) is not None]
         if not ranks or len(ranks) < len(term.inputs):
             return None
-        if term.op in ("Transpose", "Concat", "Split", "Slice", "Pad", *_SHAPED):
+        if term.op in ("Transpose", "Concat", "Split", "Slice", "Pad") or _keeps_shape(term):
             return ranks[0]
         if term.op in ("Unsqueeze", "Squeeze"):
             return ranks[0] + _inserted(term)
@@ -155,7 +152,7 @@ class _Premises(Given):
         if term.op == "Unsqueeze":
             behind = sum(1 for inserted in term.attr("axes") if inserted > axis)
             return 1 if axis in term.attr("axes") else self.size(term.inputs[0], axis + behind)
-        if term.op in _REDUCTIONS and term.attr("keepdims"):
+        if _reduces(term) and term.attr("keepdims"):
             return 1 if axis in term.attr("axes") else self.size(term.inputs[0], axis)
         if term.op in ("Reshape", "Ones") and -axis <= len(term.attr("shape")):
             return _as_dim(term.attr("shape")[axis])
@@ -194,7 +191,7 @@ class _Premises(Given):
     def _shape_of(self, term: Term) -> Term:
         """A smaller term of the same shape, or the term itself."""
         while True:
-            if term.op in _SHAPED:
+            if _keeps_shape(term):
                 term = term.inputs[0]
                 continue
             if not _elementwise(term):
@@ -219,9 +216,9 @@ class _Premises(Given):
             return True
         if _elementwise(x) and all(self.fits(operand, y) for operand in x.inputs):
             return True
-        if x.op in _REDUCTIONS and x.attr("keepdims") and self.fits(x.inputs[0], y):
+        if _reduces(x) and x.attr("keepdims") and self.fits(x.inputs[0], y):
             return True
-        operands = y.inputs if _elementwise(y) else y.inputs[:1] if y.op in _SHAPED else ()
+        operands = y.inputs if _elementwise(y) else y.inputs[:1] if _keeps_shape(y) else ()
         return any(self.fits(x, operand) for operand in operands)
 
     # Element types
@@ -231,14 +228,14 @@ class _Premises(Given):
             return cast(DataType, term.attr("to"))
         for told in self._tell(ElementType, term):
             return told.dtype
-        alike = term.inputs if term.op in _ONE_DTYPE else term.inputs[:1] if term.op == "Pow" else ()
+        alike = term.inputs if traits_of(term.op).one_dtype else term.inputs[:1] if term.op == "Pow" else ()
         types = {self.element_type(operand) for operand in alike} - {None}
         return types.pop() if len(types) == 1 else None
 
     def of_operands(self, name: str, term: Term) -> bool:
         if term.op == "Pow":
             return self.follows(name, term.inputs[0])
-        return term.op in _SAME_DTYPE and any(self.follows(name, operand) for operand in term.inputs)
+        return traits_of(term.op).one_dtype and any(self.follows(name, operand) for operand in term.inputs)
 
 
 def _inserted(term: Term) -> int:

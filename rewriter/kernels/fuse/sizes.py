@@ -230,12 +230,12 @@ class _Sizes:
     def composed(self, op: str, attrs: Attrs, operands: Sequence[TensorType]) -> None:
         """Solves what the parts of a composite operator ask."""
         record = get_operator(op)
-        if record.decompose is None:
+        if not record.composite:
             return
         inputs = {f"x{i}": type_ for i, type_ in enumerate(operands)}
         types: dict[Term, TensorType] = {}
         try:
-            for part in walk(record.decompose({**record.defaults, **dict(attrs)}, operands)):
+            for part in walk(record.decompose(attrs, operands)):
                 self.infer(part, inputs, types)
         except (ShapeError, Undecided):  # the operator itself is asked again
             return

@@ -229,7 +229,7 @@ def softmax_over_queries(s: Sketch) -> str:
 )
 def test_what_is_no_spelling_gives_no_rule(write: Write, graph_of: Callable[[onnx.ModelProto], Graph]) -> None:
     mining = mine({"wrong": graph_of(sketch(write))})
-    fused = {op for op in targets(mining) if get_operator(op).decompose is not None}
+    fused = {op for op in targets(mining) if get_operator(op).composite}
     assert fused <= {"FusedMatMul"} and not mining.suspicious
 
 
@@ -296,7 +296,7 @@ def shrinking(expected: str) -> Normaliser:
 
     for rule in sorted(mined_rules(), key=order):
         operators = [get_operator(t.op) for t in walk(rule.target) if t.inputs]
-        everywhere = all(op.decompose is None or op.contract is not None or op.name == expected for op in operators)
+        everywhere = all(not op.composite or op.contract is not None or op.name == expected for op in operators)
         if everywhere and "FusedMatMul" not in str(rule):
             rules.add(rule)
     for rule in shipped_rules():  # what a rule turns back cancels
@@ -318,7 +318,7 @@ def test_a_causal_mask_is_left_out(name: str, graph_of: Callable[[onnx.ModelProt
     cone, rules = whole(graph_of(build(name))), Normaliser()
     for rule in sorted(mined_rules(), key=lambda rule: -sum(term.size for term in rule.source)):
         operators = {term.op for term in walk(rule.target) if term.inputs}
-        plain = all(get_operator(op).decompose is None for op in operators) or "OrtRotaryEmbedding" in operators
+        plain = all(not get_operator(op).composite for op in operators) or "OrtRotaryEmbedding" in operators
         if plain or ("Attention" not in operators and any(c.predicate == "causal" for c in rule.conditions)):
             rules.add(rule)
     roots = tuple(map(snapped, cone.roots))
