@@ -484,7 +484,7 @@ def well_typed(candidate: Candidate) -> bool:
 
 
 def _contracts(op: str) -> bool:
-    """Whether an operator is a product, other than those for operands that are laid out otherwise, transposed or channels last."""
+    """Whether an operator is a product, other than those for operands laid out otherwise, transposed or channels last."""
     traits = traits_of(op)
     return traits.product is not None and (traits.convolves or not get_operator(op).composite)
 
