@@ -48,6 +48,7 @@ def infer_number(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
 
 
 def infer_float(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Floats of one type."""
     floating(inputs)
     return infer_elementwise(attrs, inputs)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from mugraph.ops import traits_of
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import var, walk
@@ -483,7 +483,13 @@ def well_typed(candidate: Candidate) -> bool:
     return all(types[a] == types[b] for a, b in zip(candidate.source, candidate.target, strict=True))
 
 
+def _contracts(op: str) -> bool:
+    """Whether an operator is a product, other than those for operands laid out otherwise, transposed or channels last."""
+    traits = traits_of(op)
+    return traits.product is not None and (traits.convolves or not get_operator(op).composite)
+
+
 def saving(candidate: Candidate) -> int:
     """How many contractions one side has less than the other."""
-    counts = [sum(traits_of(t.op).product is not None for t in walk(side)) for side in (candidate.source, candidate.target)]
+    counts = [sum(_contracts(t.op) for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])

@@ -139,8 +139,10 @@ class _TemplateChoice:
 
 
 def _open_application(record: Operator) -> _TemplateChoice:
-    """An operator with all its attributes open."""
-    attrs = ",".join(f"{name}=${_CUSTOMARY.get(name, name[:2])}" for name in record.defaults)
+    """An operator with all its attributes open; where two begin alike, each has its whole name."""
+    short = [_CUSTOMARY.get(name, name[:2]) for name in record.defaults]
+    open_ = short if len(set(short)) == len(short) else list(record.defaults)
+    attrs = ",".join(f"{name}=${variable}" for name, variable in zip(record.defaults, open_, strict=True))
     return _TemplateChoice(f"{record.name}[{attrs}]" if attrs else record.name, record.name)
 
 

@@ -38,6 +38,13 @@ def test_attributes_that_a_line_does_not_give_are_open() -> None:
     assert str(clip) == "t.Clip: Neg(Clip[max=$hi,min=$lo](x)) = Clip[max=$hi,min=$lo](Neg(x))"
 
 
+def test_attributes_that_begin_alike_have_their_whole_names() -> None:
+    record = replace(REGISTRY["Elu"], name="Twice", onnx=(), defaults={"alpha": 1.0, "always": 2.0})
+    with entered(record):
+        twice = parse_axioms("t: Neg(F(x)) = F(Neg(x)) for F in entrywise", "t.axioms")[-1]
+    assert twice.attr_variables == ("alpha", "always")
+
+
 def test_some_may_be_left_out() -> None:
     every, some = (
         names(f"t: Neg(F(x)) = F(Neg(x)) for I in 0, 1; F in entrywise{text}") for text in ("", " except LeakyRelu, Sin")
