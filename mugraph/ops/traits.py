@@ -62,6 +62,11 @@ class Movement(Enum):
         """Whether attributes and shapes alone say where each entry of a result comes from."""
         return self not in (Movement.LOOKUP, Movement.FILLING)
 
+    @property
+    def keeps_rank(self) -> bool:
+        """Whether results have as many axes as each operand has."""
+        return self in (Movement.PERMUTATION, Movement.PART, Movement.CONCATENATION, Movement.FILLING)
+
 
 class Reduction(Enum):
     """What an operator makes of many entries: those along ``axes``, or, over images, those of a window or of a whole channel."""
@@ -179,6 +184,11 @@ class Traits:
     def addresses(self) -> bool:
         """Whether attributes and shapes alone say which entry of an operand each entry of a result is."""
         return self.movement is not None and self.movement.addresses
+
+    @property
+    def keeps_rank(self) -> bool:
+        """Whether every result has as many axes as the first operand, for what is not entrywise."""
+        return self.keeps_shape or (self.movement is not None and self.movement.keeps_rank)
 
     @property
     def monoid(self) -> str | None:

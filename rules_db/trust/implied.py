@@ -126,7 +126,7 @@ class _Premises(Given):
         ranks = [rank for operand in term.inputs if (rank := self.rank(operand)) is not None]
         if not ranks or len(ranks) < len(term.inputs):
             return None
-        if term.op in ("Transpose", "Concat", "Split", "Slice", "Pad") or _keeps_shape(term):
+        if traits_of(term.op).keeps_rank:
             return ranks[0]
         if term.op in ("Unsqueeze", "Squeeze"):
             return ranks[0] + _inserted(term)
@@ -235,7 +235,10 @@ class _Premises(Given):
     def of_operands(self, name: str, term: Term) -> bool:
         if term.op == "Pow":
             return self.follows(name, term.inputs[0])
-        return traits_of(term.op).one_dtype and any(self.follows(name, operand) for operand in term.inputs)
+        traits = traits_of(term.op)
+        if traits.function is not None and traits.bounded:
+            return False  # rules ask it of the result of such a function itself, as Tanh: their names depend on that
+        return traits.one_dtype and any(self.follows(name, operand) for operand in term.inputs)
 
 
 def _inserted(term: Term) -> int:

@@ -156,6 +156,12 @@ def check_keeps_shape(record: Operator) -> None:
         assert not all(kept)
 
 
+def check_keeps_rank(record: Operator) -> None:
+    if record.traits.keeps_rank:
+        for term, types in applications(record):
+            assert all(result.rank == types[0].rank for result in record.types(term.attrs, types))
+
+
 def check_image(record: Operator) -> None:
     image = record.traits.image
     for term, types in applications(record):
@@ -381,6 +387,7 @@ CHECKS = [
     check_entrywise,
     check_one_dtype,
     check_keeps_shape,
+    check_keeps_rank,
     check_image,
     check_piecewise,
     check_accumulates,
@@ -421,6 +428,8 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_one_dtype, "Add", {"one_dtype": False}),
     (check_keeps_shape, "MatMul", {"keeps_shape": True}),
     (check_keeps_shape, "Softmax", {"keeps_shape": False}),
+    (check_keeps_rank, "Reshape", {"movement": Movement.PERMUTATION}),
+    (check_keeps_rank, "Squeeze", {"keeps_shape": True}),
     (check_image, "MaxPool", {"image": ImageRole.GLOBAL}),
     (check_image, "ReduceMax", {"image": ImageRole.CHANNELS}),
     (check_piecewise, "Relu", {"piecewise": False}),
@@ -451,7 +460,12 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "name", "wrong"), WRONG, ids=lambda value: getattr(value, "__name__", str(value)))
+def _named(value: Any) -> str:
+    """A name that is the same in every process: of the traits in question, their names."""
+    return "-".join(value) if isinstance(value, dict) else getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize(("check", "name", "wrong"), WRONG, ids=_named)
 def test_a_wrong_trait_is_noticed(check: Callable[[Operator], None], name: str, wrong: dict[str, Any]) -> None:
     record = get_operator(name)
     check(record)

@@ -152,6 +152,10 @@ def test_attributes_are_alike_only_where_their_types_are() -> None:
         ("same_shape(a, b)", ("same_shape(b, c)",), False),
         ("floating(MatMul(a, b))", ("floating(b)",), True),
         ("floating(IsNaN(a))", ("floating(a)",), False),
+        ("floating(Softplus(a))", ("floating(a)",), True),
+        ("floating(Tanh(a))", ("floating(a)",), False),  # asked of Tanh itself
+        ("rank(Pad[pads=(0,1)](a), 2)", ("rank(a, 2)",), True),
+        ("rank(Reshape[drop=1,shape=(2,n)](a), 2)", ("rank(a, 2)",), False),
         ("floating(2.0)", (), False),
         ("finite(2.0)", (), True),
         ("nonnegative(-2.0)", (), False),
