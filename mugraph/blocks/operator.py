@@ -19,9 +19,10 @@ from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
 from mugraph.blocks.validity import check_kernel
-from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
+from mugraph.ops.forms import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, attributes_of
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, evaluate_dim, same_dim
 from mugraph.terms.term import Attrs, Term, make, substitute, var
 from mugraph.terms.text import TextError
 
@@ -84,13 +85,9 @@ def kernel_terms(kernel: Kernel) -> tuple[Term, ...]:
 
 
 def _bound(kernel: Kernel, types: Sequence[TensorType]) -> dict[str, Any]:
-    """The kernel's symbols by the operands' dimensions: each symbol by the first dimension that is just it."""
-    sizes: dict[str, Any] = {}
-    for tensor, type_ in zip(kernel.inputs, types, strict=False):
-        for dim, size in zip(tensor.type.shape, type_.shape, strict=False):
-            if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
-                sizes.setdefault(min(dim.symbols()), size)
-    return sizes
+    """The kernel's symbols by the operands' dimensions."""
+    pairs = zip(kernel.inputs, types, strict=False)
+    return solve((e for tensor, type_ in pairs for e in equations(tensor.type.shape, type_.shape)), {})
 
 
 def _decompose(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -117,7 +114,7 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _mugraph(node: ForeignNode) -> tuple[Kernel, tuple[Schedule, ...]]:
     """The kernel and the schedules that a node's text holds. Raises NotUnderstood."""
-    content = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))["mugraph"]
+    content = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))["mugraph"]
     if content is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:
@@ -133,7 +130,7 @@ def _mugraph(node: ForeignNode) -> tuple[Kernel, tuple[Schedule, ...]]:
 
 def compiled_kernel(node: ForeignNode) -> CompiledKernel | None:
     """How a node says that its kernel is launched; ``None`` where it does not. Raises NotUnderstood as reading it does."""
-    attributes = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
+    attributes = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if any(attributes[name] is None for name in _RUN_ATTRIBUTES):
         return None
     _, schedules = _mugraph(node)

@@ -7,18 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
-from mugraph.ops.base import (
-    AttrMap,
-    ForeignNode,
-    OnnxForm,
-    Operator,
-    Reading,
-    applied,
-    known_attributes,
-    operands,
-    register,
-    same_dtype,
-)
+from mugraph.ops.base import Operator, applied, operands, register, same_dtype
+from mugraph.ops.forms import AttrMap, ForeignNode, OnnxForm, Reading, attributes_of
+from mugraph.ops.traits import DegreeBound, ProductKind, Traits
 from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
 from mugraph.terms.term import Term, const
 
@@ -51,6 +42,8 @@ def product_flops(output: TensorType, inner: Dim) -> int:
     return 2 * output.size() * inner
 
 
+_PRODUCT = Traits(product=ProductKind.MATRIX, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True)
+
 register(
     Operator(
         "MatMul",
@@ -58,6 +51,8 @@ register(
         _infer_matmul,
         lambda domain, attrs, inputs: (domain.matmul(inputs[0], inputs[1]),),
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[-1]),
+        traits=_PRODUCT,
+        samples=("MatMul(x, y) | x:[2,32,64] y:[64,48]",),
     )
 )
 
@@ -98,8 +93,8 @@ _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False}
 
 
 def _read_gemm(node: ForeignNode) -> Reading:
-    given = known_attributes(node, **_GEMM)
-    attrs = {name: type(default)(given[name]) for name, default in _GEMM.items()}
+    attributes = attributes_of(node, **_GEMM)
+    attrs = {name: type(default)(attributes[name]) for name, default in _GEMM.items()}
     inputs = tuple(i for i in range(len(node.types)) if node.present(i))
     if len(inputs) == 2:
         attrs["beta"] = 1.0
@@ -136,5 +131,7 @@ register(
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[0 if attrs["transA"] else 1]),
         defaults=_GEMM,
         decomposition=_decompose_gemm,
+        traits=_PRODUCT,
+        samples=("Gemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",),
     )
 )

@@ -21,7 +21,7 @@ from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.fuse.kinds import PRODUCTS
+from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
@@ -216,8 +216,8 @@ def _is_join(pattern: Side, roots: Side) -> bool:
         len(roots) > 1
         and len(whole) == 1
         and all(root.op == "Split" for root in roots)
-        and next(iter(whole))[0].op in PRODUCTS
-        and all(root.op in PRODUCTS for root in pattern)
+        and is_product(next(iter(whole))[0].op)
+        and all(is_product(root.op) for root in pattern)
     )
 
 
@@ -247,7 +247,7 @@ def _forms(fusable: FusableSet) -> Sequence[Form]:
     """The forms of a kernel that differ for a fusable set."""
     ops = {part.op for part in walk(fusable.terms)}
     has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
-    has_product = not ops.isdisjoint(PRODUCTS)
+    has_product = any(map(is_product, ops))
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
 
 

@@ -14,7 +14,8 @@ from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, Dim, TensorType
 from mugraph.terms.term import bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.runtime_env import new_session
@@ -153,9 +154,8 @@ def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
 
 def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:
     """Learns the sizes that dimension symbols have in an evaluation from the shape of a value."""
-    for dim, size in zip(type_.shape if type_ is not None else (), shape, strict=False):
-        if isinstance(dim, SymDim) and dim == symbol(str(dim)):
-            bound.setdefault(str(dim), size)
+    if type_ is not None:
+        bound.update(solve(equations(type_.shape, tuple(shape)), bound))
 
 
 def _widen(array: np.ndarray) -> np.ndarray:

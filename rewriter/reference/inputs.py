@@ -9,6 +9,7 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS
 from mugraph.onnx import Model
+from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, concrete, evaluate_dim
 
 __all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
@@ -36,12 +37,12 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
         if len(declared) != len(shape):
             raise InputError(f"--input {name}: {len(shape)} dimensions, the model declares {model.inputs[name]}")
         for dim, size in zip(declared, shape, strict=True):
+            sizes = solve(equations(dim, size), sizes)
             bound = evaluate_dim(dim, sizes)
-            if isinstance(bound, int):
-                if bound != size:
-                    raise InputError(f"--input {name}: size {size} contradicts {dim} = {bound} of the model")
-            elif len(bound.symbols()) == 1:
-                sizes[next(iter(bound.symbols()))] = size
+            if isinstance(bound, int) and bound != size:
+                raise InputError(f"--input {name}: size {size} contradicts {dim} = {bound} of the model")
+            if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
+                raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
     assumed = []
     for type_ in model.inputs.values():
         for axis, dim in enumerate(type_.shape):

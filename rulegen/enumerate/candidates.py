@@ -15,6 +15,7 @@ from enum import StrEnum
 import numpy as np
 
 from mugraph.domains.real import Real
+from mugraph.ops import traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
 from mugraph.terms.term import Term, substitute, variables, walk
@@ -123,19 +124,6 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
     return kept
 
 
-_WITHOUT_INVERSES = {"Sub": "Add", "Div": "Mul"}
-_INVERSES = frozenset({"Sub", "Div", "Neg", "Reciprocal"})
-_INVERSES_INSIDE = frozenset(f"{kind}Normalization" for kind in ("Layer", "RMS", "Batch", "Instance")) | {
-    "Softmax",
-    "LogSoftmax",
-    "Elu",
-    "Selu",
-    "Softsign",
-    "Pow",
-}
-"""Operators that subtract or divide themselves."""
-
-
 def cancels(candidate: Candidate) -> bool:
     """Whether the sides agree only because something is subtracted or divided that was there before: x + (y - x).
 
@@ -144,18 +132,20 @@ def cancels(candidate: Candidate) -> bool:
     """
     roots = (*candidate.source, *candidate.target)
     operators = [{term.op for term in walk(side)} for side in (candidate.source, candidate.target)]
-    if any(not root.inputs for root in roots) or not (operators[0] | operators[1]) & _INVERSES:
+    inverts = [any(traits_of(op).undoes for op in side) for side in operators]
+    if any(not root.inputs for root in roots) or not any(inverts):
         return False
-    for one, other in (operators, operators[::-1]):
-        if not one & _INVERSES and (one - other) & _INVERSES_INSIDE:  # a definition of what has its inverses inside
-            return False
+    for one in (0, 1):
+        if not inverts[one] and any(traits_of(op).inverts_inside for op in operators[one] - operators[1 - one]):
+            return False  # a definition of what has its inverses inside
     done: dict[Term, Term] = {}
     for term in walk(roots):
         inputs = tuple(done[operand] for operand in term.inputs)
-        if term.op in ("Neg", "Reciprocal"):
+        undone = traits_of(term.op).undoes
+        if undone == "Identity":
             done[term] = inputs[0]
         else:
-            done[term] = Term(_WITHOUT_INVERSES.get(term.op, term.op), term.attrs, inputs, term.out) if inputs else term
+            done[term] = Term(undone or term.op, term.attrs, inputs, term.out) if inputs else term
     half = len(candidate.source)
     sides = tuple(done[root] for root in roots[:half]), tuple(done[root] for root in roots[half:])
     return refute(*sides, candidate.types, (0,)) is not None
@@ -233,7 +223,12 @@ class FloatVerdict:
 
 
 _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ReduceSum", "ReduceMean", "Softmax", "AveragePool", "GlobalAveragePool"})
+
+
+def _adds_up(op: str) -> bool:
+    """Whether an operator adds up many numbers, and is not a name for several of which one does."""
+    traits = traits_of(op)
+    return traits.accumulates and not traits.named_whole
 
 
 def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
@@ -303,7 +298,7 @@ def float_test(
     error32, error16 = (max(errors[kind, dtype] for kind in kept) for dtype in (single, half))
     if error32 > _LOST[single] or error16 > _LOST[half]:
         return FloatVerdict(None, error32, error16, guarded)
-    operators = [{t for t in walk(side) if t.op in _CONTRACTIONS} for side in (candidate.source, candidate.target)]
+    operators = [{t for t in walk(side) if _adds_up(t.op)} for side in (candidate.source, candidate.target)]
     if error32 == 0 and error16 == 0 and operators[0] == operators[1]:
         float_class = FloatClass.EXACT
     elif error32 <= 2.0**-18 and error16 <= 2.0**-5:

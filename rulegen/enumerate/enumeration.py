@@ -22,7 +22,7 @@ import numpy as np
 
 from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FieldArray
-from mugraph.ops import Operator, get_operator
+from mugraph.ops import Operator, get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, var
 from rulegen.enumerate.fingerprint import EVALUATIONS, Block, Evaluation, Kind, mix, residues
@@ -33,9 +33,6 @@ __all__ = ["Enumeration", "assignments", "dim_sizes", "enumerate_terms"]
 _SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
 """Sizes of a workload's symbols in order, one row per evaluation, distinct in a row."""
 
-_ORDERED = frozenset({"Relu", "LeakyRelu", "Clip", "Max", "Min", "Abs", "ReduceMax", "ReduceMin", "Less", "Greater", "Where"})
-_ORDERED |= {"MaxPool", "GlobalMaxPool", "FusedConv", "HardSigmoid", "HardSwish", "Elu", "Selu", "PRelu"}
-"""Operators that depend on the order of residues."""
 SAMPLES, _ORDER_SAMPLES = 32, 32
 """Inputs drawn per evaluation where an operator depends on the order of residues: a scalar shows one bit of it only. Of the
 fourth evaluation, which large groups have instead, more."""
@@ -165,9 +162,9 @@ class Enumeration:
 
     def __init__(self, workload: Workload, max_ops: int, seed: int) -> None:
         self.workload, self.max_ops, self.seed = workload, max_ops, seed
-        ordered = any(t.op in _ORDERED for t in workload.operator_terms)
+        ordered = any(traits_of(t.op).piecewise for t in workload.operator_terms)
         self.samples = workload.samples or (SAMPLES if ordered else 1)
-        self._orders = np.array([t.op in _ORDERED for t in workload.operator_terms])
+        self._orders = np.array([traits_of(t.op).piecewise for t in workload.operator_terms])
         self.leaves = [var(name) for name in workload.variables] + list(workload.constant_terms)
         self.types: list[TensorType] = []
         self.sorts: list[tuple[int, Kind]] = []
@@ -311,7 +308,7 @@ class Enumeration:
         for own, _ in masks[1:]:
             joint = joint[..., None] | own
         admitted: np.ndarray = np.less_equal(self.missing(joint), spare)
-        if not any(type_.rank for type_ in block.inputs) or block.operator.name in _ORDERED:
+        if not any(type_.rank for type_ in block.inputs) or block.operator.traits.piecewise:
             admitted &= joint != 0  # a number has its own order, which the field does not know
         longest = max(range(len(columns)), key=lambda i: len(columns[i]))
         others = tuple(i for i in range(len(columns)) if i != longest)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import var, walk
@@ -39,7 +40,7 @@ from rulegen.share.audit import try_out
 from rulegen.workloads.groups import Workload
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.evidence import gather
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Side
@@ -52,9 +53,6 @@ GENERATOR_VERSION = 2
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "FusedConv"})
-_PARTIAL = frozenset({"Sqrt", "Log"})
-"""Functions without a value where their operand is negative."""
 _MOST_TESTS, _MOST_PROPOSALS = 64, 12
 """Where a bound wants more tests there is none in practice; so many proposals are tried on the others."""
 
@@ -353,7 +351,7 @@ class _Grower:
         if deriver.derives(candidate, proof.conditions):
             return "proved and derived"
         rule, axioms = self.rule(candidate, proof, verdict), load_axioms()
-        unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        unguarded = verdict.guarded and not any(c.guard.of_values for c in rule.conditions)
         if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
             return "suspicious"
         return format_rule(self.generalised(rule))
@@ -380,7 +378,7 @@ class _Grower:
         Where a root is taken of something negative both sides are NaN, so that random inputs show nothing.
         """
         proof = self.prover.certify(candidate.source, candidate.target, candidate.types)
-        partial = any(t.op in _PARTIAL for t in walk([*candidate.source, *candidate.target]))
+        partial = any(traits_of(t.op).partial for t in walk([*candidate.source, *candidate.target]))
         if proof is None or verdict.guarded or partial:
             return proof
         signs = [c for c in proof.conditions if c.predicate in ("nonnegative", "positive")]
@@ -485,7 +483,13 @@ def well_typed(candidate: Candidate) -> bool:
     return all(types[a] == types[b] for a, b in zip(candidate.source, candidate.target, strict=True))
 
 
+def _contracts(op: str) -> bool:
+    """Whether an operator is a product, other than those for operands laid out otherwise, transposed or channels last."""
+    traits = traits_of(op)
+    return traits.product is not None and (traits.convolves or not get_operator(op).composite)
+
+
 def saving(candidate: Candidate) -> int:
     """How many contractions one side has less than the other."""
-    counts = [sum(t.op in _CONTRACTIONS for t in walk(side)) for side in (candidate.source, candidate.target)]
+    counts = [sum(_contracts(t.op) for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])

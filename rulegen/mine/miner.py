@@ -17,11 +17,12 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, const, make, make_attrs, open_names, rebuild, var, walk
 from rulegen.enumerate.candidates import Candidate, float_test, symbols_of
@@ -33,7 +34,6 @@ from rulegen.prove import Prover
 from rulegen.prove.refute import assignments, causal_mask, specialise
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers
 from rulegen.share.audit import try_out
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
@@ -42,12 +42,6 @@ __all__ = ["GROUP", "Mining", "mine", "snapped"]
 GROUP = "spelling"
 """The group that mined rules are of."""
 
-_FURTHER = frozenset(
-    {"Gelu", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "LogSoftmax", "Mish", "HardSwish"}
-)
-"""ONNX's own operators that exporters spell out, beside those that are defined by a decomposition."""
-_PRODUCTS = frozenset({"FusedMatMul", "FusedGemm", "FusedConv"})
-"""Composite operators that do no more than their product and its epilogue: no step on the way to larger ones."""
 _TOLERANCE = 1e-7
 """Relative to the largest entry, in double precision: what the screening calls equal."""
 _MOST_PARAMETER = 1e4
@@ -129,7 +123,7 @@ def _lifted(found: Iterable[Cone], seen: set[object]) -> Iterator[Cone]:
 
 def _of_one_type(roots: Side, types: dict[str, TensorType]) -> dict[str, TensorType]:
     """The types with float32 for the only floating-point type of a program: what holds for one holds for any."""
-    floats = {type_.dtype for type_ in types.values()} & FLOATING
+    floats = {type_.dtype for type_ in types.values()} & FLOATS
     casts = any(isinstance(value, DataType) for term in walk(roots) for _, value in term.attrs)
     if casts or len(floats) != 1:
         return types
@@ -199,7 +193,12 @@ def _sampled(roots: Side) -> Side:
 
 
 def _is_composite(op: str) -> bool:
-    return op in _FURTHER or get_operator(op).composite
+    return traits_of(op).named_whole
+
+
+def _is_product(op: str) -> bool:
+    """Whether a composite operator does no more than its product and its epilogue: no step on the way to larger ones."""
+    return traits_of(op).product is not None
 
 
 @dataclass(frozen=True)
@@ -329,7 +328,7 @@ def _applications(cone: Cone, supply: _Supply, wanted: Sequence[TensorType]) -> 
                 outputs = outputs[: len(wanted)]
                 whole = list(outputs) == list(wanted)
                 apart = None if whole or _POSITIONS not in {t.op for t, _ in operands} else _apart(outputs, wanted)
-                reshapes = reshaped and template.op not in _PRODUCTS and _reshapes(outputs, wanted)
+                reshapes = reshaped and not _is_product(template.op) and _reshapes(outputs, wanted)
                 if not whole and apart is None and not reshapes:
                     continue
                 for numbers in itertools.product(*(given for _, given in free)):
@@ -473,8 +472,7 @@ def _apart(outputs: Sequence[TensorType], wanted: Sequence[TensorType]) -> Shape
 
 def _half(type_: TensorType) -> Dim | None:
     last = type_.shape[-1] if type_.shape else 1
-    even = isinstance(last, SymDim) and all(coefficient % 2 == 0 for _, coefficient in last.terms)
-    return last.exact_div(2) if even and isinstance(last, SymDim) else None
+    return quotient(last, 2) if isinstance(last, SymDim) else None
 
 
 def _halved_operand(leaf: Term, type_: TensorType) -> _Operand:
@@ -590,7 +588,7 @@ class _Miner:
 
     def look_at(self, model: str, cone: Cone) -> None:
         """Finds, certifies and enters the rules that begin with the cone, normalised by the rules known so far."""
-        if any(t.dtype not in FLOATING | {DataType.BOOL} for t in cone.types.values()):
+        if any(t.dtype not in FLOATS | {DataType.BOOL} for t in cone.types.values()):
             return
         plain = self.plain.normal(cone.roots, cone.types)
         # A causal mask may be what hides heads that are repeated: no operator with a mask has them. As they are spelled they come
@@ -615,7 +613,7 @@ class _Miner:
             if not composites:
                 self.plain.add(rule)
                 self.hidden.add(rule)
-            elif all(get_operator(op).contract for op in composites) and not composites & _PRODUCTS:
+            elif all(get_operator(op).contract for op in composites) and not any(map(_is_product, composites)):
                 if any(condition.predicate == "causal" for condition in rule.conditions):
                     self.hidden.add(rule, first=True)
                 else:
@@ -632,13 +630,13 @@ class _Miner:
         except (ShapeError, Undecided):
             return []
         wanted, supply = [inferred[root] for root in cone.roots], _supply(cone.roots, inferred)
-        if any(t.dtype not in FLOATING for t in wanted):
+        if any(t.dtype not in FLOATS for t in wanted):
             return []
         key = (tuple(map(str, cone.types.values())), tuple(map(str, wanted)), repr(supply), cone.roots[0].op == "Reshape")
         if key not in self._candidates:
             self._candidates[key] = list(_applications(cone, supply, wanted))
         single = {root.op for root in cone.roots} if cone.operators == 1 else set()
-        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and c[0].op in _PRODUCTS)]
+        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and _is_product(c[0].op))]
         candidates += _parts(cone, inferred) if len(wanted) == 1 and not causal_masks(cone) else []
         if not candidates:
             return []
@@ -686,7 +684,7 @@ class _Miner:
         }
         rule = Rule(cone.roots, target, cone.types, proof.conditions, verdict.float_class, proof.certificate, provenance)
         axioms = load_axioms()
-        unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        unguarded = verdict.guarded and not any(c.guard.of_values for c in rule.conditions)
         if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
             self.mining.suspicious.append(candidate)
             return None

@@ -25,7 +25,7 @@ from mugraph.ops import REGISTRY
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
-from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Case", "Cases", "Typing", "boolean_variables", "enumerate_cases", "open_attributes", "shape_of"]
@@ -192,7 +192,7 @@ def _choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
     kinds = open_attributes(axiom)
     solved: dict[str, tuple[Condition, int]] = {}
     for condition in axiom.conditions:
-        for position in SOLVERS.get(condition.predicate, {}):
+        for position in condition.guard.solvers:
             wanted = condition.arguments[position]
             if isinstance(wanted, AttrVar) and wanted.name not in solved:
                 rest = set().union(*(_names(a) for i, a in enumerate(condition.arguments) if i != position))
@@ -213,7 +213,7 @@ def _choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
         try:
             for name, (condition, position) in solved.items():
                 arguments = [chosen[a.name] if isinstance(a, AttrVar) and a.name != name else a for a in condition.arguments]
-                chosen[name] = SOLVERS[condition.predicate][position](*arguments)
+                chosen[name] = condition.guard.solvers[position](*arguments)
             if all(c.substitute({}, chosen).holds(facts) for c in about):
                 yield {name: chosen[name] for name in axiom.attr_variables}
         except (IndexError, ValueError):
@@ -390,7 +390,7 @@ class _Search:
         sized = sized or any(name in _SIZED for t in walk(sides) for name, _ in t.attrs)
         self.kinds = not sized and not any(c.predicate in ("dim", "tail") for c in axiom.conditions)
         left, right = (substitute(side, {}, attrs) for side in sides)
-        conditions = [c.substitute({}, attrs) for c in axiom.conditions if c.predicate not in RANGE_PREDICATES]
+        conditions = [c.substitute({}, attrs) for c in axiom.conditions if not c.guard.of_values]
         self.names = axiom.variables
         cited = [term for condition in conditions for term in condition.terms()]
         self.typing = Typing([left, right, *cited, *map(var, self.names)])
@@ -466,9 +466,9 @@ def shape_of(axiom: Axiom) -> Axiom:
     conditions = tuple(
         Condition(c.predicate, tuple(plain(a) if isinstance(a, Term) else a for a in c.arguments))
         for c in axiom.conditions
-        if c.predicate not in RANGE_PREDICATES
+        if not c.guard.of_values
     )
-    cited = [condition for condition in axiom.conditions if condition.predicate in RANGE_PREDICATES]
+    cited = [condition for condition in axiom.conditions if condition.guard.of_values]
     return Axiom("", plain(axiom.left), plain(axiom.right), (*conditions, *cited), "")
 
 

@@ -19,7 +19,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, con
 from mugraph.terms.term import Term, substitute, var, variables
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Search
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Inconsistency", "inconsistencies", "lemmas"]
@@ -62,7 +62,7 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
         return False
     assumed = []
     for condition in axiom.conditions:
-        if condition.predicate in RANGE_PREDICATES:
+        if condition.guard.of_values:
             node, *others = condition.substitute({}, case.attrs).arguments
             known = graph.add_term(node, case.types)
             assumed += [] if known is None else [(condition.predicate, (known, *others))]
@@ -146,7 +146,7 @@ def _examine(
     for name in numbers:
         node = graph.add_term(var(name), types)
         assert node is not None
-        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - ENTRY_PREDICATES)]
+        assumed += [(predicate, (node,)) for predicate in sorted(name for name, guard in GUARDS.items() if guard.of_ranges)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
     Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}

@@ -40,7 +40,7 @@ from rulegen.properties.consistency import inconsistencies, lemmas
 from rulegen.properties.scalars import Answer, decide, input_atoms, rename_inputs
 from rulegen.properties.validate import real_inputs, validate
 from rules_db.files import cache_folder, write_text
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Rule, Verdict
 
@@ -157,7 +157,7 @@ class _Symbolic:
 
     def examine(self, case: Case) -> Answer:
         left, right = (substitute(side, {}, case.attrs) for side in (self.axiom.left, self.axiom.right))
-        about = [c.substitute({}, case.attrs) for c in self.axiom.conditions if c.predicate in RANGE_PREDICATES]
+        about = [c.substitute({}, case.attrs) for c in self.axiom.conditions if c.guard.of_values]
         try:
             types = infer_types([left, right], case.types)
         except (ShapeError, Undecided) as problem:

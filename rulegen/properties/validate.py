@@ -19,12 +19,14 @@ from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
 from rulegen.properties.cases import Typing, boolean_variables, open_attributes
 from rulegen.prove.refute import causal_mask, random_input, same_residues
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Validation", "real_inputs", "validate"]
@@ -45,24 +47,6 @@ class Validation:
     counterexample: str | None = None
 
 
-_CONVOLUTIONS = ("Conv", "FusedConv")
-_SPATIAL = frozenset(
-    [
-        *_CONVOLUTIONS,
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "LRN",
-        "IdentityKernel",
-        "AveragingKernel",
-    ]
-)
-"""Operators over [N, C, *spatial] and their kernels."""
-
-
 class _Sampler:
     """Random types and attributes that make a property apply often enough."""
 
@@ -72,7 +56,7 @@ class _Sampler:
         self.booleans = boolean_variables(axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
-        self.images = _Images(self) if any(t.op in _SPATIAL for t in sides) else None
+        self.images = _Images(self) if any(traits_of(t.op).image for t in sides) else None
 
     def pick(self, *choices: Any) -> Any:
         return choices[self.generator.integers(len(choices))]
@@ -136,7 +120,7 @@ class _Sampler:
     def solved(self, attrs: dict[str, AttrValue]) -> bool:
         """Computes most of the attributes that conditions determine; whether it could."""
         for condition in self.axiom.conditions:
-            solvers = SOLVERS.get(condition.predicate, {}) if self.generator.random() < 0.9 else {}
+            solvers = condition.guard.solvers if self.generator.random() < 0.9 else {}
             for position, solver in solvers.items():
                 wanted = condition.arguments[position]
                 if isinstance(wanted, AttrVar):
@@ -205,13 +189,13 @@ class _Images:
         self.sampler, self.generator, self.pick = sampler, sampler.generator, sampler.pick
         axiom = sampler.axiom
         terms = list(walk([axiom.left, axiom.right, *(t for c in axiom.conditions for t in c.terms())]))
-        self.convolutions = sorted((t for t in terms if t.op in _CONVOLUTIONS), key=lambda t: t.size)
+        self.convolutions = sorted((t for t in terms if traits_of(t.op).convolves), key=lambda t: t.size)
         written = {len(t.attr("strides")) for t in terms if isinstance(t.attr("strides"), tuple)}
         written |= {t.attr("spatial") for t in terms if isinstance(t.attr("spatial"), int)}
         self.axes = tuple(written) or (1, 2, 2)
         self.vectors = {t.inputs[0].name for t in terms if t.op == "Unsqueeze" and t.inputs[0].is_var}
         for term in terms:
-            if term.op in ("BatchNormalization", "InstanceNormalization"):
+            if traits_of(term.op).image is ImageRole.CHANNELS:
                 self.vectors |= {operand.name for operand in term.inputs[1:] if operand.is_var}
         self.factors = {
             c.terms()[0].name: c.predicate
@@ -333,7 +317,7 @@ class _Images:
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Random numbers, positive, repeated or a mask where the property speaks of that, and truth values."""
     cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
-    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - ENTRY_PREDICATES}
+    bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
@@ -393,9 +377,7 @@ class _Instance:
 
     def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], without: Condition | None) -> None:
         self.left, self.right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
-        self.conditions = [
-            c.substitute({}, attrs) for c in axiom.conditions if c is not without and c.predicate not in RANGE_PREDICATES
-        ]
+        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions if c is not without and not c.guard.of_values]
         cited = [term for condition in self.conditions for term in condition.terms()]
         self.typing = Typing([self.left, self.right, *cited, *map(var, axiom.variables)])
         self.facts = Facts(self.typing.of, lambda term: Range.top())

@@ -24,11 +24,12 @@ from typing import Any
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops import REGISTRY, get_operator
-from mugraph.ops.base import NotExpressible
+from mugraph.ops.forms import NotExpressible
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, attr_symbols, bind_attrs, const, open_names, variables, walk
-from rules_db.trust.condition import ENTRY_PREDICATES, PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule, Side
 
@@ -433,7 +434,7 @@ class Language:
             arguments = _sample(arguments)
             values = [self.types[a][0] if flag else a for a, flag in zip(arguments, is_type, strict=True)]
             try:
-                self._holds[key] = PREDICATES[predicate](self._facts, *values) is True
+                self._holds[key] = GUARDS[predicate].predicate(self._facts, *values) is True
             except (ShapeError, Undecided, IndexError):
                 self._holds[key] = False
         return self._holds[key]
@@ -442,7 +443,7 @@ class Language:
         """Whether a condition on signs follows from what operators do, whatever the inputs, if these are finite."""
         if predicate not in ("nonnegative", "positive"):
             return False
-        return PREDICATES[predicate](Facts(lambda t: TensorType(DataType.FLOAT, ()), self._range), term) is True
+        return GUARDS[predicate].predicate(Facts(lambda t: TensorType(DataType.FLOAT, ()), self._range), term) is True
 
     def _range(self, root: Term) -> Range:
         for term in walk([root]):
@@ -538,7 +539,7 @@ class _Compiler:
                 continue
             variables_in = [t for m, side in zip(lefts, left, strict=True) if m in matched for t in _leaves(side)]
             depth = max(m.depth for m in matched if isinstance(m, _Apply)) + (len(variables_in) > len(set(variables_in)))
-            assumes = any(c.predicate in RANGE_PREDICATES for c in self.law.conditions)
+            assumes = any(c.guard.of_values for c in self.law.conditions)
             first = matched[0]
             assert isinstance(first, _Apply)
             needs = tuple((i, self.language.bit(o.op)) for i, o in enumerate(first.operands) if isinstance(o, _Apply))
@@ -556,7 +557,7 @@ class _Compiler:
                 self.terms,
                 depth,
                 assumes,
-                any(p in RANGE_PREDICATES - ENTRY_PREDICATES and a[0] in (*lefts, *rights) for p, a, _ in conditions),
+                any(GUARDS[p].of_ranges and a[0] in (*lefts, *rights) for p, a, _ in conditions),
                 frozenset(t.op for t in walk([*left, *right]) if t.inputs),
                 _is_directed(left, right, left == self.law.source),
                 needs,
@@ -566,7 +567,7 @@ class _Compiler:
     def _solved(self, conditions: Sequence[tuple[str, tuple[Any, ...], tuple[bool, ...]]], bound: set[int]) -> tuple[Any, ...]:
         solved = []
         for predicate, arguments, _ in conditions:
-            for position in SOLVERS.get(predicate, {}):
+            for position in GUARDS[predicate].solvers:
                 unknown = self.slots_in(arguments[position]) - bound
                 others = [self.slots_in(a) | _read_by(a) for i, a in enumerate(arguments) if i != position]
                 if unknown and not set().union(*others) - bound:
@@ -600,13 +601,12 @@ class _Compiler:
         return tuple(sizes)
 
 
-_TAKEN_APART = frozenset({"Gemm", "Gelu", "LayerNormalization", "RMSNormalization"})
-"""Operators that stand for several plainer ones, beside those that are defined by a decomposition."""
-
-
 def is_fused(operator: str) -> bool:
     """Whether an operator stands for several plainer ones, as which a directed search takes it."""
-    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].composite)
+    if operator not in REGISTRY:
+        return False
+    record = get_operator(operator)
+    return record.traits.named_whole or (record.traits.product is not None and record.decomposition is not None)
 
 
 def _is_directed(left: Side, right: Side, as_written: bool) -> bool:
@@ -1099,7 +1099,7 @@ class Search:
                 binding[slot] = given
                 continue
             try:
-                binding[slot] = SOLVERS[predicate][position](*values)
+                binding[slot] = GUARDS[predicate].solvers[position](*values)
             except (IndexError, ValueError):
                 return False
         for computed in direction.computed:
@@ -1130,7 +1130,7 @@ class Search:
             return False
         graph = self.graph
         for predicate, arguments, is_term in direction.conditions:
-            if predicate in RANGE_PREDICATES:
+            if GUARDS[predicate].of_values:
                 known = self.assumed is None and not direction.collapses
                 known = known or (bool(self.assumed) and self._is_assumed(direction, predicate, arguments, is_term, binding))
                 if not known and not self._is_evident(direction, predicate, arguments[0], binding):

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import ShapeError, SymDim, TensorType
 from mugraph.terms.term import Term, attr_symbols, variables, walk
 from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Part, Reason, Search, fill, is_fused
 from rules_db.trust.certificate import Certificate, Instance
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
@@ -69,7 +70,7 @@ class Prover:
         self._laws = Laws(self._language)
         for axiom in self.axioms.values():
             self._laws.add(axiom)
-        about_values = [a for a in self.axioms.values() if any(c.predicate in RANGE_PREDICATES for c in a.conditions)]
+        about_values = [a for a in self.axioms.values() if any(c.guard.of_values for c in a.conditions)]
         roots = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
         self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
@@ -137,7 +138,7 @@ class Prover:
 
 def _asks_of_variables(proof: Proof) -> bool:
     """Whether a condition on values is not about constants alone."""
-    return any(c.predicate in RANGE_PREDICATES and variables(c.terms()) for c in proof.conditions)
+    return any(c.guard.of_values and variables(c.terms()) for c in proof.conditions)
 
 
 def _instance(graph: EGraph, reason: Reason) -> Instance:
@@ -272,7 +273,7 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
         extra += [Condition("dim", (term, axis, d)) for axis, d in dims if isinstance(d, SymDim) and d.symbols() <= symbols]
         extra += [Condition("matrix", (term,))] if len(shape) >= 2 else []
         extra += [Condition("vector", (term,))] if len(shape) == 1 else []
-        extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATING else []
+        extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATS else []
         extra += [Condition("dtype", (term, types[term.name].dtype))] if about_types else []
     given = list(dict.fromkeys([*needed, *extra]))
     removable = sorted(given, key=lambda c: (c in extra and c not in needed, -sum(t.size for t in c.terms()), str(c)))
@@ -280,7 +281,7 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
         rest = [c for c in given if c is not condition]
         if all(implied(c, rest) for c in needed):
             given = rest
-    return sorted(given, key=lambda c: (c.predicate in RANGE_PREDICATES, sum(t.size for t in c.terms()), str(c)))
+    return sorted(given, key=lambda c: (c.guard.of_values, sum(t.size for t in c.terms()), str(c)))
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.shape import (
+    DataType,
+    Dim,
+    Shape,
+    ShapeError,
+    SymDim,
+    TensorType,
+    Undecided,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+)
 from mugraph.terms.term import Term, substitute, variables, walk
 from rules_db.trust.rule import Side, dim_symbols
 
@@ -58,10 +69,10 @@ class Dimensions:
         if 0 in sides:
             raise ShapeError(f"a dimension would be {_show(a)} and {_show(b)}")
         for own, other in (sides, sides[::-1]) if _is_fresh(sides[0]) else (sides[::-1], sides):
-            if isinstance(own, SymDim) and str(own) in own.symbols():
-                if isinstance(other, SymDim) and str(own) in other.symbols():
+            if (name := plain_symbol(own)) is not None:
+                if isinstance(other, SymDim) and name in other.symbols():
                     break
-                self.bound[str(own)] = other
+                self.bound[name] = other
                 return
         self._pair_up(*sides)
 
@@ -143,7 +154,7 @@ class Dimensions:
 
         Output channels that are a sum get equal parts, or with ``uneven`` parts that differ and still fall into groups.
         """
-        if isinstance(group, SymDim) and str(group) not in group.symbols():
+        if isinstance(group, SymDim) and plain_symbol(group) is None:
             for number, name in enumerate(sorted(group.symbols()), 2):
                 self.bound[name] = number
             group = self.resolve(group)

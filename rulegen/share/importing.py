@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.domains.range import Range
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import format_term, walk
@@ -31,7 +32,7 @@ from rules_db.entries import Entry
 from rules_db.files import StoreError, cache_folder
 from rules_db.library import open_rules, shipped_rules
 from rules_db.trust.check import check
-from rules_db.trust.condition import RANGE_PREDICATES, Facts
+from rules_db.trust.condition import Facts
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
@@ -226,7 +227,7 @@ class Importer:
         typed = Typed(sample.source, sample.target, sample.types, {})
         candidate = Candidate(sample.source, sample.target, sample.types)
         failures = check(rule, self.axioms)
-        about_values = any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        about_values = any(c.guard.of_values for c in rule.conditions)
         try:
             difference = None if about_values else differ(sample.source, sample.target, sample.types, self.seed)
             infer_types([*sample.source, *sample.target], sample.types)
@@ -283,7 +284,7 @@ def _covers(case: _Case, bad: _Case) -> bool:
         return False
     types = infer_types([*bad.typed.source, *bad.typed.target], bad.typed.types)
     facts = Facts(types.__getitem__, lambda term: Range.top())
-    return all(c.predicate in RANGE_PREDICATES or c.holds(facts) is True for c in renamed.conditions)
+    return all(c.guard.of_values or c.holds(facts) is True for c in renamed.conditions)
 
 
 def _choices(good: Sequence[_Case], others: Sequence[_Case]) -> list[str]:
@@ -296,12 +297,9 @@ def _choices(good: Sequence[_Case], others: Sequence[_Case]) -> list[str]:
     return guards
 
 
-_WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool"})
-
-
 def _float_verdict(candidate: Candidate, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
-    windowed = any(t.op in _WINDOWED for t in walk((*candidate.source, *candidate.target)))
+    windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
     if not windowed:
         return float_test(candidate, symbols, seed)

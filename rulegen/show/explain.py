@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from rulegen.prove.refute import assignments, specialise
 from rulegen.prove.typings import Typing, infer_typing
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.check import instantiate
-from rules_db.trust.condition import PREDICATES, RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side, Verdict, dim_symbols
 
@@ -49,10 +48,10 @@ class EquationError(ValueError):
 
 def in_words(condition: Condition) -> str:
     """The definition of the predicate with the condition's arguments for its parameters."""
-    predicate = PREDICATES[condition.predicate]
-    names = list(inspect.signature(predicate).parameters)[1:]
-    words = {n: repr(a) if isinstance(a, Term) else format_value(a) for n, a in zip(names, condition.arguments, strict=True)}
-    text = (predicate.__doc__ or condition.predicate).strip().replace("`", "")
+    guard = condition.guard
+    arguments = (repr(a) if isinstance(a, Term) else format_value(a) for a in condition.arguments)
+    words = dict(zip(guard.parameters, arguments, strict=True))
+    text = guard.words.replace("`", "")
     return re.sub(r"\b\w+\b", lambda found: words.get(found.group(), found.group()), text)
 
 
@@ -375,7 +374,7 @@ def typing_text(types: Mapping[str, TensorType]) -> str:
 def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover: Prover, typed: bool) -> Explanation:
     difference = differ(source, target, types)
     proof = prover.certify(source, target, types)
-    if proof is not None and (difference is None or any(c.predicate in RANGE_PREDICATES for c in proof.conditions)):
+    if proof is not None and (difference is None or any(c.guard.of_values for c in proof.conditions)):
         return Explanation(Verdict.PROVED, source, target, types, proof)
     if difference is not None:
         return Explanation(Verdict.REFUTED, source, target, types, difference=difference)

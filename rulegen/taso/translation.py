@@ -18,7 +18,18 @@ from typing import Any
 from mugraph.onnx.wire import DELIMITED, VARINT, Damaged, Field, fields
 from mugraph.ops.interp import infer_types
 from mugraph.ops.movement import trailing_perm
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.shape import (
+    DataType,
+    Dim,
+    Shape,
+    ShapeError,
+    SymDim,
+    TensorType,
+    Undecided,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+)
 from mugraph.terms.term import Term, make, substitute, var, variables
 from rulegen.prove.typings import Dimensions, readable_symbols
 from rules_db.files import StoreError
@@ -392,7 +403,7 @@ def _window(state: _State, node: Node, spatial: Shape, kernel: tuple[int, int]) 
             state.dims.equal(dim, wanted)
             dim = wanted
         if _PADDINGS[mode] == "valid":
-            if isinstance(dim, SymDim) and str(dim) in dim.symbols():
+            if plain_symbol(dim) is not None:
                 state.dims.equal(dim, state.dims.fresh() + (size - 1))
                 dim = state.dims.resolve(dim)
             total, left = 0, dim - (size - 1)

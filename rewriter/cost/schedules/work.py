@@ -18,6 +18,7 @@ from mugraph.blocks.statements import (
     Store,
     statement_operands,
 )
+from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
@@ -26,8 +27,6 @@ from rewriter.cost.schedules.processor import CLOCK, LANES, MATRIX, SLOW_LANES, 
 from rewriter.cost.schedules.tilings import Floats, Tilings
 
 __all__ = ["BlockWork", "work_of"]
-
-_SLOW = frozenset({"Exp", "Log", "Erf", "Tanh", "Sigmoid", "Sqrt", "Div", "Reciprocal", "Pow", "Sin", "Cos", "Gelu", "Softplus"})
 
 # Chosen with the constants of `rewriter.cost.schedules.times`.
 _WASTE = 11.5
@@ -94,7 +93,7 @@ def _first_name(statement: Statement) -> str:
 
 def _operations(term: Term) -> tuple[int, int]:
     """Plain and transcendental operations of a thread graph, an entry."""
-    slow = sum(part.op in _SLOW for part in walk([term]))
+    slow = sum(traits_of(part.op).slow for part in walk([term]))
     return sum(bool(part.inputs) for part in walk([term])) - slow, slow
 
 

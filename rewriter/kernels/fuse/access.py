@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mugraph.blocks.statements import Factor, Index, View, product
-from mugraph.terms.shape import Dim, Undecided, same_dim
+from mugraph.terms import equations
+from mugraph.terms.shape import Dim, same_dim
 from rewriter.kernels.fuse.builder import NotFusable
 
 __all__ = ["Access", "Digits", "digit_of", "flat", "quotient", "regrouped", "shifted", "under", "view_of"]
@@ -21,14 +22,7 @@ Access = tuple[Digits, ...]
 
 def quotient(a: Dim, b: Dim) -> Dim | None:
     """a / b where that is a dimension."""
-    if same_dim(a, b) is True:
-        return 1
-    if isinstance(a, int):
-        return a // b if isinstance(b, int) and b and a % b == 0 else None
-    try:
-        return a.exact_div(b)
-    except Undecided:
-        return None
+    return 1 if a == b else equations.quotient(a, b)
 
 
 def digit_of(axis: str, size: Dim) -> Digits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mugraph.domains.base import FLOATS
+from mugraph.ops import traits_of
 from mugraph.terms.term import Term, make, var, variables
 from rewriter.kernels.fuse.access import Access, under, view_of
 from rewriter.kernels.fuse.builder import NotFusable
@@ -10,7 +11,7 @@ from rewriter.kernels.fuse.movements import Movements
 from rewriter.kernels.fuse.products import Products
 from rewriter.kernels.fuse.reductions import Reductions
 from rewriter.kernels.fuse.scope import Scope
-from rewriter.kernels.fuse.terms import MOVEMENTS, REDUCTIONS, is_elementwise
+from rewriter.kernels.fuse.terms import is_elementwise
 
 __all__ = ["Emitter"]
 
@@ -47,11 +48,11 @@ class Emitter:
     def _value(self, term: Term, access: Access, hint: Access) -> Term:
         if term.is_var:
             return var(self._scope.builder.load(term.name, view_of(access, self._scope.axes.sizes)))
-        if term.op in MOVEMENTS:
+        if traits_of(term.op).addresses:
             return self.movements.value(term, access, hint)
         if term.op == "CausalMask":
             return var(self.movements.sees(term, access))
-        if term.op in REDUCTIONS:
+        if traits_of(term.op).monoid is not None:
             return self._reductions.value(term, access, hint)
         if term.op == "MatMul":
             return self._products.value(term, access)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mugraph.graph import Node
 from mugraph.terms.shape import TensorType
-from rewriter.kernels.fuse.kinds import NodeKinds
+from rewriter.kernels.fuse.kinds import NodeKinds, cuts
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.kernels.fuse.terms import is_elementwise
 from rewriter.search.match import resolve
@@ -19,8 +19,6 @@ _MOST_NODES = 60
 _MOST_RESULTS = 3
 _MOST_SHARING = 4
 """Products in one kernel."""
-_CUTTING = frozenset({"Concat", "Slice", "Split", "Expand", "Tile"})
-"""Movements that are no part of an epilogue: a store writes every entry once."""
 _LEVELS = {"movement": 0, "pointwise": 1, "row": 2}
 """From which level on a prologue takes nodes of a kind."""
 
@@ -87,7 +85,7 @@ class SetGrowth:
             maker = reading.maker(value)
             if maker is None or maker in nodes or self._kinds[maker] not in ("movement", "pointwise", "flag"):
                 continue
-            if maker.op != "Cast" and (asked or maker.op in _CUTTING or not nodes.issuperset(reading.readers(maker))):
+            if maker.op != "Cast" and (asked or cuts(maker.op) or not nodes.issuperset(reading.readers(maker))):
                 continue
             nodes.add(maker)
             stack += [(v, asked or maker.op == "IsInf") for v in maker.inputs]
@@ -125,11 +123,7 @@ class SetGrowth:
             if len(readers) != 1 or len(values) != 1 or values[0] in reading.outputs:
                 return tail
             (last,) = readers
-            if (
-                self._kinds[last] not in ("movement", "pointwise")
-                or last.op in _CUTTING
-                or not tail.issuperset(reading.makers(last))
-            ):
+            if self._kinds[last] not in ("movement", "pointwise") or cuts(last.op) or not tail.issuperset(reading.makers(last)):
                 return tail
             tail.add(last)
 
@@ -209,7 +203,7 @@ class SetGrowth:
                 if len(reading.exposed(nodes - prologue)) > results:
                     return
                 continue
-            if node.op in _CUTTING or reading.depends_on(node, nodes):
+            if cuts(node.op) or reading.depends_on(node, nodes):
                 blocked.add(node)
                 continue
             for sibling in self._siblings(node, nodes) if results == 1 else ():

@@ -5,20 +5,39 @@ from __future__ import annotations
 from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Node
-from mugraph.ops import get_operator
+from mugraph.ops import ProductKind, get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.reading import GraphReading
-from rewriter.kernels.fuse.terms import MOVEMENTS, REDUCTIONS, is_elementwise
+from rewriter.kernels.fuse.terms import is_elementwise
 
-__all__ = ["FLOATS_AND_TRUTH", "LAST", "PRODUCTS", "NodeKinds"]
+__all__ = ["FLOATS_AND_TRUTH", "LAST", "NodeKinds", "cuts", "is_product"]
 
 LAST = (-1,)
 """The axes of a reduction along rows."""
-PRODUCTS = frozenset({"MatMul", "Gemm"})
 FLOATS_AND_TRUTH = FLOATS | {DataType.BOOL}
 _FLAGS = FLOATS_AND_TRUTH | INTEGERS
-_ROWS = frozenset({"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"})
+
+
+def is_product(op: str) -> bool:
+    """Whether an operator is a product of matrices and nothing else."""
+    return traits_of(op).product is ProductKind.MATRIX and not get_operator(op).composite
+
+
+def cuts(op: str) -> bool:
+    """Whether an operator is a movement that is no part of an epilogue: a store writes every entry once."""
+    return traits_of(op).addresses and not traits_of(op).rearranges
+
+
+def _is_row(op: str) -> bool:
+    return traits_of(op).rows is not None and not get_operator(op).composite
+
+
+def _is_staged(op: str) -> bool:
+    """Whether a kernel has an operator, or a leaf, in a stage of its own."""
+    traits = traits_of(op)
+    staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
+    return staged or op in ("Var", "Const", "CausalMask")
 
 
 class NodeKinds:
@@ -44,24 +63,24 @@ class NodeKinds:
         if node.is_opaque or any(t is None for t in types) or node.op == KERNEL:
             return "other"
         axes = dict(node.attrs).get("axes")
-        if node.op in REDUCTIONS and axes != LAST and self._reading.has_one_entry(node):
+        if traits_of(node.op).monoid is not None and axes != LAST and self._reading.has_one_entry(node):
             return "total"
         if any(t is not None and t.dtype not in FLOATS_AND_TRUTH for t in types):
             return "flag" if node.op == "Cast" and all(t is not None and t.dtype in _FLAGS for t in types) else "other"
         if node.op == "IsInf":
             return "flag"
-        if node.op in MOVEMENTS:
+        if traits_of(node.op).addresses:
             return "movement"
         if is_elementwise(node.op):
             tables = graph.tables
             floats = [v for v in node.inputs if (t := tables.types[v]) is not None and t.dtype in FLOATS]
             # A choice between two numbers is a mask: it is made once and read everywhere.
             return "other" if floats and all(tables.constant[v] for v in floats) else "pointwise"
-        if node.op in REDUCTIONS:
+        if traits_of(node.op).monoid is not None:
             return "row" if axes == LAST else "other"
-        if node.op in _ROWS:
+        if _is_row(node.op):
             return "row" if dict(node.attrs).get("axis", -1) == -1 else "other"
-        return "product" if node.op in PRODUCTS else self._composite_kind(node)
+        return "product" if is_product(node.op) else self._composite_kind(node)
 
     def _composite_kind(self, node: Node) -> str:
         """The kind of an operator by what it is composed of."""
@@ -73,12 +92,11 @@ class NodeKinds:
             inner = {part.op for part in walk(record.decompose(node.attrs, operands))}
         except (ShapeError, Undecided, ValueError):
             return "other"
-        lowered = MOVEMENTS | set(REDUCTIONS) | _ROWS | PRODUCTS | {"Var", "Const", "CausalMask"}
-        if any(op not in lowered and not is_elementwise(op) for op in inner):
+        if not all(map(_is_staged, inner)):
             return "other"
-        if inner & PRODUCTS:
+        if any(map(is_product, inner)):
             return "attention" if "Softmax" in inner else "product"
-        return "row" if inner & (set(REDUCTIONS) | _ROWS) else "pointwise"
+        return "row" if any(traits_of(op).monoid or _is_row(op) for op in inner) else "pointwise"
 
     def is_weighted(self, node: Node) -> bool:
         """Whether the left operand of a product is a softmax."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.statements import InvalidBlock, Tensor
 from mugraph.blocks.validity import check_kernel
+from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, variables
@@ -25,7 +26,7 @@ from rewriter.kernels.fuse.builder import BlockBuilder, NotFusable
 from rewriter.kernels.fuse.emitter import Emitter
 from rewriter.kernels.fuse.scope import PLAIN, Form, Scope
 from rewriter.kernels.fuse.simplify import simplified
-from rewriter.kernels.fuse.terms import RESHAPES, TermTable, is_elementwise
+from rewriter.kernels.fuse.terms import TermTable, is_elementwise
 
 __all__ = ["lower"]
 
@@ -102,10 +103,10 @@ def _core_path(root: Term, terms: TermTable) -> list[Term]:
         if term.op == "MatMul" or not term.inputs:
             return path
         if terms.has_product[term]:
-            if term.op not in RESHAPES and not is_elementwise(term.op):
+            if not traits_of(term.op).rearranges and not is_elementwise(term.op):
                 raise NotFusable(f"{term.op} behind a product")
             path.append(next(i for i in term.inputs if terms.has_product[i]))
-        elif term.op in RESHAPES:
+        elif traits_of(term.op).rearranges:
             path.append(term.inputs[0])
         else:
             return path

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from mugraph.blocks.statements import Compute
 from mugraph.domains.base import FLOATS
+from mugraph.ops import traits_of
 from mugraph.terms.term import Term, const, make, var, variables
 from rewriter.kernels.fuse.access import Access, Digits, digit_of, under
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.scope import Emit, Scope
-from rewriter.kernels.fuse.terms import RESHAPES, causal_scores, softmax_of
+from rewriter.kernels.fuse.terms import causal_scores, softmax_of
 
 __all__ = ["Products"]
 
@@ -104,7 +105,7 @@ class Products:
                 return None
             within = [i for i in scores.inputs if terms.has_product[i]]
             place = scores.inputs.index(within[0]) if len(within) == 1 else None
-            passes = scores.op in RESHAPES or scores.op in ("Add", "Sub")
+            passes = traits_of(scores.op).rearranges or scores.op in ("Add", "Sub")
             passes |= scores.op == "Cast" and scores.attr("to") in FLOATS
             passes |= scores.op == "Mul" and all(terms.is_single(i) for i in scores.inputs if i not in within)
             passes |= scores.op == "Div" and place == 0 and terms.is_single(scores.inputs[1])

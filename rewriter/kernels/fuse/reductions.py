@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from mugraph.blocks.statements import product
 from mugraph.domains.base import FLOATS
+from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, same_dim
 from mugraph.terms.term import Term, make, var
 from rewriter.kernels.fuse.access import Access, digit_of, regrouped
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.scope import Emit, Scope
-from rewriter.kernels.fuse.terms import REDUCTIONS
 
 __all__ = ["Reductions"]
 
 _LARGEST_COUNT = 1 << 24
 """Up to which 32-bit floats count exactly."""
+
+
+def _monoid(term: Term) -> str:
+    """The monoid of a reduction's accumulator."""
+    monoid = traits_of(term.op).monoid
+    assert monoid is not None
+    return monoid
 
 
 class Reductions:
@@ -46,7 +53,7 @@ class Reductions:
 
     def _beside(self, term: Term, outer: Access, loop: str) -> Term:
         """A row's reduction as an accumulator of the loop."""
-        (source,), kind, builder = term.inputs, REDUCTIONS[term.op], self._scope.builder
+        (source,), kind, builder = term.inputs, _monoid(term), self._scope.builder
         inner = (*outer, digit_of(loop, self._scope.terms.shape(source)[-1]))
         if kind == "min":
             raise NotFusable("an accumulated minimum")
@@ -55,7 +62,7 @@ class Reductions:
 
     def _within(self, term: Term, outer: Access, hint: Access) -> Term:
         """A row's reduction along a whole axis."""
-        (source,), kind, builder = term.inputs, REDUCTIONS[term.op], self._scope.builder
+        (source,), kind, builder = term.inputs, _monoid(term), self._scope.builder
         size = self._scope.terms.shape(source)[-1]
         axis = self._scope.axes.row(size, hint)
         inner = (*outer, digit_of(axis, size))
@@ -63,7 +70,7 @@ class Reductions:
 
     def _of_all(self, term: Term) -> Term:
         """A reduction of all entries to one: the loop goes over them as they are in memory."""
-        (source,), kind, terms, builder = term.inputs, REDUCTIONS[term.op], self._scope.terms, self._scope.builder
+        (source,), kind, terms, builder = term.inputs, _monoid(term), self._scope.terms, self._scope.builder
         size = product(terms.shape(source))
         if kind == "min":
             raise NotFusable("an accumulated minimum")

@@ -7,23 +7,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mugraph.domains.base import FLOATS
-from mugraph.ops import REGISTRY, get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
 from mugraph.terms.term import Term, const, make, substitute, walk
 
-__all__ = ["MOVEMENTS", "REDUCTIONS", "RESHAPES", "TermTable", "causal_scores", "is_elementwise", "softmax_of"]
-
-MOVEMENTS = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Concat", "Tile"})
-"""Operators that change an access only; a Concat chooses between two."""
-REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min"}
-"""Reductions and the monoids of their accumulators."""
-RESHAPES = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze"})
-"""Movements that keep every entry."""
+__all__ = ["TermTable", "causal_scores", "is_elementwise", "softmax_of"]
 
 
 def is_elementwise(op: str) -> bool:
-    return op in REGISTRY and REGISTRY[op].elementwise and op != "Identity"
+    """Whether an operator computes entry by entry; the identity only moves."""
+    traits = traits_of(op)
+    return traits.entrywise is not None and traits.movement is None
 
 
 def _plain(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term]:
@@ -145,13 +140,13 @@ class TermTable:
         """Whether a value has in 32 bits every infinity that it has in its own element types."""
         parts = [part for part in walk([term]) if part.op != "Const"]
         narrow = [part for part in parts if self.types[part].dtype in FLOATS - {DataType.FLOAT}]
-        return all(part.is_var or part.op in MOVEMENTS for part in narrow)
+        return all(part.is_var or traits_of(part.op).addresses for part in narrow)
 
     def is_row_statistic(self, term: Term) -> bool:
         """Whether a value is one number a row, reduced from it."""
         if term.op == "Const" or not self.shape(term) or same_dim(self.shape(term)[-1], 1) is not True:
             return False
-        return any(part.op in REDUCTIONS for part in walk([term]))
+        return any(traits_of(part.op).monoid is not None for part in walk([term]))
 
     def row_factor(self, left: Term) -> tuple[Term, Term | None]:
         """A left operand as what differs along the row times what does not, which may stand behind the product."""

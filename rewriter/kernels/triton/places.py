@@ -6,7 +6,7 @@ from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import element_bytes
 from mugraph.blocks.statements import Tensor, product
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, TensorType, plain_symbol
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
@@ -33,8 +33,8 @@ class Places:
         self.symbols: dict[str, Expression] = {}
         for number, tensor in enumerate(kernel.inputs):
             for axis, dim in enumerate(tensor.type.shape):
-                if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
-                    self.symbols.setdefault(min(dim.symbols()), Expression.dimension(number, axis))
+                if (name := plain_symbol(dim)) is not None:
+                    self.symbols.setdefault(name, Expression.dimension(number, axis))
         for name in kernel.symbols:
             if name not in self.symbols:
                 raise NotGenerated(f"the symbol {name}, which is no dimension of an input")

@@ -12,7 +12,7 @@ from mugraph.ops import REGISTRY, Operator, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, walk
-from mugraph.terms.text import parse_term, parse_type
+from tests.support.samples import parse_sample
 
 SAMPLES = (
     "Gelu[approximate='none'](x) | x:[3,4]",
@@ -27,14 +27,8 @@ SAMPLES = (
 )
 
 
-def _sample(text: str) -> tuple[Term, dict[str, TensorType]]:
-    term, types = text.split(" | ")
-    return parse_term(term), {name: parse_type(type_) for name, type_ in (item.split(":") for item in types.split())}
-
-
-def _error(record: Operator, term: Term, types: dict[str, TensorType]) -> float:
+def _error(record: Operator, term: Term, operand_types: list[TensorType]) -> float:
     """How far the decomposition is off over floats; raises AssertionError where the types or the field's residues differ."""
-    operand_types = [types[operand.name] for operand in term.inputs]
     roots = record.decompose(term.attrs, operand_types)
     inferred = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operand_types)})
     assert [inferred[root] for root in roots] == list(record.types(term.attrs, operand_types))
@@ -53,23 +47,23 @@ def _error(record: Operator, term: Term, types: dict[str, TensorType]) -> float:
     return max(errors)
 
 
-def test_every_decomposition_of_a_plain_record_has_a_sample() -> None:
+def test_every_decomposition_of_a_plain_record_has_aparse_sample() -> None:
     decomposed = {name for name, record in REGISTRY.items() if record.decomposition is not None and not record.composite}
-    assert {_sample(text)[0].op for text in SAMPLES} == decomposed
+    assert {parse_sample(text)[0].op for text in SAMPLES} == decomposed
 
 
 @pytest.mark.parametrize("text", SAMPLES)
 def test_a_decomposition_is_equal_and_plainer(text: str) -> None:
-    term, types = _sample(text)
+    term, types = parse_sample(text)
     record = get_operator(term.op)
     assert _error(record, term, types) < 1e-14
-    parts = walk(record.decompose(term.attrs, [types[operand.name] for operand in term.inputs]))
+    parts = walk(record.decompose(term.attrs, types))
     assert all(part.op != term.op for part in parts)
 
 
 def test_a_wrong_decomposition_is_noticed() -> None:
     layer, rms = get_operator("LayerNormalization"), get_operator("RMSNormalization")
-    term, types = _sample("LayerNormalization(x, g) | x:[3,4] g:[4]")
+    term, types = parse_sample("LayerNormalization(x, g) | x:[3,4] g:[4]")
     uncentred = replace(layer, decomposition=rms.decomposition)
     with pytest.raises(AssertionError):
         _error(uncentred, term, types)

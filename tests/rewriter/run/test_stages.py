@@ -144,7 +144,7 @@ def test_where_there_can_be_no_kernels_every_question_has_an_answer(source: Path
         start = search.start()
         assert not kernels.can_be_used and not kernels.generators and kernels.timed == 0 and not kernels.notes
         assert not kernels.tune(start, 0.0) and not kernels.compile(start) and not kernels.refused(start)
-        assert not list(kernels.explanations(search.search))
+        assert not list(kernels.explanations())
         kernels.learn(start)
 
 
