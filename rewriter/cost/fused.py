@@ -1,4 +1,4 @@
-"""What onnxruntime fuses by itself when it loads a model: found by letting it, one small model a rule.
+"""The fusions that onnxruntime does by itself when it loads a model: found by letting it, one small model a rule.
 
 A rule whose replacement has fewer nodes and one new kind of operator may describe what onnxruntime's own optimisers do. Its
 pattern is written as a model at sample sizes (vectors beside matrices as weights, all else as inputs), onnxruntime optimises it,
@@ -65,7 +65,7 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     Answers are kept in the store by onnxruntime's version, the provider that was asked, and the rule.
     """
     asked = provider if provider in usable_providers() else "cpu"
-    found = set()
+    applied = set()
     answers: dict[str, str] = {}
     for direction in compile_rules(rules):
         added = _added(direction)
@@ -76,9 +76,9 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
         if answer is None:
             answer = answers[key] = "yes" if _happens(direction, added, asked) else "no"
         if answer == "yes":
-            found.add(direction.id)
+            applied.add(direction.id)
     store.remember_all(answers)
-    return frozenset(found)
+    return frozenset(applied)
 
 
 def _operators(side: Side) -> Counter[str]:
@@ -112,7 +112,7 @@ def _with_readers(model: onnx.ModelProto) -> onnx.ModelProto:
     changed.CopyFrom(model)
     for result in changed.graph.output:
         bound = onnx.helper.make_tensor_value_info(_READER, result.type.tensor_type.elem_type, [])
-        if all(known.name != _READER for known in changed.graph.input):
+        if all(present.name != _READER for present in changed.graph.input):
             changed.graph.input.append(bound)
         changed.graph.node.append(onnx.helper.make_node("Max", [result.name, _READER], [f"{result.name} read"]))
         result.name = f"{result.name} read"
@@ -176,10 +176,10 @@ def pattern_model(direction: Direction, sizes: Mapping[str, Dim], batched: bool 
             for n, t in types.items()
         }
     try:
-        known = infer_types([*pattern], types)
+        inferred = infer_types([*pattern], types)
         if not all(_may_hold(condition, types, binding_of(samples, sizes)) for condition in rule.conditions):
             return None
-        return _model(pattern, known)
+        return _model(pattern, inferred)
     except (ShapeError, Undecided, NotUnderstood):
         return None
 
@@ -222,19 +222,19 @@ def _model(roots: list[Term], types: Mapping[Term, TensorType]) -> onnx.ModelPro
         if key not in made:
             operator = get_operator(term.op)
             form = operator.to_onnx(term.attrs, operands, _OPSET)
-            given = []
+            operand_names = []
             for operand, type_ in zip(term.inputs, operands, strict=True):
                 if operand.op == "Const":
-                    given.append(f"w{len(weights)}")
+                    operand_names.append(f"w{len(weights)}")
                     weights.append(
-                        onnx.numpy_helper.from_array(np.asarray(operand.attr("value"), type_.dtype.numpy()), given[-1])
+                        onnx.numpy_helper.from_array(np.asarray(operand.attr("value"), type_.dtype.numpy()), operand_names[-1])
                     )
                 else:
-                    given.append(names[operand])
+                    operand_names.append(names[operand])
             written_inputs = []
             for item in form.inputs:
                 if item is None or isinstance(item, int):
-                    written_inputs.append("" if item is None else given[item])
+                    written_inputs.append("" if item is None else operand_names[item])
                 else:
                     written_inputs.append(f"w{len(weights)}")
                     weights.append(onnx.numpy_helper.from_array(np.asarray(item), written_inputs[-1]))

@@ -105,8 +105,8 @@ class CostModel:
         if node.op in VIEWS and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
-            known = self.store.get(self._kernel_key(signature))
-            return (self.estimate(graph, node), False) if known is None else (known, True)
+            timed = self.store.get(self._kernel_key(signature))
+            return (self.estimate(graph, node), False) if timed is None else (timed, True)
         key = signature.key()
         stored = self.store.get(key)
         if stored is not None:
@@ -122,14 +122,14 @@ class CostModel:
 
     def _kernel_key(self, signature: Signature) -> str:
         kernel = kernel_of(signature.attrs)
-        shapes = {t.name: concrete(own.shape) or () for t, own in zip(kernel.inputs, signature.operands, strict=True)}
+        shapes = {t.name: concrete(operand.shape) or () for t, operand in zip(kernel.inputs, signature.operands, strict=True)}
         return kernel_key(kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device."""
-        known = self._estimates.get(node)
-        if known is not None:
-            return known
+        estimate = self._estimates.get(node)
+        if estimate is not None:
+            return estimate
         signature = self.signature(graph, node)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
@@ -170,13 +170,13 @@ class CostModel:
         signatures = {s.key(): s for graph, node in nodes if (s := self.signature(graph, node)) is not None}
         changed = False
         for key, signature in signatures.items():
-            known = self.store.get(key)
-            if known is None or key in self._confirmed or time.monotonic() >= self.deadline:
+            stored = self.store.get(key)
+            if stored is None or key in self._confirmed or time.monotonic() >= self.deadline:
                 continue
             self._confirmed.add(key)
             again = self._measure(signature)
-            if again is not None and again < known:
-                changed |= again < 0.9 * known - 1
+            if again is not None and again < stored:
+                changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
         return changed

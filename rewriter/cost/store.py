@@ -98,10 +98,10 @@ class ProfileStore:
             return None
         try:
             with self._engine.connect() as connection:
-                found = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
+                row = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
         except DatabaseError as problem:
             raise self._error("read", problem) from problem
-        return None if found is None else str(found[0])
+        return None if row is None else str(row[0])
 
     def remember(self, key: str, value: str) -> None:
         self.remember_all({key: value})
