@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from mugraph.blocks.schedule import Schedule
 from onnx import TensorProto, helper
 
+from mugraph.blocks.schedule import Schedule
 from mugraph.domains import FiniteField, Range, RangeDomain, Real, Sizes, Symbolic, Unsupported
 from mugraph.domains.functions import FUNCTIONS, ScalarFunction, entered_function
 from mugraph.onnx import load, save

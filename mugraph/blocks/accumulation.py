@@ -20,7 +20,7 @@ from mugraph.domains.base import Array, Domain
 __all__ = ["Accumulation", "State"]
 
 State = tuple[Array, ...]
-"""What an accumulator holds: the values of its names."""
+"""The state of an accumulator: the values of its names."""
 
 
 class Accumulation:

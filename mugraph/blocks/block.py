@@ -98,9 +98,9 @@ class Block:
     @cached_property
     def value_axes(self) -> dict[str, tuple[str, ...]]:
         """Value name to the axes of its tile, in the order of the block."""
-        found: dict[str, tuple[str, ...]] = {}
+        axes: dict[str, tuple[str, ...]] = {}
         for statement in self.statements:
-            used = {axis for operand in statement_operands(statement) for axis in found[operand]}
+            used = {axis for operand in statement_operands(statement) for axis in axes[operand]}
             used |= {index.axis for index in statement_indices(statement) if index.axis is not None}
             if isinstance(statement, Dot):
                 used -= {statement.over}
@@ -108,14 +108,14 @@ class Block:
                 used -= set(statement.over)
             elif isinstance(statement, Accumulate):
                 assert self.loop is not None
-                scores = (set(found[statement.operands[0]]) | set(found[statement.keep] if statement.keep else ())) - {self.loop}
+                scores = (set(axes[statement.operands[0]]) | set(axes[statement.keep] if statement.keep else ())) - {self.loop}
                 for position, name in enumerate(statement.names):
                     is_sum = statement.monoid == "softmax" and position == 2
-                    found[name] = self.ordered(used - {self.loop} if is_sum else scores)
+                    axes[name] = self.ordered(used - {self.loop} if is_sum else scores)
                 continue
             for name in statement_names(statement):
-                found[name] = self.ordered(used)
-        return found
+                axes[name] = self.ordered(used)
+        return axes
 
     @cached_property
     def phases(self) -> dict[str, Phase]:
@@ -124,9 +124,9 @@ class Block:
         Raises:
             InvalidBlock: a path through the block has two accumulators, or a value of the loop meets an accumulated one.
         """
-        found: dict[str, Phase] = {}
+        phase_of: dict[str, Phase] = {}
         for statement in self.statements:
-            phases = {found[operand] for operand in statement_operands(statement)}
+            phases = {phase_of[operand] for operand in statement_operands(statement)}
             if any(index.axis is not None and index.axis == self.loop for index in statement_indices(statement)):
                 phases.add("loop")
             if {"loop", "after"} <= phases:
@@ -141,8 +141,8 @@ class Block:
                     )
                 phase = "after"
             for name in statement_names(statement):
-                found[name] = phase
-        return found
+                phase_of[name] = phase
+        return phase_of
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -208,7 +208,7 @@ class Kernel(NamedValue):
 
     @property
     def label(self) -> str:
-        """What messages call the kernel."""
+        """The kernel's name in messages."""
         return f"{self.name} ({self.digest.hex()[:16]})"
 
     def __eq__(self, other: object) -> bool:

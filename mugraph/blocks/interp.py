@@ -81,7 +81,7 @@ def _assembled(domain: Domain, block: Block, name: str, parts: list[tuple[np.nda
     )
 
 
-class _Positions:
+class _AxisPositions:
     """Positions of tiles' entries in tensors, for the values that symbols have.
 
     Args:
@@ -135,7 +135,7 @@ class _BlockRun:
         self, domain: Domain, block: Block, schedule: Schedule, memory: Mapping[str, Array], sizes: Mapping[str, int]
     ) -> None:
         self.domain, self.block, self.schedule, self.memory = domain, block, schedule, memory
-        self.positions, self.accumulation = _Positions(sizes), Accumulation(domain, block)
+        self.positions, self.accumulation = _AxisPositions(sizes), Accumulation(domain, block)
         self.sizes = {name: self.positions.number(size) for name, size in block.axes}
         self.saved: dict[str, list[tuple[np.ndarray, Array]]] = {}
 

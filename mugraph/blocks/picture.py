@@ -36,13 +36,13 @@ _COLOURS = {"tensor": "#d9d9d9", "iterator": "#9ecae1", "saver": "#a1d99b", "acc
 
 
 @dataclass(eq=False)
-class _Box:
+class _BlockBox:
     lines: tuple[str, ...]
     colour: str
     dashed: bool = False
     x: float = 0.0
     y: float = 0.0
-    above: list[_Box] = field(default_factory=list)
+    above: list[_BlockBox] = field(default_factory=list)
 
     @property
     def width(self) -> float:
@@ -77,26 +77,26 @@ def _maps(block: Block, statement: Load | Store) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _box(block: Block, statement: Statement) -> _Box:
+def _box(block: Block, statement: Statement) -> _BlockBox:
     text = format_statement(statement, block.sizes)
     if isinstance(statement, Load):
-        return _Box((text, *_maps(block, statement)), _COLOURS["iterator"])
+        return _BlockBox((text, *_maps(block, statement)), _COLOURS["iterator"])
     if isinstance(statement, Store):
-        return _Box((text, *_maps(block, statement)), _COLOURS["saver"])
+        return _BlockBox((text, *_maps(block, statement)), _COLOURS["saver"])
     if isinstance(statement, Compute):
-        return _Box(_thread_lines(statement.name, statement.term), _COLOURS["operator"], dashed=True)
+        return _BlockBox(_thread_lines(statement.name, statement.term), _COLOURS["operator"], dashed=True)
     if isinstance(statement, Accumulate):
-        return _Box((text, "accumulator"), _COLOURS["accumulator"])
+        return _BlockBox((text, "accumulator"), _COLOURS["accumulator"])
     assert isinstance(statement, Dot | Reduce | Predicate | Extent)
-    return _Box((text,), _COLOURS["operator"])
+    return _BlockBox((text,), _COLOURS["operator"])
 
 
-def _layers(block: Block) -> tuple[list[list[_Box]], int, int]:
+def _layers(block: Block) -> tuple[list[list[_BlockBox]], int, int]:
     """Boxes by row, and the first and last but one row of the loop: invariants above it, what follows it below."""
-    boxes: dict[str, _Box] = {}
+    boxes: dict[str, _BlockBox] = {}
     depth: dict[str, int] = {}
-    bands: dict[str, list[list[_Box]]] = {"fixed": [], "loop": [], "after": []}
-    accumulators: list[_Box] = []
+    bands: dict[str, list[list[_BlockBox]]] = {"fixed": [], "loop": [], "after": []}
+    accumulators: list[_BlockBox] = []
     for statement in block.statements:
         box = _box(block, statement)
         operands = statement_operands(statement)
@@ -128,7 +128,7 @@ def _same_band(block: Block, operand: str, band: str) -> bool:
     return band == ("loop" if isinstance(statement, Accumulate) else block.phases[operand])
 
 
-def _arrange(rows: Sequence[list[_Box]]) -> None:
+def _arrange(rows: Sequence[list[_BlockBox]]) -> None:
     """Each row centred, in the order of the places of what its boxes use."""
     y = 0.0
     for row in rows:
@@ -142,7 +142,7 @@ def _arrange(rows: Sequence[list[_Box]]) -> None:
         y += height + _ROW
 
 
-def _draw(box: _Box) -> list[str]:
+def _draw(box: _BlockBox) -> list[str]:
     left, top = box.x - box.width / 2, box.y - box.height / 2
     dashes = ' stroke-dasharray="5,3"' if box.dashed else ""
     parts = [
@@ -155,7 +155,7 @@ def _draw(box: _Box) -> list[str]:
     return parts
 
 
-def _edge(upper: _Box, lower: _Box) -> str:
+def _edge(upper: _BlockBox, lower: _BlockBox) -> str:
     y, v = upper.y + upper.height / 2, lower.y - lower.height / 2
     middle = (y + v) / 2
     return (
@@ -197,7 +197,7 @@ def svg(kernel: Kernel) -> str:
     """The picture of a kernel; its blocks stand one under the other."""
     ends = []
     for group in (kernel.inputs, (*kernel.scratch, *kernel.outputs)):
-        ends.append([_Box((tensor.name, str(tensor.type)), _COLOURS["tensor"]) for tensor in group])
+        ends.append([_BlockBox((tensor.name, str(tensor.type)), _COLOURS["tensor"]) for tensor in group])
     drawn: list[str] = []
     y, widths = 2.0 * _ROW, [400.0]
     for number, row in enumerate(ends):

@@ -174,16 +174,16 @@ def _check_block_fits(block: Block, schedule: Schedule, tensors: Mapping[str, Te
 
 def storage_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, DataType]:
     """The element type in which a value would be an operand of a matrix unit: the narrowest float that went into it."""
-    found: dict[str, DataType] = {}
+    storage: dict[str, DataType] = {}
     for statement in block.statements:
         if isinstance(statement, Load):
             kinds = [tensors[statement.tensor].dtype]
         else:
-            kinds = [found[operand] for operand in statement_operands(statement)]
+            kinds = [storage[operand] for operand in statement_operands(statement)]
         floats = [kind for kind in kinds if kind in FLOATS]
         best = min(floats, key=lambda kind: kind.bitwidth) if floats else kinds[0] if len(set(kinds)) == 1 else DataType.FLOAT
         if isinstance(statement, Predicate):
             best = DataType.BOOL
         for name in statement_names(statement):
-            found[name] = best
-    return found
+            storage[name] = best
+    return storage

@@ -20,8 +20,8 @@ __all__ = ["bound_sizes", "retyped", "specialised"]
 
 def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
     """A kernel with dimensions for some of its symbols; grid axes that have one tile of one entry then are gone."""
-    own = _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
-    return replace(own, blocks=tuple(map(_without_ones, own.blocks))) if 1 in sizes.values() else own
+    mapped = _mapped(kernel, lambda d: evaluate_dim(d, sizes), lambda t: substitute(t, {}, dims=sizes), lambda dtype: dtype)
+    return replace(mapped, blocks=tuple(map(_without_ones, mapped.blocks))) if 1 in sizes.values() else mapped
 
 
 def _without_ones(block: Block) -> Block:
@@ -33,8 +33,8 @@ def _without_ones(block: Block) -> Block:
     gone = set(ones if len(ones) < len(block.grid) else ones[:-1])
 
     def places(factors: View) -> View:
-        found = [Factor(Index(None, offset=f.index.offset) if f.index.axis in gone else f.index, f.size) for f in factors]
-        return tuple(f for f in found if f.index != Index(None) or f.size != 1)
+        moved = [Factor(Index(None, offset=f.index.offset) if f.index.axis in gone else f.index, f.size) for f in factors]
+        return tuple(f for f in moved if f.index != Index(None) or f.size != 1)
 
     return Block(
         block.name,
@@ -57,10 +57,10 @@ def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:
         value = term.attr("value") if term.op == "Const" else None
         if not isinstance(value, float) or not math.isfinite(value) or len(floats) != 1:
             return term
-        own, other = (dtype.numpy().type for dtype in (floats[0], types.get(floats[0], floats[0])))
-        if float(own(value)) != value:
+        present, other = (dtype.numpy().type for dtype in (floats[0], types.get(floats[0], floats[0])))
+        if float(present(value)) != value:
             return term
-        written = next(v for digits in range(1, 18) if float(own(v := float(f"{value:.{digits}g}"))) == value)
+        written = next(v for digits in range(1, 18) if float(present(v := float(f"{value:.{digits}g}"))) == value)
         return const(float(other(written)))
 
     def typed(dtype: DataType) -> DataType:

@@ -197,7 +197,7 @@ def next_power(size: int) -> int:
 
 
 def statement_names(statement: Statement) -> tuple[str, ...]:
-    """What a statement defines."""
+    """The names of the values that a statement defines."""
     if isinstance(statement, Store):
         return ()
     return statement.names if isinstance(statement, Accumulate) else (statement.name,)
@@ -226,6 +226,6 @@ def statement_indices(statement: Statement) -> tuple[Index, ...]:
 
 
 def statement_title(statement: Statement) -> str:
-    """What messages call a statement: ``load x_tile``."""
+    """The words of messages for a statement: ``load x_tile``."""
     kind = type(statement).__name__.lower()
     return f"{kind} {', '.join(statement_names(statement)) or getattr(statement, 'tensor', '')}"

@@ -105,7 +105,7 @@ def format_statement(statement: Statement, sizes: Mapping[str, Dim]) -> str:
     return f"{', '.join(statement.names)} = {statement.monoid}({', '.join(statement.operands)}){keep}"
 
 
-class _Reader(Parser):
+class _BlockReader(Parser):
     """Reads the pieces of a line."""
 
     def __init__(self, text: str, sizes: Mapping[str, Dim]) -> None:
@@ -147,12 +147,12 @@ class _Reader(Parser):
         return tuple(factors)
 
     def names(self, end: str) -> tuple[str, ...]:
-        found = [self.name()]
+        names = [self.name()]
         while self.accept(","):
-            found.append(self.name())
+            names.append(self.name())
         if end:
             self.expect(end)
-        return tuple(found)
+        return tuple(names)
 
     def condition(self) -> Affine:
         terms = []
@@ -177,13 +177,13 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
     match = re.fullmatch(r"store (\w+)(\[.*\]) = (\w+)", line)
     if match:
         return Store(match[1], match[3], _read(match[2], sizes, "view"))
-    left, found, right = line.partition(" = ")
+    left, equals, right = line.partition(" = ")
     names = tuple(name.strip() for name in left.split(","))
-    if not found or not all(name.isidentifier() for name in names):
+    if not equals or not all(name.isidentifier() for name in names):
         raise TextError(f"expected 'name = ...' or 'store ...' in {line!r}")
     match = _MONOID.match(right)
     if match:
-        reader = _Reader(right[match.end() :], sizes)
+        reader = _BlockReader(right[match.end() :], sizes)
         operands = reader.names(")")
         keep = reader.name() if reader.accept("where") else None
         reader.end()
@@ -200,7 +200,7 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
     if right.startswith("extent "):
         return Extent(name, _read(right.removeprefix("extent "), sizes, "dim"))
     if right.startswith("holds "):
-        reader = _Reader(right.removeprefix("holds "), sizes)
+        reader = _BlockReader(right.removeprefix("holds "), sizes)
         conditions = [reader.condition()]
         while reader.kind != "end":
             conditions.append(reader.condition())
@@ -209,7 +209,7 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
 
 
 def _read(text: str, sizes: Mapping[str, Dim], what: str) -> Any:
-    reader = _Reader(text, sizes)
+    reader = _BlockReader(text, sizes)
     result = getattr(reader, what)()
     reader.end()
     return result

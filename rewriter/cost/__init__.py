@@ -1,4 +1,4 @@
-"""What a candidate costs: operator times measured in the runtime that will run the model."""
+"""The costs of candidates: operator times measured in the runtime that will run the model."""
 
 from rewriter.cost.devices import DEVICES, Device, default_device, get_device
 from rewriter.cost.fused import runtime_directions

@@ -21,7 +21,7 @@ from rewriter.runtime_env import new_session
 __all__ = ["copies_of", "empty_microseconds", "fastest", "time_on_cpu"]
 
 _COLD_BYTES = 16 << 20
-"""What the copies together move at least, where their number allows it: several times the caches that belong to a core."""
+"""Bytes that the copies together move at least, where their number allows it: several times the caches that belong to a core."""
 _MOST = 32
 
 

@@ -21,7 +21,7 @@ from rewriter.runtime import register
 __all__ = ["copies_of", "replay_microseconds", "time_on_cuda"]
 
 _COLD_BYTES = 220 << 20
-"""What the copies together move at least, where their number allows it: several times the cache of any device."""
+"""Bytes that the copies together move at least, where their number allows it: several times the cache of any device."""
 _LEAST, _MOST = 4, 128
 _LARGEST_BYTES = 4 << 30
 

@@ -19,7 +19,7 @@ _HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a roofline needs to know.
+    """The figures of a device by which a roofline prices nodes.
 
     Attributes:
         name: what ``--device`` takes.
@@ -81,8 +81,8 @@ def default_device(provider: str, words: str = "") -> Device:
     if provider != "cuda":
         return DEVICES["cpu"]
     told = set(re.findall(r"[a-z0-9]+", words.lower()))
-    found = [d for d in DEVICES.values() if d.provider == provider and told.issuperset(d.name.split("-"))]
-    return found[0] if found else DEVICES["h200"]
+    devices = [d for d in DEVICES.values() if d.provider == provider and told.issuperset(d.name.split("-"))]
+    return devices[0] if devices else DEVICES["h200"]
 
 
 def get_device(name: str) -> Device:

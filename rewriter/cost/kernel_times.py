@@ -20,7 +20,7 @@ __all__ = ["Measured", "kernel_key", "recall", "record"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a trial took.
+    """The outcome of a trial.
 
     Attributes:
         microseconds: of all its launches, replayed from a graph; ``None`` where ``problem`` says why there is none.
@@ -44,8 +44,8 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     missing = [name for name in kernel.symbols if name not in sizes]
     if missing:
         raise Undecided(f"the time of a kernel of size {missing[0]}")
-    own = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(own, sort_keys=True), str(triton_version()), str(FORMAT_VERSION))
+    bound = {name: sizes[name] for name in kernel.symbols}
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(triton_version()), str(FORMAT_VERSION))
 
 
 def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:

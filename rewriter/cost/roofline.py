@@ -1,4 +1,4 @@
-"""What a node takes by the roofline of a device, where nothing can be measured.
+"""The time of a node by the roofline of a device, where nothing can be measured.
 
 A kernel takes a launch, the latency of its first and last access, and then the time of its arithmetic or of its traffic,
 whichever is longer (Williams, Waterman and Patterson, CACM 2009). Five refinements make small kernels come out right:
@@ -120,7 +120,7 @@ def _kernel(device: Device, compute: float, moved: float) -> float:
 
 
 def _filling(device: Device, ops: Collection[str]) -> float:
-    """What a kernel with products in it takes beside its arithmetic and its traffic."""
+    """Microseconds of a kernel with products beside its arithmetic and its traffic."""
     multiplies = any(traits_of(op).product is ProductKind.MATRIX for op in ops)
     return _PIPELINE * device.latency if device.units > 1 and multiplies else 0.0
 

@@ -60,7 +60,7 @@ def _random_constant(type_: TensorType, generator: np.random.Generator) -> np.nd
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a node's time depends on."""
+    """The parts of a node that its time depends on."""
 
     op: str
     attrs: tuple[tuple[str, AttrValue], ...]
@@ -144,14 +144,14 @@ def node_model(
             "" if item is None else f"x{item}_{copy}" if isinstance(item, int) else f"c{index}"
             for index, item in enumerate(form.inputs)
         ]
-        found = [
+        outcomes = [
             onnx.helper.make_tensor_value_info(f"y{i}_{copy}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)
         ]
-        produced = form.output_names([r.name for r in found])
+        produced = form.output_names([r.name for r in outcomes])
         nodes.append(onnx.helper.make_node(form.op_type, names, produced, domain=form.domain, **written(form.attributes)))
         if form.function is not None:
             nodes[-1].overload = form.function.overload
-        results += found
+        results += outcomes
     graph = onnx.helper.make_graph(nodes, "one", inputs, results, initializers)
     opsets = [onnx.helper.make_opsetid("", opset), *([onnx.helper.make_opsetid(form.domain, 1)] if form.domain else [])]
     if form.function is None:

@@ -20,7 +20,7 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.processes import settle
-from rewriter.kernels.measure.trials import NoDevice, NotMeasured, Trial, compiled_trials
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
@@ -79,13 +79,13 @@ class CustomKernels:
         self.device, self.store, self.sizes = device, store, sizes
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
         self.compiler = Compiler()
-        known = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
+        stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
         if learned is not None and learned.exists():
             with RuleStore.open(str(learned), create=False) as database:
-                self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in known}
-        self.proposals = KernelProposals([*known.values(), *self._unproved.values()], self.is_proved)
+                self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
+        self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self.notes: list[str] = []
@@ -155,7 +155,7 @@ class CustomKernels:
                     changed = True
         return changed
 
-    def _compiled(self, kernel: Kernel, deadline: float) -> list[Trial] | None:
+    def _compiled(self, kernel: Kernel, deadline: float) -> list[ScheduleTrial] | None:
         """Trials of a kernel; ``None`` where no time is left."""
         if time.monotonic() > deadline or not self._can_time:
             return None
@@ -183,15 +183,15 @@ class CustomKernels:
 
     def learn(self, candidate: Candidate) -> None:
         """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
-        found = self.proposals.winning_rules(candidate)
-        if self.learned is None or not found:
+        winning = self.proposals.winning_rules(candidate)
+        if self.learned is None or not winning:
             return
-        wrong = {rule.id: failures[0] for rule in found if (failures := check(rule, load_axioms()))}
+        wrong = {rule.id: failures[0] for rule in winning if (failures := check(rule, load_axioms()))}
         self.notes += [f"kernel rule {rule} was not remembered for other models: {reason}" for rule, reason in wrong.items()]
         try:
             self.learned.parent.mkdir(parents=True, exist_ok=True)
             with RuleStore.open(str(self.learned)) as database:
-                database.add_all(rule for rule in found if rule.id not in wrong)
+                database.add_all(rule for rule in winning if rule.id not in wrong)
         except StoreError as problem:
             self.notes.append(f"kernels were not remembered for other models: {problem}")
 

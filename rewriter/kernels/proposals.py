@@ -224,18 +224,18 @@ def _is_join(pattern: Side, roots: Side) -> bool:
 def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
     """Whether what a match reads has the shapes of a kernel with these sizes; a pattern says nothing of dimensions."""
     shapes = {tensor.name: tuple(evaluate_dim(dim, sizes) for dim in tensor.type.shape) for tensor in kernel.inputs}
-    found = {name: graph.type(value) for name, value in match.variables}
-    return all(type_ is not None and same_shape(type_.shape, shapes[name]) is True for name, type_ in found.items())
+    types = {name: graph.type(value) for name, value in match.variables}
+    return all(type_ is not None and same_shape(type_.shape, shapes[name]) is True for name, type_ in types.items())
 
 
 def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[dict[DataType, DataType]]:
-    """What a stored kernel's float types may stand for in a model (docs/rules.md, Matching element types)."""
-    own = {tensor.dtype for tensor in kernel.tensors.values()} & FLOATS
-    if len(own) == 1:
-        (single,) = own
+    """The float types of a model that a stored kernel's may stand for (docs/rules.md, Matching element types)."""
+    stored = {tensor.dtype for tensor in kernel.tensors.values()} & FLOATS
+    if len(stored) == 1:
+        (single,) = stored
         return [{single: dtype} for dtype in sorted(present & FLOATS)]
     narrow = {DataType.FLOAT16: DataType.BFLOAT16}
-    return [{}] if DataType.FLOAT16 not in own or DataType.BFLOAT16 in own else [{}, narrow]
+    return [{}] if DataType.FLOAT16 not in stored or DataType.BFLOAT16 in stored else [{}, narrow]
 
 
 def _has_type(graph: Graph, value: int, dtype: DataType) -> bool:
@@ -269,5 +269,5 @@ def matches_of(graph: Graph, direction: Direction) -> list[Match]:
                 parts[hit.root].append(hit)
     if not all(parts):
         return []
-    found = list(join(direction, [sorted(part, key=lambda hit: hit.value) for part in parts]))
-    return sorted(found, key=lambda match: match.values)
+    matches = list(join(direction, [sorted(part, key=lambda hit: hit.value) for part in parts]))
+    return sorted(matches, key=lambda match: match.values)

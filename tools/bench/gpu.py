@@ -51,7 +51,7 @@ from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.measure.bench import COLD_BYTES
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import measure
-from rewriter.kernels.measure.trials import Trial, best_of, trials
+from rewriter.kernels.measure.trials import ScheduleTrial, best_of, trials
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
@@ -271,7 +271,7 @@ class Prepared:
 
     kernel: dict[str, Any]
     order: list[int]
-    trials: list[Trial]
+    trials: list[ScheduleTrial]
     problems: list[str]
     seconds: float
     reference: np.ndarray
@@ -369,7 +369,7 @@ class _Hosted:
     """A kernel to be measured within onnxruntime."""
 
     kernel: dict[str, Any]
-    trial: Trial
+    trial: ScheduleTrial
     reference: np.ndarray
     plain: bool
 

@@ -13,10 +13,10 @@ from rewriter.kernels.fuse.reductions import Reductions
 from rewriter.kernels.fuse.scope import Scope
 from rewriter.kernels.fuse.terms import is_elementwise
 
-__all__ = ["Emitter"]
+__all__ = ["TermEmitter"]
 
 
-class Emitter:
+class TermEmitter:
     """Adds to a block graph what a term's value takes; a value that is asked for again is the same."""
 
     def __init__(self, scope: Scope) -> None:

@@ -23,7 +23,7 @@ from mugraph.terms.term import Term, variables
 from rewriter.kernels.fuse.access import Access, view_of
 from rewriter.kernels.fuse.axes import BlockAxes
 from rewriter.kernels.fuse.builder import BlockBuilder, NotFusable
-from rewriter.kernels.fuse.emitter import Emitter
+from rewriter.kernels.fuse.emitter import TermEmitter
 from rewriter.kernels.fuse.scope import PLAIN, Form, Scope
 from rewriter.kernels.fuse.simplify import simplified
 from rewriter.kernels.fuse.terms import TermTable, is_elementwise
@@ -54,7 +54,7 @@ def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[s
 def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Term], form: Form) -> Kernel:
     terms = TermTable(inputs, body)
     scope = Scope(name, terms, BlockAxes(terms), BlockBuilder([*inputs, *body]), form)
-    emitter = Emitter(scope)
+    emitter = TermEmitter(scope)
     for output, root, access in _accesses(scope, emitter):
         value = scope.builder.named(emitter.emit(root, access, access), f"{output}_value")
         scope.builder.store(output, value, view_of(access, scope.axes.sizes))
@@ -71,7 +71,7 @@ def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Ter
     return kernel
 
 
-def _accesses(scope: Scope, emitter: Emitter) -> list[tuple[str, Term, Access]]:
+def _accesses(scope: Scope, emitter: TermEmitter) -> list[tuple[str, Term, Access]]:
     """The access of every output: pushed down from the core, whose dimensions are the block's axes."""
     terms, axes = scope.terms, scope.axes
     accesses: dict[Term, Access] = {}

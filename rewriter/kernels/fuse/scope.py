@@ -15,7 +15,7 @@ from rewriter.kernels.fuse.terms import TermTable
 __all__ = ["PLAIN", "Emit", "Form", "Scope"]
 
 Emit = Callable[[Term, Access, Access], Term]
-"""A term's value at an access, as a thread graph over tiles; the second access is the hint of :meth:`Emitter.emit`."""
+"""A term's value at an access, as a thread graph over tiles; the second access is the hint of :meth:`TermEmitter.emit`."""
 
 
 @dataclass(frozen=True, slots=True)

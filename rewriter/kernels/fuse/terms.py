@@ -45,10 +45,10 @@ def _plain(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term
 
 
 def _guarded(weights: Term) -> list[Term]:
-    found = [weights]
-    while found[-1].op in ("Cast", "Where") and found[-1].inputs:
-        found.append(found[-1].inputs[-1])
-    return found
+    chain = [weights]
+    while chain[-1].op in ("Cast", "Where") and chain[-1].inputs:
+        chain.append(chain[-1].inputs[-1])
+    return chain
 
 
 def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:

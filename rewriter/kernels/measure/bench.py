@@ -19,14 +19,14 @@ from mugraph.blocks.block import Kernel
 from mugraph.terms.shape import evaluate_dim
 from rewriter.cost.kernel_times import Measured
 from rewriter.kernels.measure.inputs import TOLERANCES, kernel_inputs, reference_of
-from rewriter.kernels.measure.trials import Trial
+from rewriter.kernels.measure.trials import ScheduleTrial
 from rewriter.reference import compare
 from rewriter.runtime.plan import Expression, Plan
 
 __all__ = ["COLD_BYTES", "Bench", "DriverError"]
 
 COLD_BYTES = 220 << 20
-"""What the buffers of the launches of one replay hold together, several times the cache of any device."""
+"""Of the buffers of one replay's launches together, several times the cache of any device."""
 _LEAST_COPIES, _MOST_COPIES = 4, 128
 _LEAST_LAUNCHES = 40
 """Of a captured graph, so that starting it counts for little."""
@@ -104,7 +104,7 @@ class Bench:
             self.call("cuMemcpyDtoD", pointer, pointers[0], host.nbytes)
         return pointers
 
-    def examine(self, trial: Trial) -> Measured:
+    def examine(self, trial: ScheduleTrial) -> Measured:
         """Checks a trial, then times it. A launch that fails without breaking the context is its problem."""
         try:
             launches = self.prepared(trial)
@@ -124,11 +124,11 @@ class Bench:
             return True
         return False
 
-    def prepared(self, trial: Trial) -> list[tuple[Any, Any]]:
+    def prepared(self, trial: ScheduleTrial) -> list[tuple[Any, Any]]:
         """The function of every launch, and how it is launched."""
         driver = self.driver
         module = self.call("cuModuleLoadData", trial.image.content)
-        found = []
+        prepared = []
         for launch in trial.plan.launches:
             function = self.call("cuModuleGetFunction", module, launch.kernel.encode())
             shared = trial.image.shared[trial.plan.kernels.index(launch.kernel)]
@@ -144,13 +144,13 @@ class Bench:
                 overlapped.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
                 overlapped.value.programmaticStreamSerializationAllowed = 1
                 config.attrs, config.numAttrs = [overlapped], 1
-            found.append((function, config))
-        return found
+            prepared.append((function, config))
+        return prepared
 
     def scratch(self, plan: Plan) -> list[int]:
         return [int(self.call("cuMemAlloc", max(Expression.of(size).value(self.shapes), 16))) for size in plan.scratch]
 
-    def launch(self, trial: Trial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
+    def launch(self, trial: ScheduleTrial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
         """All launches of a trial on one copy of the buffers."""
         for launch, (function, config) in zip(trial.plan.launches, launches, strict=True):
             values: list[Any] = []
@@ -172,7 +172,7 @@ class Bench:
                     kinds.append(ctypes.c_void_p)
             self.call("cuLaunchKernelEx", config, function, (tuple(values), tuple(kinds)), 0)
 
-    def checked(self, trial: Trial, launches: Sequence[Any]) -> tuple[float, str]:
+    def checked(self, trial: ScheduleTrial, launches: Sequence[Any]) -> tuple[float, str]:
         """Runs a trial once into poisoned outputs: its error, and what is wrong with it."""
         scratch = self.scratch(trial.plan)
         try:
@@ -185,16 +185,16 @@ class Bench:
                 self.kernel.outputs, self.results, self.outputs, self.references, strict=True
             ):
                 self.call("cuMemcpyDtoH", host.ctypes.data, copies[0], host.nbytes)
-                found = compare(host, wanted).relative_l2
-                error = max(error, found)
-                if not found <= TOLERANCES.get(tensor.type.dtype, 0.0):
-                    return error, f"kernel {self.kernel.label}: {tensor.name} is wrong, relative error {found:.1e}"
+                difference = compare(host, wanted).relative_l2
+                error = max(error, difference)
+                if not difference <= TOLERANCES.get(tensor.type.dtype, 0.0):
+                    return error, f"kernel {self.kernel.label}: {tensor.name} is wrong, relative error {difference:.1e}"
             return error, ""
         finally:
             for pointer in scratch:
                 self.call("cuMemFree", pointer)
 
-    def timed(self, trial: Trial, rounds: int) -> float:
+    def timed(self, trial: ScheduleTrial, rounds: int) -> float:
         """Microseconds of a trial: the lower quartile over rounds of replays of a graph of one launch a copy."""
         launches, scratch = self.prepared(trial), self.scratch(trial.plan)
         try:

@@ -1,4 +1,4 @@
-"""What kernels are fed with where they are measured, and what they have to compute."""
+"""Inputs of kernels that are measured, and the outputs that they have to compute from them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.bench import Bench, DriverError
-from rewriter.kernels.measure.trials import NoDevice, Trial, best_of
+from rewriter.kernels.measure.trials import NoDevice, ScheduleTrial, best_of
 
 __all__ = ["measure", "settle"]
 
@@ -32,7 +32,7 @@ _SILENCE_SECONDS = 120
 
 def measure(
     kernel: Kernel,
-    compiled: Sequence[Trial],
+    compiled: Sequence[ScheduleTrial],
     sizes: Mapping[str, int] | None = None,
     references: Sequence[np.ndarray] | None = None,
     driver: str = DRIVER,
@@ -55,7 +55,7 @@ def measure(
     while len(results) < len(compiled):
         left = [i for i in range(len(compiled)) if i not in results]
         receiver, sender = context.Pipe(duplex=False)
-        job = _Job(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
+        job = _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
         process = context.Process(target=_serve, args=(sender, job), daemon=True)
         process.start()
         sender.close()
@@ -84,7 +84,7 @@ def measure(
     return [results[i] for i in range(len(compiled))]
 
 
-def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
+def settle(kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
     """The fastest of several trials, measured now and remembered.
 
     Raises:
@@ -100,30 +100,30 @@ def settle(kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes
 
 
 @dataclass(frozen=True)
-class _Job:
+class _TrialJob:
     kernel: dict[str, Any]
-    trials: list[tuple[int, Trial]]
+    trials: list[tuple[int, ScheduleTrial]]
     sizes: dict[str, int]
     references: Sequence[np.ndarray] | None
     driver: str
 
 
-def _serve(sender: Connection, job: _Job) -> None:
+def _serve(sender: Connection, job: _TrialJob) -> None:
     try:
         kernel = kernel_from_json(job.kernel)
         with Bench(importlib.import_module(job.driver), kernel, job.sizes, job.references) as bench:
-            found: dict[int, Measured] = {}
+            measured: dict[int, Measured] = {}
             for number, trial in job.trials:
                 sender.send(("start", number, None))
-                found[number] = bench.examine(trial)
-                sender.send(("done", number, found[number]))
+                measured[number] = bench.examine(trial)
+                sender.send(("done", number, measured[number]))
             order = sorted(
-                (i for i, m in found.items() if m.microseconds is not None), key=lambda i: found[i].microseconds or math.inf
+                (i for i, m in measured.items() if m.microseconds is not None), key=lambda i: measured[i].microseconds or math.inf
             )
             by_number = dict(job.trials)
             for number in order[:_FINALISTS]:
                 again = bench.timed(by_number[number], _FINAL_ROUNDS)
-                sender.send(("done", number, replace(found[number], microseconds=again)))
+                sender.send(("done", number, replace(measured[number], microseconds=again)))
         sender.send(("end", 0, None))
     except (DriverError, ImportError, OSError) as problem:
         sender.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))

@@ -18,7 +18,7 @@ from rewriter.kernels.triton.plans import plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Image, Plan
 
-__all__ = ["NoDevice", "NotMeasured", "Trial", "best_of", "compiled_trials", "trials"]
+__all__ = ["NoDevice", "NotMeasured", "ScheduleTrial", "best_of", "compiled_trials", "trials"]
 
 
 class NotMeasured(RuntimeError):
@@ -30,7 +30,7 @@ class NoDevice(NotMeasured):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ScheduleTrial:
     """A kernel compiled under schedules, to be measured."""
 
     schedules: tuple[Schedule, ...]
@@ -40,7 +40,7 @@ class Trial:
 
 def trials(
     kernel: Kernel, chosen: Sequence[tuple[Schedule, ...]], compiler: Compiler, architecture: Architecture
-) -> tuple[list[Trial], list[str]]:
+) -> tuple[list[ScheduleTrial], list[str]]:
     """Compiles a kernel under several schedules; also why some did not compile."""
     problems, sources = [], []
     for schedules in chosen:
@@ -48,19 +48,19 @@ def trials(
             sources.append((schedules, generate(kernel, schedules)))
         except (InvalidBlock, NotGenerated) as problem:
             problems.append(f"kernel {kernel.label}: {problem}")
-    found = []
+    compiled = []
     results = compiler.compile([(kernel.label, source) for _, source in sources], [architecture])
     for (schedules, source), result in zip(sources, results, strict=True):
         if isinstance(result, NotCompiled):
             problems.append(str(result))
         else:
-            found.append(Trial(schedules, plan_of(kernel, source, result), result[0].image))
-    return found, problems
+            compiled.append(ScheduleTrial(schedules, plan_of(kernel, source, result), result[0].image))
+    return compiled, problems
 
 
 def compiled_trials(
     kernel: Kernel, device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int = 40
-) -> list[Trial]:
+) -> list[ScheduleTrial]:
     """A kernel under the schedules that are worth a trial, as far as they compile.
 
     Raises:

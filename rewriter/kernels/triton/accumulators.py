@@ -12,7 +12,7 @@ from rewriter.kernels.triton.products import Tile, bracketed, masked
 from rewriter.kernels.triton.softmax import Softmax
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
-from rewriter.kernels.triton.values import IDENTITY, MINUS_INFINITY, Values
+from rewriter.kernels.triton.values import IDENTITY, MINUS_INFINITY, TileValues
 
 __all__ = ["Accumulators"]
 
@@ -23,7 +23,7 @@ _LAZY_ELEMENTS = 64
 class Accumulators:
     """Writes the accumulators of one function; their states are values named as they are."""
 
-    def __init__(self, text: FunctionText, tiling: Tiling, values: Values, bounds: Bounds) -> None:
+    def __init__(self, text: FunctionText, tiling: Tiling, values: TileValues, bounds: Bounds) -> None:
         self._text, self._tiling, self._values = text, tiling, values
         self._softmax = Softmax(text, tiling, values, bounds)
         self._lazy: dict[str, tuple[str, ...]] = {}

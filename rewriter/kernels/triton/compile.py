@@ -38,8 +38,8 @@ __all__ = [
     "LEAST_ARCHITECTURE",
     "Architecture",
     "Binary",
+    "CompiledFunction",
     "Compiler",
-    "Function",
     "NotCompiled",
     "compiler_is_here",
     "parse_architectures",
@@ -63,7 +63,7 @@ _LEAST_SHARED = 99 << 10
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What to compile for: a cubin of an architecture such as 90, or PTX that drivers compile for later ones."""
+    """A target of compilation: a cubin of an architecture such as 90, or PTX that drivers compile for later ones."""
 
     number: int
     is_ptx: bool = False
@@ -86,17 +86,17 @@ def parse_architectures(text: str) -> tuple[Architecture, ...]:
     Raises:
         ValueError: another name, or an architecture before sm_80, whose matrix units Triton's kernels need.
     """
-    found = []
+    architectures = []
     for name in text.split(","):
         match = re.fullmatch(r"(sm|compute)_(\d+)", name.strip())
         if match is None or int(match[2]) < LEAST_ARCHITECTURE:
             raise ValueError(f"'{name.strip()}' is no architecture; give for example sm_80,sm_90, and compute_80 for PTX")
-        found.append(Architecture(int(match[2]), match[1] == "compute"))
-    return tuple(dict.fromkeys(found))
+        architectures.append(Architecture(int(match[2]), match[1] == "compute"))
+    return tuple(dict.fromkeys(architectures))
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class CompiledFunction:
     """A compiled function: its name and threads a block."""
 
     name: str
@@ -108,7 +108,7 @@ class Binary:
     """A source compiled for one architecture; functions in the order of its launches."""
 
     image: Image
-    functions: tuple[Function, ...]
+    functions: tuple[CompiledFunction, ...]
 
 
 class NotCompiled(Exception):
@@ -116,8 +116,8 @@ class NotCompiled(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """What a process compiles; picklable and small."""
+class _CompileJob:
+    """The input of a compiling process; picklable and small."""
 
     label: str
     text: str
@@ -125,9 +125,9 @@ class _Job:
     architecture: Architecture
 
     @staticmethod
-    def of(label: str, source: Source, architecture: Architecture) -> _Job:
+    def of(label: str, source: Source, architecture: Architecture) -> _CompileJob:
         launches = tuple((x.function, x.signature, x.warps, x.stages) for x in source.launches)
-        return _Job(label, source.text, launches, architecture)
+        return _CompileJob(label, source.text, launches, architecture)
 
     @property
     def key(self) -> str:
@@ -188,32 +188,32 @@ class Compiler:
         Returns:
             for each source its binaries, one an architecture, or why there are none.
         """
-        jobs = [_Job.of(label, source, architecture) for label, source in sources for architecture in architectures]
+        jobs = [_CompileJob.of(label, source, architecture) for label, source in sources for architecture in architectures]
         results: dict[str, Binary | NotCompiled] = {}
-        fresh: dict[str, _Job] = {}
+        fresh: dict[str, _CompileJob] = {}
         for job in jobs:
             if job.key in results or job.key in fresh:
                 continue
-            known = self._recall(job)
-            if known is None:
+            recalled = self._recall(job)
+            if recalled is None:
                 fresh[job.key] = job
             else:
                 self.hits += 1
-                results[job.key] = known
+                results[job.key] = recalled
         for job, result in self._run(list(fresh.values())):
             self.compiled += 1
             results[job.key] = result
-        found: list[tuple[Binary, ...] | NotCompiled] = []
+        compiled: list[tuple[Binary, ...] | NotCompiled] = []
         for start in range(0, len(jobs), len(architectures)):
             mine = [results[job.key] for job in jobs[start : start + len(architectures)]]
             binaries = tuple(r for r in mine if isinstance(r, Binary))
-            found.append(binaries if len(binaries) == len(mine) else next(r for r in mine if isinstance(r, NotCompiled)))
-        return found
+            compiled.append(binaries if len(binaries) == len(mine) else next(r for r in mine if isinstance(r, NotCompiled)))
+        return compiled
 
-    def _run(self, jobs: list[_Job]) -> Iterator[tuple[_Job, Binary | NotCompiled]]:
+    def _run(self, jobs: list[_CompileJob]) -> Iterator[tuple[_CompileJob, Binary | NotCompiled]]:
         """Compiles in parallel; where a process dies, what is left goes one by one, so that the guilty one shows."""
-        left: list[_Job] = []
-        pending: list[tuple[_Job, Future[_Reply]]] = []
+        left: list[_CompileJob] = []
+        pending: list[tuple[_CompileJob, Future[_Reply]]] = []
         for job in jobs:
             try:
                 pending.append((job, self._started(self.workers).submit(_compile, job)))
@@ -250,10 +250,10 @@ class Compiler:
 
     # On disk: the length of a JSON head in four bytes, the head, the image
 
-    def _path(self, job: _Job) -> Path:
+    def _path(self, job: _CompileJob) -> Path:
         return self.folder / job.key[:2] / job.key
 
-    def _recall(self, job: _Job) -> Binary | NotCompiled | None:
+    def _recall(self, job: _CompileJob) -> Binary | NotCompiled | None:
         try:
             content = self._path(job).read_bytes()
             (length,) = struct.unpack_from("<I", content)
@@ -262,7 +262,7 @@ class Compiler:
         except (OSError, ValueError, KeyError, TypeError, struct.error):  # missing or damaged: compiled again
             return None
 
-    def _finished(self, job: _Job, reply: _Reply) -> Binary | NotCompiled:
+    def _finished(self, job: _CompileJob, reply: _Reply) -> Binary | NotCompiled:
         head, image, lasting = reply
         if lasting:
             text = json.dumps(head).encode()
@@ -278,10 +278,10 @@ _Reply = tuple[dict[str, Any], bytes, bool]
 """Head and image of a result, and whether it would be the same another time."""
 
 
-def _result(job: _Job, head: dict[str, Any], image: bytes) -> Binary | NotCompiled:
+def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | NotCompiled:
     if "problem" in head:
         return NotCompiled(f"kernel {job.label} for {job.architecture}: {head['problem']}")
-    functions = tuple(Function(str(name), int(threads)) for name, threads, _ in head["functions"])
+    functions = tuple(CompiledFunction(str(name), int(threads)) for name, threads, _ in head["functions"])
     shared = tuple(int(bytes_) for _, _, bytes_ in head["functions"])
     architecture = job.architecture
     return Binary(Image(architecture.number, architecture.is_ptx, image, shared, architecture.overlaps), functions)
@@ -316,7 +316,7 @@ def _expired(number: int, frame: object) -> None:
     raise TimeoutError(f"it takes more than {_LIMIT_SECONDS} seconds")
 
 
-def _compile(job: _Job) -> _Reply:
+def _compile(job: _CompileJob) -> _Reply:
     signal.alarm(_LIMIT_SECONDS)
     try:
         head, image = _compiled(job)
@@ -331,7 +331,7 @@ def _compile(job: _Job) -> _Reply:
         signal.alarm(0)
 
 
-def _compiled(job: _Job) -> tuple[dict[str, Any], bytes]:
+def _compiled(job: _CompileJob) -> tuple[dict[str, Any], bytes]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

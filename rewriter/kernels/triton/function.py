@@ -30,14 +30,14 @@ from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
-from rewriter.kernels.triton.values import Values
+from rewriter.kernels.triton.values import TileValues
 from rewriter.runtime.plan import Argument, Expression
 
 __all__ = ["FunctionRole", "FunctionWriter"]
 
 
 class FunctionRole(Enum):
-    """What a function does of a block graph; the value is the end of its name."""
+    """The part of a block graph that a function computes; the value is the end of its name."""
 
     WHOLE = ""
     PART = "_part"
@@ -66,7 +66,7 @@ class FunctionWriter:
         self.name = block.name + role.value
         self._text, self._tiling = FunctionText(), Tiling(block, schedule)
         self._positions = Positions(self._text, self._tiling, places)
-        self._values = Values(self._text, self._tiling, self._positions, places, types)
+        self._values = TileValues(self._text, self._tiling, self._positions, places, types)
         self._bounds = Bounds(self._text, self._tiling)
         self._accumulators = Accumulators(self._text, self._tiling, self._values, self._bounds)
 
@@ -97,24 +97,28 @@ class FunctionWriter:
     def _write_phase(self, phase: str) -> None:
         """Writes what a phase needs: before the loop, in it, or after it, where invariants that only the end needs stand too."""
         phases = self._block.phases
-        own = ("fixed", "after") if phase == "after" else (phase,)
-        needed = self._needed(phase, own)
+        written = ("fixed", "after") if phase == "after" else (phase,)
+        needed = self._needed(phase, written)
         for statement in self._block.statements:
             if isinstance(statement, Store):
-                if phases[statement.value] in own and phase != "fixed":
+                if phases[statement.value] in written and phase != "fixed":
                     self._values.store(statement)
                 continue
             early = phase == "fixed" and self._is_early(statement)
-            due = not isinstance(statement, Accumulate) and (statement.name in needed or early) and phases[statement.name] in own
+            due = (
+                not isinstance(statement, Accumulate)
+                and (statement.name in needed or early)
+                and phases[statement.name] in written
+            )
             if due and not set(statement_names(statement)) <= set(self._values.written):
                 self._values.write(statement)
 
-    def _needed(self, phase: str, own: tuple[str, ...]) -> set[str]:
+    def _needed(self, phase: str, written: tuple[str, ...]) -> set[str]:
         """Values that the stores and accumulators of a phase come from."""
         needed: set[str] = set()
         for statement in reversed(self._block.statements):
             if isinstance(statement, Store):
-                is_root = self._block.phases[statement.value] in own and phase != "fixed"
+                is_root = self._block.phases[statement.value] in written and phase != "fixed"
             elif isinstance(statement, Accumulate):
                 is_root = phase != "after"
             else:

@@ -1,4 +1,4 @@
-"""What a runtime is told of a compiled kernel: its launches as a plan, and the attributes of its node."""
+"""The data of a compiled kernel that a runtime reads: its launches as a plan, and the attributes of its node."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["Products", "Tile", "bracketed", "masked"]
+__all__ = ["ProductText", "Tile", "bracketed", "masked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def bracketed(text: str) -> str:
     return text if text.isidentifier() else f"({text})"
 
 
-class Products:
+class ProductText:
     """Texts of products of tiles."""
 
     def __init__(self, tiling: Tiling) -> None:

@@ -14,7 +14,7 @@ from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.products import Tile
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
-from rewriter.kernels.triton.values import MINUS_INFINITY, Values
+from rewriter.kernels.triton.values import MINUS_INFINITY, TileValues
 
 __all__ = ["Softmax"]
 
@@ -24,7 +24,7 @@ _LOG2E = 1.4426950408889634
 class Softmax:
     """Writes the accumulators of softmax: names of a state are shift, total and, where there are values, weighted."""
 
-    def __init__(self, text: FunctionText, tiling: Tiling, values: Values, bounds: Bounds) -> None:
+    def __init__(self, text: FunctionText, tiling: Tiling, values: TileValues, bounds: Bounds) -> None:
         self._text, self._tiling, self._values, self._bounds = text, tiling, values, bounds
 
     def step(self, accumulator: Accumulate) -> None:
@@ -95,8 +95,8 @@ class Softmax:
         rest = tiling.present(tiling.block.value_axes[shift])
         for name in sums:
             wanted = tiling.present(tiling.block.value_axes[name])
-            own, other = (laid_under(f"{shift}_{factor}", rest, wanted) for factor in ("scale", "other"))
-            text.assign(name, f"{name} * {own} + {name}{suffix} * {other}")
+            scale, other = (laid_under(f"{shift}_{factor}", rest, wanted) for factor in ("scale", "other"))
+            text.assign(name, f"{name} * {scale} + {name}{suffix} * {other}")
         text.assign(shift, f"{shift}_new")
 
     def natural(self, shift: str) -> None:

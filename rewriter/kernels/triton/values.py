@@ -15,19 +15,19 @@ from rewriter.kernels.triton.analysis import fused_products, scaled_scores, soft
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
-from rewriter.kernels.triton.products import Products, Tile, masked
+from rewriter.kernels.triton.products import ProductText, Tile, masked
 from rewriter.kernels.triton.scalar import Expr, write_thread
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["IDENTITY", "MINUS_INFINITY", "Values"]
+__all__ = ["IDENTITY", "MINUS_INFINITY", "TileValues"]
 
 MINUS_INFINITY = 'float("-inf")'
 IDENTITY = {"sum": "0.0", "max": MINUS_INFINITY, "min": 'float("inf")'}
 """Of reductions and monoids."""
 
 
-class Values:
+class TileValues:
     """Writes values of one function, and knows those that are written.
 
     Args:
@@ -45,7 +45,7 @@ class Values:
     ) -> None:
         self._text, self._tiling, self._positions, self._types = text, tiling, positions, types
         self._narrow = places.narrow
-        self.products = Products(tiling)
+        self.products = ProductText(tiling)
         self.storage = storage_types(tiling.block, types)
         self.written: dict[str, Tile] = {}
         self.fused = fused_products(tiling.block)

@@ -24,7 +24,7 @@ from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.processes import measure
-from rewriter.kernels.measure.trials import NotMeasured, Trial, best_of
+from rewriter.kernels.measure.trials import NotMeasured, ScheduleTrial, best_of
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Architecture
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
@@ -243,12 +243,12 @@ def double() -> Kernel:
     return kernel_of_terms("double", {"x": tensor(F32, 4, 8)}, {"y": "Mul(x, 2.0)"})
 
 
-def trial(image: str, number: int, shared: int = 0, launches: int = 1) -> Trial:
+def trial(image: str, number: int, shared: int = 0, launches: int = 1) -> ScheduleTrial:
     nothing = (Argument.nothing(), Argument.nothing())
     launch = Launch("double", 32, (4, 1, 1), (Argument.input(0), Argument.output(0), *nothing))
     plan = Plan(1, (Output(double().outputs[0].type.dtype, (4, 8)),), (launch,) * launches)
     code = Image(90, False, image.encode(), (shared,), waits=image.startswith("OVERLAPS"))
-    return Trial((Schedule((("m", 1 << number),)),), plan, code)
+    return ScheduleTrial((Schedule((("m", 1 << number),)),), plan, code)
 
 
 def measured(*images: str) -> list[Measured]:
