@@ -187,8 +187,8 @@ class Traits:
 
     @property
     def keeps_rank(self) -> bool:
-        """Whether every result has as many axes as the first operand, for what is not entrywise."""
-        return self.keeps_shape or (self.movement is not None and self.movement.keeps_rank)
+        """Whether it moves entries, and every result has as many axes as each operand."""
+        return self.movement is not None and self.movement.keeps_rank
 
     @property
     def monoid(self) -> str | None:

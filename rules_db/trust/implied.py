@@ -40,8 +40,13 @@ def _elementwise(term: Term) -> bool:
     return bool(term.inputs) and get_operator(term.op).elementwise
 
 
-def _keeps_shape(term: Term) -> bool:
-    return traits_of(term.op).keeps_shape
+def _normalises(term: Term) -> bool:
+    """Whether the operator normalises rows or channels of its first operand, whose shape the result has.
+
+    Of other operators that keep a shape, rules ask it themselves: their names depend on that.
+    """
+    traits = traits_of(term.op)
+    return traits.keeps_shape and (traits.rows is not None or traits.image is ImageRole.CHANNELS)
 
 
 def _reduces(term: Term) -> bool:
@@ -105,7 +110,7 @@ class _Premises(Given):
             elif part.op == "Slice" or _reduces(part):
                 bound = max(bound, operands[0], *(-axis for axis in part.attr("axes")))
                 bound -= 0 if part.attr("keepdims", True) else len(part.attr("axes"))
-            elif _keeps_shape(part):
+            elif _normalises(part):
                 bound = max(bound, operands[0])
             elif part.op in ("Ones", "Expand"):
                 bound = max(bound, len(part.attr("shape")), *operands)
@@ -126,7 +131,7 @@ class _Premises(Given):
         ranks = [rank for operand in term.inputs if (rank := self.rank(operand)) is not None]
         if not ranks or len(ranks) < len(term.inputs):
             return None
-        if traits_of(term.op).keeps_rank:
+        if traits_of(term.op).keeps_rank or _normalises(term):
             return ranks[0]
         if term.op in ("Unsqueeze", "Squeeze"):
             return ranks[0] + _inserted(term)
@@ -191,7 +196,7 @@ class _Premises(Given):
     def _shape_of(self, term: Term) -> Term:
         """A smaller term of the same shape, or the term itself."""
         while True:
-            if _keeps_shape(term):
+            if _normalises(term):
                 term = term.inputs[0]
                 continue
             if not _elementwise(term):
@@ -218,7 +223,7 @@ class _Premises(Given):
             return True
         if _reduces(x) and x.attr("keepdims") and self.fits(x.inputs[0], y):
             return True
-        operands = y.inputs if _elementwise(y) else y.inputs[:1] if _keeps_shape(y) else ()
+        operands = y.inputs if _elementwise(y) else y.inputs[:1] if _normalises(y) else ()
         return any(self.fits(x, operand) for operand in operands)
 
     # Element types
@@ -237,7 +242,7 @@ class _Premises(Given):
             return self.follows(name, term.inputs[0])
         traits = traits_of(term.op)
         if traits.function is not None and traits.bounded:
-            return False  # rules ask it of the result of such a function itself, as Tanh: their names depend on that
+            return False  # rules ask it of the result of such a function itself: their names depend on that
         return traits.one_dtype and any(self.follows(name, operand) for operand in term.inputs)
 
 

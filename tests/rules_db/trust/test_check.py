@@ -154,7 +154,10 @@ def test_attributes_are_alike_only_where_their_types_are() -> None:
         ("floating(IsNaN(a))", ("floating(a)",), False),
         ("floating(Softplus(a))", ("floating(a)",), True),
         ("floating(Tanh(a))", ("floating(a)",), False),  # asked of Tanh itself
-        ("rank(Pad[pads=(0,1)](a), 2)", ("rank(a, 2)",), True),
+        ("rank(Softmax[axis=-1](a), 4)", ("rank(a, 4)",), True),
+        ("rank(Trilu[upper=true](a), 2)", ("rank(a, 2)",), True),
+        ("rank(CumSum[axis=-1](a), 2)", ("rank(a, 2)",), False),  # asked of CumSum itself
+        ("rank(Pad[begins=(0,1),ends=(1,0),mode='constant',value=0.0](a), 2)", ("rank(a, 2)",), True),
         ("rank(Reshape[drop=1,shape=(2,n)](a), 2)", ("rank(a, 2)",), False),
         ("floating(2.0)", (), False),
         ("finite(2.0)", (), True),
