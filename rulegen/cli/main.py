@@ -35,7 +35,8 @@ from rulegen.share.importing import Status, counts, default_rules, import_file, 
 from rulegen.share.merge import merge
 from rulegen.show.explain import EquationError, explain, parse_let, proof_in_words, typing_text
 from rulegen.show.picture import svg
-from rulegen.workloads.groups import GROUPS, WORKLOADS, Workload
+from rulegen.workloads import GROUPS, WORKLOADS
+from rulegen.workloads.workload import Workload
 from rules_db.entries import by_size
 from rules_db.exchange import RuleTextError, format_rules
 from rules_db.files import StoreError, check_writable, write_text

@@ -26,7 +26,7 @@ from mugraph.ops import Operator, get_operator
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, var
 from rulegen.enumerate.fingerprint import EVALUATIONS, Block, Evaluation, Kind, mix, residues
-from rulegen.workloads.groups import Workload, slot_admits
+from rulegen.workloads.workload import Workload, slot_admits
 
 __all__ = ["Enumeration", "assignments", "dim_sizes", "enumerate_terms"]
 

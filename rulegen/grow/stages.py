@@ -36,7 +36,7 @@ from rulegen.prune.derive import ONE_STEP, THOROUGH, Deriver
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise, more_general_first
 from rulegen.prune.variadic import widen
 from rulegen.share.audit import try_out
-from rulegen.workloads.groups import Workload
+from rulegen.workloads.workload import Workload
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import RANGE_PREDICATES, Condition

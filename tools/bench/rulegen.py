@@ -27,7 +27,7 @@ from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.properties.report import properties_report
 from rulegen.prove import Prover
 from rulegen.share.audit import audit
-from rulegen.workloads.groups import GROUPS, get_workload
+from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
 from rules_db.trust.properties import load_axioms

@@ -15,7 +15,8 @@ from rulegen.enumerate.candidates import multi_output_pairs, single_pairs, uniqu
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
 from rulegen.enumerate.fingerprint import Block, Evaluation
 from rulegen.prove import refute
-from rulegen.workloads.groups import WORKLOADS, Workload, get_workload, slot_admits
+from rulegen.workloads import WORKLOADS, get_workload
+from rulegen.workloads.workload import Workload, slot_admits
 
 
 def partition(enumeration: Enumeration) -> set[frozenset[str]]:

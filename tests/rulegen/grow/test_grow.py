@@ -18,7 +18,7 @@ from rulegen.enumerate.candidates import Candidate, Gate, candidate_types, float
 from rulegen.grow import stages as grow_module
 from rulegen.grow.stages import Growth, grow, on_tests
 from rulegen.prune.derive import Deriver
-from rulegen.workloads.groups import GROUPS, WORKLOADS
+from rulegen.workloads import GROUPS, WORKLOADS
 from rules_db.exchange import read_rules
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate

@@ -20,7 +20,7 @@ from rulegen.grow import journal as journal_module
 from rulegen.grow import stages as grow_module
 from rulegen.grow.journal import Journal
 from rulegen.grow.stages import Growth, grow
-from rulegen.workloads.groups import WORKLOADS
+from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
 from rules_db.files import cache_folder
 

@@ -14,7 +14,8 @@ from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
 from rulegen.enumerate.candidates import multi_output_pairs
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
-from rulegen.workloads.groups import WORKLOADS, Workload
+from rulegen.workloads import WORKLOADS
+from rulegen.workloads.workload import Workload
 
 
 class Classes:

@@ -15,7 +15,7 @@ from rulegen.grow.stages import Growth, grow, saving
 from rulegen.prove import Prover, certify
 from rulegen.prune.attributes import generalise_attrs, generalise_terms
 from rulegen.prune.derive import THOROUGH, Deriver
-from rulegen.workloads.groups import WORKLOADS
+from rulegen.workloads import WORKLOADS
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.check import check
 from rules_db.trust.condition import parse_condition
