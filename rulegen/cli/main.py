@@ -25,16 +25,19 @@ import rules_db
 from mugraph.onnx import ModelError, load
 from mugraph.terms.term import format_term, format_value
 from rulegen.grow.journal import Journal
-from rulegen.grow.stages import GENERATOR_VERSION, Growth, Stage, grow, on_tests
+from rulegen.grow.stages import Growth, Stage, grow, on_tests
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import mine
 from rulegen.mugraphs.enumerate import GOALS, Goal, search
 from rulegen.properties.report import properties_report
+from rulegen.rules import GENERATOR_VERSION
 from rulegen.share.audit import audit as audit_rules
 from rulegen.share.importing import Status, counts, default_rules, import_file, known_rules
 from rulegen.share.merge import merge
-from rulegen.show.explain import EquationError, explain, parse_let, proof_in_words, typing_text
+from rulegen.show.equations import EquationError, parse_let, typing_text
+from rulegen.show.explain import explain
 from rulegen.show.picture import svg
+from rulegen.show.words import proof_in_words
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.entries import by_size

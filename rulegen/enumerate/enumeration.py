@@ -26,12 +26,10 @@ from mugraph.ops import Operator, get_operator
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, var
 from rulegen.enumerate.fingerprint import EVALUATIONS, Block, Evaluation, Kind, mix, residues
+from rulegen.numeric.samples import dim_sizes
 from rulegen.workloads.workload import Workload, slot_admits
 
-__all__ = ["Enumeration", "assignments", "dim_sizes", "enumerate_terms"]
-
-_SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
-"""Sizes of a workload's symbols in order, one row per evaluation, distinct in a row."""
+__all__ = ["Enumeration", "assignments", "enumerate_terms"]
 
 _ORDERED = frozenset({"Relu", "LeakyRelu", "Clip", "Max", "Min", "Abs", "ReduceMax", "ReduceMin", "Less", "Greater", "Where"})
 _ORDERED |= {"MaxPool", "GlobalMaxPool", "FusedConv", "HardSigmoid", "HardSwish", "Elu", "Selu", "PRelu"}
@@ -45,11 +43,6 @@ _CHUNK = 1 << 18
 
 _FEW = 256
 """Terms of a block that are evaluated sooner than their operator is tried for being linear."""
-
-
-def dim_sizes(symbols: tuple[str, ...], evaluation: int) -> dict[str, int]:
-    """The sizes of the dimension symbols in one evaluation."""
-    return dict(zip(symbols, _SIZES[evaluation % len(_SIZES)], strict=False))
 
 
 def assignments(symbols: tuple[str, ...]) -> list[dict[str, int]]:

@@ -22,7 +22,7 @@ import rulegen
 import rules_db
 from mugraph.terms.term import format_term
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.enumerate.candidates import Candidate
+from rulegen.candidate import CandidateRule
 from rules_db.files import cache_folder
 from rules_db.trust.properties import load_axioms
 
@@ -124,16 +124,16 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
 
-def pack(candidate: Candidate) -> list[Any]:
+def pack(candidate: CandidateRule) -> list[Any]:
     """A candidate as JSON can say it."""
     sides = [[format_term(root) for root in side] for side in (candidate.source, candidate.target)]
     return [*sides, {name: str(type_) for name, type_ in candidate.types.items()}]
 
 
-def unpack(data: list[Any]) -> Candidate:
+def unpack(data: list[Any]) -> CandidateRule:
     """The candidate that was packed."""
     source, target, types = data
-    return Candidate(
+    return CandidateRule(
         tuple(map(parse_term, source)), tuple(map(parse_term, target)), {name: parse_type(text) for name, text in types.items()}
     )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -14,28 +13,21 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import var, walk
 from mugraph.terms.text import parse_term
-from rulegen.enumerate.bounds import error_bound, tests_needed
-from rulegen.enumerate.candidates import (
-    Candidate,
-    FloatVerdict,
-    cancels,
-    candidate_types,
-    float_test,
-    multi_output_pairs,
-    retest,
-    single_pairs,
-    symbols_of,
-    unique_up_to_renaming,
-    worthwhile,
-)
+from rulegen.candidate import CandidateRule, candidate_types, symbols_of
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
+from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.grow.journal import Journal, pack, unpack
-from rulegen.prove import Proof, Prover, refute
+from rulegen.numeric.bounds import error_bound, tests_needed
+from rulegen.numeric.fields import refute
+from rulegen.numeric.floats import FloatVerdict, float_test
+from rulegen.numeric.gate import cancels, retest
+from rulegen.numeric.trials import try_out
+from rulegen.prove.prover import Proof, Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_terms
 from rulegen.prune.derive import ONE_STEP, THOROUGH, Deriver
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise, more_general_first
 from rulegen.prune.variadic import widen
-from rulegen.share.audit import try_out
+from rulegen.rules import GENERATOR_VERSION, readable
 from rulegen.workloads.workload import Workload
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
@@ -44,10 +36,7 @@ from rules_db.trust.evidence import gather
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Side
 
-__all__ = ["GENERATOR_VERSION", "Growth", "Stage", "grow", "on_tests", "readable"]
-
-GENERATOR_VERSION = 2
-"""Raised when the generator's output changes for equal parameters; part of every rule's provenance."""
+__all__ = ["Growth", "Stage", "grow", "on_tests"]
 
 logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -87,9 +76,9 @@ class Growth:
     max_ops: int
     seed: int
     rules: list[Rule] = field(default_factory=list)
-    unproved: list[Candidate] = field(default_factory=list)
-    suspicious: list[Candidate] = field(default_factory=list)
-    derived: list[Candidate] = field(default_factory=list)
+    unproved: list[CandidateRule] = field(default_factory=list)
+    suspicious: list[CandidateRule] = field(default_factory=list)
+    derived: list[CandidateRule] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     survivors: int = 0
     terms: list[int] = field(default_factory=list)
@@ -152,21 +141,6 @@ def on_tests(growth: Growth) -> list[Rule]:
     return rules
 
 
-def readable(rule: Rule) -> Rule:
-    """The rule with names as people write them: x, y, z for variables and m, n, k for dimensions, in order of occurrence."""
-    canonical = rule.canonical()
-    dims = symbols_of(canonical.types)
-    return canonical.rename(
-        dict(zip(canonical.types, _names("xyzwuvabcdefgh"), strict=False)),
-        dict(zip(sorted(dims, key=lambda d: int(d[1:])), _names("mnkpqrst"), strict=False)),
-    )
-
-
-def _names(letters: str) -> Iterator[str]:
-    for round_ in itertools.count():
-        yield from (f"{letter}{round_ or ''}" for letter in letters)
-
-
 _FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
 
 
@@ -183,7 +157,7 @@ class _Grower:
         self.growth, self.journal, self.known = Growth(workload, max_ops, seed), journal, list(known)
         self.workload, self.seed, self.progress = workload, seed, progress
         self.typing, self.prover = Typing(workload.types), Prover()
-        self.delta: dict[Candidate, str] = {}
+        self.delta: dict[CandidateRule, str] = {}
         self.clock = time.perf_counter()
 
     def stage(self, name: str, left: int) -> None:
@@ -215,7 +189,7 @@ class _Grower:
             return rules
         return list(map(parse_rule, known))
 
-    def gated(self) -> list[Candidate]:
+    def gated(self) -> list[CandidateRule]:
         """The candidates that pass the numeric gate."""
         growth, known = self.growth, self.journal.get("gated")
         if known is not None:
@@ -244,7 +218,7 @@ class _Grower:
         self.journal.put("gated", record)
         return candidates
 
-    def candidates(self, enumeration: Enumeration) -> list[Candidate]:
+    def candidates(self, enumeration: Enumeration) -> list[CandidateRule]:
         single, multi = single_pairs(enumeration), multi_output_pairs(enumeration)
         self.stage("pairs", len(single) + len(multi))
         single = worthwhile(enumeration, single)
@@ -255,20 +229,20 @@ class _Grower:
         for row in [*multi.tolist(), *([member, other] for member, other in single.tolist() if member not in halves)]:
             half = len(row) // 2
             source, target = (tuple(map(enumeration.term, part)) for part in (row[:half], row[half:]))
-            result.append(Candidate(source, target, candidate_types(source, target, self.workload.types)))
+            result.append(CandidateRule(source, target, candidate_types(source, target, self.workload.types)))
         self.stage("renaming", len(result))
         return result
 
-    def common_subgraph(self, candidates: list[Candidate]) -> list[Candidate]:
+    def common_subgraph(self, candidates: list[CandidateRule]) -> list[CandidateRule]:
         known: dict[tuple[Side, Side], bool] = {}  # many candidates are instances of one
 
-        def true(candidate: Candidate) -> bool:
+        def true(candidate: CandidateRule) -> bool:
             key = (candidate.source, candidate.target)
             if key not in known:
                 known[key] = refute(candidate.source, candidate.target, candidate.types, (self.seed,)) is None
             return known[key]
 
-        unique: dict[object, Candidate] = {}
+        unique: dict[object, CandidateRule] = {}
         for candidate in candidates:
             general = generalise(candidate, self.typing, true)
             sides = [tuple(map(commuted, side)) for side in (general.source, general.target)]
@@ -277,12 +251,12 @@ class _Grower:
         self.stage("common subgraph", len(unique))
         return list(unique.values())
 
-    def no_cancellation(self, candidates: list[Candidate]) -> list[Candidate]:
+    def no_cancellation(self, candidates: list[CandidateRule]) -> list[CandidateRule]:
         kept = [candidate for candidate in candidates if not cancels(candidate)]
         self.stage("no cancellation", len(kept))
         return kept
 
-    def gate(self, candidates: list[Candidate]) -> list[Candidate]:
+    def gate(self, candidates: list[CandidateRule]) -> list[CandidateRule]:
         """Further primes, shapes and seeds: three of each, and as many as the error bound wants where there is one."""
         kept = []
         for candidate in candidates:
@@ -296,10 +270,10 @@ class _Grower:
         self.stage("field", len(kept))
         return kept
 
-    def certify(self, candidates: list[Candidate]) -> list[Candidate]:
+    def certify(self, candidates: list[CandidateRule]) -> list[CandidateRule]:
         """Floats and proofs, in order of generality, for what the rules proved so far do not derive; returns what they do."""
         growth, deriver = self.growth, Deriver(self.known)
-        fates: dict[Candidate, str] = {}
+        fates: dict[CandidateRule, str] = {}
         for number, candidate in enumerate(sorted(candidates, key=more_general_first)):
             key = f"candidate {number}"
             fate = self.journal.get(key)
@@ -327,7 +301,7 @@ class _Grower:
         rules: list[Rule] = []
         for text in self.workload.equations:
             source, target = ((parse_term(side),) for side in text.split(" = "))
-            candidate = Candidate(source, target, candidate_types(source, target, self.workload.types))
+            candidate = CandidateRule(source, target, candidate_types(source, target, self.workload.types))
             proof = self.prover.certify(source, target, candidate.types)
             if proof is None:
                 self.growth.unproved.append(candidate)
@@ -340,7 +314,7 @@ class _Grower:
                 rules.append(self.generalised(rule))
         return rules
 
-    def fate(self, candidate: Candidate, deriver: Deriver) -> str:
+    def fate(self, candidate: CandidateRule, deriver: Deriver) -> str:
         """What becomes of a candidate: one of ``_FATES``, or the text of the proved rule."""
         if deriver.derives(candidate):
             return "derived"
@@ -363,7 +337,7 @@ class _Grower:
         axioms = load_axioms()
         wider = generalise_terms(rule, axioms)
         if (wider.source, wider.target) != (rule.source, rule.target):
-            verdict = float_test(Candidate(wider.source, wider.target, wider.types), symbols_of(wider.types), self.seed)
+            verdict = float_test(CandidateRule(wider.source, wider.target, wider.types), symbols_of(wider.types), self.seed)
             if verdict.float_class is None:
                 wider = rule
             else:
@@ -374,7 +348,7 @@ class _Grower:
                 )
         return generalise_attrs(wider, axioms, self.workload.keep)
 
-    def proof(self, candidate: Candidate, verdict: FloatVerdict) -> Proof | None:
+    def proof(self, candidate: CandidateRule, verdict: FloatVerdict) -> Proof | None:
         """A proof that asks no more of signs than the candidate does: Relu(x) = x where x >= 0 proves too much too cheaply.
 
         Where a root is taken of something negative both sides are NaN, so that random inputs show nothing.
@@ -386,7 +360,7 @@ class _Grower:
         signs = [c for c in proof.conditions if c.predicate in ("nonnegative", "positive")]
         return proof if all(self.prover.evident(c) for c in signs) else None
 
-    def rule(self, candidate: Candidate, proof: Proof, verdict: FloatVerdict, **more: str) -> Rule:
+    def rule(self, candidate: CandidateRule, proof: Proof, verdict: FloatVerdict, **more: str) -> Rule:
         assert verdict.float_class is not None
         provenance = {
             "group": self.workload.group,
@@ -416,7 +390,7 @@ class _Grower:
                 deriver.remove(rule)
         return kept
 
-    def macros(self, derived: list[Candidate]) -> list[Rule]:
+    def macros(self, derived: list[CandidateRule]) -> list[Rule]:
         """Derived rules worth taking in one step, with the rules that derive them, and rules of three parts."""
         deriver = Deriver([*self.known, *self.growth.rules], THOROUGH)
         found: list[Rule] = []
@@ -426,13 +400,13 @@ class _Grower:
                 found.append(self.generalised(macro))
         for rule in [*self.growth.rules, *found]:
             sample = rule.sample()
-            like = Candidate(sample.source, sample.target, sample.types)
+            like = CandidateRule(sample.source, sample.target, sample.types)
             wide = widen(like) if saving(like) else None
             if wide is not None and well_typed(wide) and (macro := self.macro(wide, None, rule.id)) is not None:
                 found.append(generalise_attrs(macro, load_axioms(), self.workload.keep))
         return found
 
-    def macro(self, candidate: Candidate, deriver: Deriver | None, via: str = "") -> Rule | None:
+    def macro(self, candidate: CandidateRule, deriver: Deriver | None, via: str = "") -> Rule | None:
         """The rule of a candidate with its derivation; ``None`` where one rule does, or no certificate is found."""
         verdict = float_test(candidate, symbols_of(candidate.types), self.seed)
         proof = None if verdict.float_class is None else self.proof(candidate, verdict)
@@ -445,7 +419,7 @@ class _Grower:
             via = ",".join(sorted({rule.id for rule in steps}))
         return self.rule(candidate, proof, verdict, kind="macro", via=via)
 
-    def worth(self, candidate: Candidate) -> bool:
+    def worth(self, candidate: CandidateRule) -> bool:
         """Whether one step is worth having where several smaller ones do: the group says so, or it saves something.
 
         That is a contraction, or any operator where the step is small. Models hold no constant tensors such as identity
@@ -457,10 +431,10 @@ class _Grower:
         small = max(sizes) <= 2 and sizes[0] != sizes[1]
         return self.workload.macros or ((saving(candidate) > 0 or small) and not constants)
 
-    def ranked(self, unproved: list[Candidate]) -> list[Candidate]:
+    def ranked(self, unproved: list[CandidateRule]) -> list[CandidateRule]:
         """Small candidates first, and among them those that would derive many of the others."""
         deriver, rest = Deriver([*self.known, *self.growth.rules]), list(unproved)
-        suggested: list[tuple[int, int, Candidate, list[Candidate]]] = []
+        suggested: list[tuple[int, int, CandidateRule, list[CandidateRule]]] = []
         while rest and len(suggested) < _MOST_PROPOSALS:
             first, *rest = rest
             deriver.add(Rule(first.source, first.target, first.types, (), FloatClass.EXACT, Certificate(())))
@@ -477,7 +451,7 @@ def _errors(verdict: FloatVerdict) -> dict[str, str]:
     return {"err32": f"{verdict.error32:.0e}", "err16": f"{verdict.error16:.0e}"}
 
 
-def well_typed(candidate: Candidate) -> bool:
+def well_typed(candidate: CandidateRule) -> bool:
     try:
         types = infer_types([*candidate.source, *candidate.target], candidate.types)
     except (ShapeError, Undecided):
@@ -485,7 +459,7 @@ def well_typed(candidate: Candidate) -> bool:
     return all(types[a] == types[b] for a, b in zip(candidate.source, candidate.target, strict=True))
 
 
-def saving(candidate: Candidate) -> int:
+def saving(candidate: CandidateRule) -> int:
     """How many contractions one side has less than the other."""
     counts = [sum(t.op in _CONTRACTIONS for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])

@@ -24,15 +24,16 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, const, make, make_attrs, open_names, rebuild, var, walk
-from rulegen.enumerate.candidates import Candidate, float_test, symbols_of
-from rulegen.grow.stages import GENERATOR_VERSION, readable
+from rulegen.candidate import CandidateRule, symbols_of
 from rulegen.mine.cuts import Cone, Cutting, cones, whole
 from rulegen.mine.lifting import lift
 from rulegen.mine.normalise import Normaliser
-from rulegen.prove import Prover
-from rulegen.prove.refute import assignments, causal_mask, specialise
+from rulegen.numeric.floats import float_test
+from rulegen.numeric.samples import assignments, causal_mask, specialise
+from rulegen.numeric.trials import try_out
+from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers
-from rulegen.share.audit import try_out
+from rulegen.rules import GENERATOR_VERSION, readable
 from rules_db.trust.condition import FLOATING, RANGE_PREDICATES
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
@@ -66,8 +67,8 @@ class Mining:
     """
 
     rules: list[Rule] = field(default_factory=list)
-    unproved: list[Candidate] = field(default_factory=list)
-    suspicious: list[Candidate] = field(default_factory=list)
+    unproved: list[CandidateRule] = field(default_factory=list)
+    suspicious: list[CandidateRule] = field(default_factory=list)
     cones: int = 0
 
 
@@ -666,7 +667,7 @@ class _Miner:
         return own is not None and other is not None and _equal(own, other)
 
     def certified(self, model: str, cone: Cone, target: Side) -> Rule | None:
-        candidate = Candidate(cone.roots, target, cone.types)
+        candidate = CandidateRule(cone.roots, target, cone.types)
         proof = self.prover.certify(cone.roots, target, cone.types)
         verdict = float_test(candidate, symbols_of(cone.types), self.seed, conditions=proof.conditions if proof else ())
         if proof is None:

@@ -22,8 +22,8 @@ from mugraph.domains.symbolic import Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, substitute, var, walk
+from rulegen.numeric.samples import causal_mask, random_input, same_residues
 from rulegen.properties.cases import Typing, boolean_variables, open_attributes
-from rulegen.prove.refute import causal_mask, random_input, same_residues
 from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS, Condition, Facts
 from rules_db.trust.properties import Axiom
 

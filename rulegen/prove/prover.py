@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from mugraph.terms.shape import ShapeError, SymDim, TensorType
 from mugraph.terms.term import Term, attr_symbols, variables, walk
@@ -19,7 +18,7 @@ from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["Limits", "Proof", "Prover", "certify"]
+__all__ = ["Proof", "Prover", "weakest"]
 
 
 @dataclass(frozen=True)
@@ -281,13 +280,3 @@ def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> lis
         if all(implied(c, rest) for c in needed):
             given = rest
     return sorted(given, key=lambda c: (c.predicate in RANGE_PREDICATES, sum(t.size for t in c.terms()), str(c)))
-
-
-@lru_cache(maxsize=1)
-def _shared() -> Prover:
-    return Prover()
-
-
-def certify(source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
-    """:meth:`Prover.certify` with the package's own properties and default limits."""
-    return _shared().certify(source, target, types)

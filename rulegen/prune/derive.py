@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mugraph.ops import REGISTRY
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, open_names, substitute, walk
-from rulegen.enumerate.candidates import Candidate
+from rulegen.candidate import CandidateRule
 from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Sealed, Search
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import parse_axioms
@@ -54,7 +54,7 @@ class Deriver:
         """Takes a rule away."""
         self._laws.remove(rule)
 
-    def derivation(self, goal: Candidate | Rule, conditions: Sequence[Condition] = ()) -> tuple[Rule, ...] | None:
+    def derivation(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> tuple[Rule, ...] | None:
         """The rules that turn one side into the other, assuming ``conditions``; ``None`` where none are found."""
         attrs = {name: Sealed(name, value) for name, value in goal.attrs.items()} if isinstance(goal, Rule) else {}
         graph = EGraph(self._language)
@@ -75,7 +75,7 @@ class Deriver:
         used = (reason.direction.law.origin for reason in graph.explain(goals))  # type: ignore[arg-type]
         return tuple({id(origin): origin for origin in used if isinstance(origin, Rule)}.values())
 
-    def derives(self, goal: Candidate | Rule, conditions: Sequence[Condition] = ()) -> bool:
+    def derives(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> bool:
         """Whether the known rules derive the goal, assuming ``conditions``."""
         return self.derivation(goal, conditions) is not None
 

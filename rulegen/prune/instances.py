@@ -16,7 +16,8 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import AttrValue, AttrVar, Term, var, walk
-from rulegen.enumerate.candidates import Candidate, candidate_types
+from rulegen.candidate import CandidateRule as Candidate
+from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
 
 __all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "matches", "more_general_first"]

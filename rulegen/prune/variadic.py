@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term, substitute, var, variables, walk
-from rulegen.enumerate.candidates import Candidate, candidate_types
+from rulegen.candidate import CandidateRule, candidate_types
 from rules_db.trust.rule import Side
 
 __all__ = ["widen"]
 
 
-def widen(candidate: Candidate, parts: int = 3) -> Candidate | None:
+def widen(candidate: CandidateRule, parts: int = 3) -> CandidateRule | None:
     """The candidate with ``parts`` parts in place of two, or ``None`` where it has no such parts or they are nested.
 
     Args:
@@ -36,7 +36,7 @@ def widen(candidate: Candidate, parts: int = 3) -> Candidate | None:
     source, target = widener.side(candidate.source), widener.side(candidate.target)
     if source is None or target is None:
         return None
-    return Candidate(source, target, candidate_types(source, target, widener.types))
+    return CandidateRule(source, target, candidate_types(source, target, widener.types))
 
 
 def _nested(every: Iterable[Term]) -> bool:

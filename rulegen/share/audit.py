@@ -9,35 +9,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-
 from mugraph.domains.base import Unsupported
-from mugraph.domains.field import FiniteField, ZeroDivision
-from mugraph.domains.range import Range
-from mugraph.domains.real import Real
-from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
-from mugraph.terms.term import Term
-from rulegen.enumerate.candidates import Candidate, FloatVerdict, float_test, symbols_of
-from rulegen.prove.refute import arrange, assignments, random_input, same_residues, specialise
+from mugraph.terms.shape import ShapeError, Undecided
+from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.numeric.floats import FloatVerdict, float_test
+from rulegen.numeric.trials import try_out
 from rulegen.prove.second import z3check
 from rules_db.entries import Entry
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.trust.check import MALFORMED, check
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["AuditReport", "Failure", "audit", "try_out"]
+__all__ = ["AuditReport", "Failure", "audit"]
 
-_PREFIXES: tuple[tuple[int, ...], ...] = ((), (2,), (1,), (3, 2), (1, 2))
-"""Batch axes put before a variable's sample shape."""
-_TOLERANCE = 1e-9
-"""Relative to the largest entry, in double precision."""
 _QUICK_RUNS, _DEEP_ROUNDS = 2, 4
 """Random evaluations of an ordinary audit; seeds of a deep one, each with all shapes and ranks."""
+
+
 _FLOAT_RUNS = 5
 """Measurements before a worse float class is believed."""
+
+
 _CHUNK = 16
 """Rules that a process examines at a time."""
 
@@ -177,7 +170,7 @@ def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -
 def _float_class(rule: Rule, seed: int) -> str | None:
     """What is wrong with the recorded class: that most measurements say a worse one. A single one may overflow by chance."""
     sample, classes = rule.sample(), [*FloatClass, None]
-    candidate, symbols = Candidate(sample.source, sample.target, sample.types), symbols_of(sample.types)
+    candidate, symbols = CandidateRule(sample.source, sample.target, sample.types), symbols_of(sample.types)
     worse: list[FloatVerdict] = []
     for turn in range(_FLOAT_RUNS):
         try:
@@ -191,98 +184,3 @@ def _float_class(rule: Rule, seed: int) -> str | None:
     last = worse[-1]
     found = f"it {last.float_class}" if last.float_class else "it loses the answer"
     return f"recorded as '{rule.float_class}', but {found}: relative error {last.error32:.1e}, in float16 {last.error16:.1e}"
-
-
-def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int | None = None) -> tuple[int, str | None]:
-    """Evaluates both sides on random inputs of several shapes and ranks.
-
-    Args:
-        rule: the rule.
-        axioms: operator properties that it may cite.
-        seed: of the inputs and ranks.
-        enough: evaluations that do; all shapes and ranks where left out.
-
-    Returns:
-        How many evaluations were made, and where the sides differ, if they do. A rule whose conditions speak of values is
-        tried on positive inputs, and one that rests on properties of real numbers alone in floats only.
-    """
-    rule, runs = rule.sample(), 0
-    cited = [axioms[i.axiom] for i in rule.certificate.instances if i.axiom in axioms]
-    only_real = any(axiom.only_real for axiom in cited)
-    about_values = [c for c in rule.conditions if c.predicate in RANGE_PREDICATES]
-    for turn, sizes in enumerate(assignments(rule.types, roots=(*rule.source, *rule.target))):
-        programs, sample = specialise([*rule.source, *rule.target], rule.types, sizes)
-        conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if c not in about_values]
-        for variant in range(6):
-            generator = np.random.default_rng([seed, turn, variant])
-            types = dict(sample)
-            if variant:  # the first is the sample itself; the others have batch axes here and there
-                for name, type_ in sample.items():
-                    prefix = _PREFIXES[generator.integers(len(_PREFIXES))] if generator.random() < 0.7 else ()
-                    types[name] = TensorType(type_.dtype, prefix + type_.shape)
-            try:
-                inferred = infer_types([*programs, *(t for c in conditions for t in c.terms())], types)
-            except (ShapeError, Undecided, KeyError):
-                continue
-            facts = Facts(inferred.__getitem__, lambda term: Range.top(), sizes)
-            if any(c.holds(facts) is not True for c in conditions):
-                continue
-            half = len(rule.source)
-            pairs = list(zip(programs[:half], programs[half:], strict=True))
-            if any(inferred[a] != inferred[b] for a, b in pairs):
-                if variant:
-                    continue  # the rewriter compares the types of what it replaces
-                return runs, "the sides' types differ under the sample types"
-            where = ", ".join(f"{name}:{type_}" for name, type_ in types.items())
-            runs += 1
-            problem = _floats(pairs, types, generator, about_values)
-            if not problem and not only_real and not any(c.predicate in ENTRY_PREDICATES for c in about_values):
-                problem = _fields(pairs, types, generator, seed, turn)
-            if problem:
-                return runs, f"{problem} at {where}"
-            if runs == enough:
-                return runs, None
-    return runs, None
-
-
-def _floats(
-    pairs: Sequence[tuple[Term, Term]],
-    types: Mapping[str, TensorType],
-    generator: np.random.Generator,
-    about: Sequence[Condition],
-) -> str | None:
-    positive = any(c.predicate not in ENTRY_PREDICATES for c in about)
-    inputs: dict[str, np.ndarray] = {}
-    for name, type_ in types.items():
-        drawn = generator.standard_normal(concrete(type_.shape))
-        inputs[name] = drawn > 0 if type_.dtype == DataType.BOOL else np.abs(drawn) + 0.1 if positive else drawn
-    try:
-        values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
-    except Unsupported:
-        return None
-    for number, (source, target) in enumerate(pairs):
-        a, b = np.asarray(values[source], np.float64), np.asarray(values[target], np.float64)
-        defined = np.isfinite(a) & np.isfinite(b)  # rules are equations of real numbers
-        scale = max(1.0, float(np.max(np.abs(a[defined]), initial=0.0)))
-        if np.max(np.abs(a[defined] - b[defined]), initial=0.0) > _TOLERANCE * scale:
-            return f"output {number} differs in floats"
-    return None
-
-
-def _fields(
-    pairs: Sequence[tuple[Term, Term]], types: Mapping[str, TensorType], generator: np.random.Generator, seed: int, turn: int
-) -> str | None:
-    field = FiniteField(seed + turn, prime=turn, negative=(0.5, 0.7, 0.93)[turn % 3])
-    for _ in range(8):
-        inputs = {name: random_input(field, generator, type_) for name, type_ in types.items()}
-        try:
-            values = evaluate([term for pair in pairs for term in pair], field, inputs)
-        except ZeroDivision:
-            continue
-        except Unsupported:
-            return None
-        for number, (source, target) in enumerate(pairs):
-            if not same_residues(values[source], values[target]):
-                return f"output {number} differs in the field of {field.p}"
-        return None
-    return None

@@ -19,13 +19,15 @@ from mugraph.domains.range import Range
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import format_term, walk
-from rulegen.enumerate.candidates import Candidate, FloatVerdict, float_test, symbols_of
-from rulegen.grow.stages import readable
-from rulegen.prove import Limits, Proof, Prover
-from rulegen.prove.refute import assignments, specialise
+from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.numeric.differences import Difference, differ
+from rulegen.numeric.floats import FloatVerdict, float_test
+from rulegen.numeric.samples import assignments, specialise
+from rulegen.numeric.trials import try_out
+from rulegen.prove.egraph import Limits
+from rulegen.prove.prover import Proof, Prover
 from rulegen.prune.derive import Deriver
-from rulegen.share.audit import try_out
-from rulegen.show.explain import Difference, differ
+from rulegen.rules import readable
 from rulegen.taso.translation import TasoRule, Typed, Untranslatable, Untyped, describe, read_taso, typings
 from rules_db.entries import Entry
 from rules_db.files import StoreError, cache_folder
@@ -120,7 +122,7 @@ class Importer:
         self.provenance = {"origin": "import", "file": "_".join(name.split())}
         self.seed = seed
 
-    def derives(self, candidate: Candidate, rule: Rule | None = None) -> bool:
+    def derives(self, candidate: CandidateRule, rule: Rule | None = None) -> bool:
         """Whether the known rules derive a rule, assuming its conditions."""
         return self.deriver.derives(candidate, rule.conditions if rule else ())
 
@@ -148,7 +150,7 @@ class Importer:
         difference = differ(typed.source, typed.target, typed.types, self.seed)
         if difference is not None:
             return _Case(typed, Status.REFUTED, difference=difference)
-        if self.derives(Candidate(typed.source, typed.target, typed.types)):
+        if self.derives(CandidateRule(typed.source, typed.target, typed.types)):
             return _Case(typed, Status.DERIVABLE)
         return self._proved(typed, self.prover)
 
@@ -156,9 +158,9 @@ class Importer:
         proof = prover.certify(typed.source, typed.target, typed.types)
         if proof is None:
             return _Case(typed, Status.UNDECIDED, reason="numbers show no difference, and no proof was found")
-        return self._admit(typed, Candidate(typed.source, typed.target, typed.types), proof)
+        return self._admit(typed, CandidateRule(typed.source, typed.target, typed.types), proof)
 
-    def _admit(self, typed: Typed, candidate: Candidate, proof: Proof) -> _Case:
+    def _admit(self, typed: Typed, candidate: CandidateRule, proof: Proof) -> _Case:
         verdict = _float_verdict(candidate, self.seed)
         if verdict.float_class is None:
             worst = f"relative error {verdict.error32:.1e}, in float16 {verdict.error16:.1e}"
@@ -224,7 +226,7 @@ class Importer:
         """Examines a rule of our own form: its certificate is checked, or another one is looked for."""
         sample = rule.sample()
         typed = Typed(sample.source, sample.target, sample.types, {})
-        candidate = Candidate(sample.source, sample.target, sample.types)
+        candidate = CandidateRule(sample.source, sample.target, sample.types)
         failures = check(rule, self.axioms)
         about_values = any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
         try:
@@ -299,7 +301,7 @@ def _choices(good: Sequence[_Case], others: Sequence[_Case]) -> list[str]:
 _WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool"})
 
 
-def _float_verdict(candidate: Candidate, seed: int) -> FloatVerdict:
+def _float_verdict(candidate: CandidateRule, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
     windowed = any(t.op in _WINDOWED for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
@@ -308,7 +310,7 @@ def _float_verdict(candidate: Candidate, seed: int) -> FloatVerdict:
     sizes = {name: 4 + 2 * i for i, name in enumerate(symbols)}
     programs, types = specialise([*candidate.source, *candidate.target], candidate.types, sizes)
     half = len(candidate.source)
-    return float_test(Candidate(tuple(programs[:half]), tuple(programs[half:]), types), (), seed, draws=2)
+    return float_test(CandidateRule(tuple(programs[:half]), tuple(programs[half:]), types), (), seed, draws=2)
 
 
 # Files and databases

@@ -10,13 +10,14 @@ from itertools import islice
 import pytest
 
 from mugraph.terms.term import make
-from rulegen.prove import Limits, Prover
+from rulegen.prove.egraph import Limits
+from rulegen.prove.prover import Prover
 from rules_db.library import shipped_rules
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
 from rules_db.trust.rule import Rule
-from tests.support.rules_help import landmark
+from tests.support.rules import landmark
 from tools import mutations
 from tools.mutations import Mutant, Outcome, attack, corpus, examine, mutants
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from rulegen.cli.main import grow_parts
 from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.properties.report import properties_report
-from rulegen.prove import Prover
+from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
 from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules

@@ -11,10 +11,10 @@ from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops.interp import evaluate
 from mugraph.terms.term import substitute
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.enumerate.candidates import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
 from rulegen.enumerate.fingerprint import Block, Evaluation
-from rulegen.prove import refute
+from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
+from rulegen.numeric.fields import refute
 from rulegen.workloads import WORKLOADS, get_workload
 from rulegen.workloads.workload import Workload, slot_admits
 

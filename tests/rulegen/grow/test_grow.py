@@ -13,10 +13,12 @@ from click.testing import CliRunner
 
 from mugraph.terms.term import const, make
 from mugraph.terms.text import Parser, parse_term, parse_type
+from rulegen.candidate import CandidateRule, candidate_types, symbols_of
 from rulegen.cli.main import SHIPPED, cli, grow_parts, shipped_text
-from rulegen.enumerate.candidates import Candidate, Gate, candidate_types, float_test, retest, symbols_of
 from rulegen.grow import stages as grow_module
 from rulegen.grow.stages import Growth, grow, on_tests
+from rulegen.numeric.floats import float_test
+from rulegen.numeric.gate import Gate, retest
 from rulegen.prune.derive import Deriver
 from rulegen.workloads import GROUPS, WORKLOADS
 from rules_db.exchange import read_rules
@@ -54,9 +56,9 @@ def grown(group: str) -> list[Growth]:
     return grow_parts(GROUPS[group])
 
 
-def candidate(text: str) -> Candidate:
+def candidate(text: str) -> CandidateRule:
     source, target = (tuple(parse_term(t) for t in side.split(";")) for side in text.split(" = "))
-    return Candidate(source, target, candidate_types(source, target, TYPES))
+    return CandidateRule(source, target, candidate_types(source, target, TYPES))
 
 
 def covers(rules: list[Rule], text: str, *conditions: str) -> bool:

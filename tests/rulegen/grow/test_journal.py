@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulegen.enumerate.candidates import float_test
 from rulegen.grow import journal as journal_module
 from rulegen.grow import stages as grow_module
 from rulegen.grow.journal import Journal
 from rulegen.grow.stages import Growth, grow
+from rulegen.numeric.floats import float_test
 from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
 from rules_db.files import cache_folder

@@ -23,13 +23,13 @@ from rulegen.mine.cuts import Cutting, cones, whole
 from rulegen.mine.lifting import lift
 from rulegen.mine.miner import GROUP, Mining, mine, snapped
 from rulegen.mine.normalise import Normaliser
-from rulegen.prove import certify
+from rulegen.numeric.trials import try_out
 from rulegen.prune.attributes import generalise_numbers
-from rulegen.share.audit import try_out
 from rules_db.library import shipped_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Side
+from tests.support.rules import certify
 from tools.ship.spellings import BATCH, HIDDEN, LENGTH, SPELLINGS, Sketch, attend, build
 
 Write = Callable[[Sketch], str]

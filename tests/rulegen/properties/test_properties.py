@@ -17,7 +17,7 @@ from rulegen.properties.report import properties_report, validate_numerically, v
 from rulegen.properties.scalars import decide
 from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
 from rules_db.trust.rule import Verdict
-from tests.support.rules_help import landmark
+from tests.support.rules import landmark
 
 AXIOMS = load_axioms()
 

@@ -12,8 +12,8 @@ import pytest
 from mugraph.ops import get_operator
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
-from rulegen.enumerate.candidates import multi_output_pairs
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
+from rulegen.enumerate.pairs import multi_output_pairs
 from rulegen.workloads import WORKLOADS
 from rulegen.workloads.workload import Workload
 

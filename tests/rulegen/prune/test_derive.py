@@ -9,10 +9,10 @@ import pytest
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rulegen.enumerate import bounds
-from rulegen.enumerate.candidates import Candidate, candidate_types
+from rulegen.candidate import CandidateRule, candidate_types
 from rulegen.grow.stages import Growth, grow, saving
-from rulegen.prove import Prover, certify
+from rulegen.numeric import bounds
+from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_terms
 from rulegen.prune.derive import THOROUGH, Deriver
 from rulegen.workloads import WORKLOADS
@@ -21,6 +21,7 @@ from rules_db.trust.check import check
 from rules_db.trust.condition import parse_condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
+from tests.support.rules import certify
 
 TYPES = {
     name: parse_type(text)
@@ -39,9 +40,9 @@ TYPES = {
 AXIOMS = load_axioms()
 
 
-def candidate(text: str, types: dict[str, TensorType] | None = None) -> Candidate:
+def candidate(text: str, types: dict[str, TensorType] | None = None) -> CandidateRule:
     source, target = (tuple(parse_term(t) for t in side.split(";")) for side in text.split(" = "))
-    return Candidate(source, target, candidate_types(source, target, types or TYPES))
+    return CandidateRule(source, target, candidate_types(source, target, types or TYPES))
 
 
 def proved(text: str) -> Rule:

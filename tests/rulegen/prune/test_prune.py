@@ -6,8 +6,9 @@ import pytest
 
 from mugraph.terms.shape import TensorType
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rulegen.enumerate.candidates import Candidate, cancels, candidate_types
-from rulegen.prove import refute
+from rulegen.candidate import CandidateRule, candidate_types
+from rulegen.numeric.fields import refute
+from rulegen.numeric.gate import cancels
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise, is_instance
 from rules_db.trust.certificate import Certificate
@@ -30,9 +31,9 @@ TYPES = {
 }
 
 
-def candidate(text: str, types: dict[str, TensorType] | None = None) -> Candidate:
+def candidate(text: str, types: dict[str, TensorType] | None = None) -> CandidateRule:
     source, target = (tuple(parse_term(t) for t in side.split(";")) for side in text.split(" = "))
-    return Candidate(source, target, candidate_types(source, target, types or TYPES))
+    return CandidateRule(source, target, candidate_types(source, target, types or TYPES))
 
 
 def rule(text: str, *conditions: str) -> Rule:
@@ -44,7 +45,7 @@ def rule(text: str, *conditions: str) -> Rule:
 JOIN = "Neg(Concat[axis=$k](x, y)) = Concat[axis=$k](Neg(x), Neg(y))"
 
 
-def true(general: Candidate) -> bool:
+def true(general: CandidateRule) -> bool:
     return refute(general.source, general.target, general.types) is None
 
 

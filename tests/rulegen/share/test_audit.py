@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulegen.enumerate.candidates import FloatVerdict
+from rulegen.numeric.floats import FloatVerdict
+from rulegen.numeric.trials import try_out
 from rulegen.share import audit as audit_module
-from rulegen.share.audit import audit, try_out
+from rulegen.share.audit import audit
 from rulegen.share.merge import merge
 from rules_db.entries import Entry, by_size
 from rules_db.exchange import format_rule, format_rules, read_rules
@@ -25,7 +26,7 @@ from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.rules_help import LANDMARKS, landmark
+from tests.support.rules import LANDMARKS, landmark
 
 RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
 LORA = landmark("lora")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 from mugraph.terms.shape import TensorType
+from mugraph.terms.term import variables
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.prove import certify
+from rulegen.prove.prover import Proof, Prover
 from rules_db.trust.rule import FloatClass, Rule, Side
 
 TYPES = {
@@ -78,9 +80,18 @@ def side(text: str) -> Side:
 
 
 def types_of(*sides: Side) -> dict[str, TensorType]:
-    from mugraph.terms.term import variables
-
     return {v.name: TYPES[v.name] for v in variables([term for roots in sides for term in roots])}
+
+
+@cache
+def prover() -> Prover:
+    """The prover that tests share: the properties are compiled once a process."""
+    return Prover()
+
+
+def certify(source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
+    """A proof with the package's own properties and the usual limits."""
+    return prover().certify(source, target, types)
 
 
 @cache
