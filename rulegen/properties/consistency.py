@@ -18,7 +18,11 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, substitute, var, variables
 from rulegen.properties.cases import Case, enumerate_cases
-from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Search
+from rulegen.prove.egraph import EGraph
+from rulegen.prove.language import Language
+from rulegen.prove.laws import Law
+from rulegen.prove.search import ProofLimits, ProofSearch
+from rulegen.prove.selection import Laws
 from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES
 from rules_db.trust.properties import Axiom
 
@@ -37,25 +41,24 @@ class Inconsistency:
         return f"{self.left!r} = {self.right!r} by {', '.join(self.derivation)}"
 
 
-def _laws(axioms: Mapping[str, Axiom]) -> Laws:
+def _laws(axioms: Mapping[str, Axiom]) -> tuple[Laws, list[Law]]:
     laws = Laws(Language())
-    for axiom in axioms.values():
-        laws.add(axiom)
-    return laws
+    return laws, [laws.add(axiom) for axiom in axioms.values()]
 
 
-def lemmas(axioms: Mapping[str, Axiom], limits: Limits | None = None, cases: int = 3) -> Iterator[str]:
+def lemmas(axioms: Mapping[str, Axiom], limits: ProofLimits | None = None, cases: int = 3) -> Iterator[str]:
     """Names of the properties that the others derive, each at its first cases and under its own range conditions."""
-    laws, limits = _laws(axioms), limits or Limits(nodes=400, rounds=4, growth=3)
-    for axiom in axioms.values():
-        laws.remove(axiom)
-        found = enumerate_cases(axiom, limit=cases).cases
-        if found and all(_derives(laws, axiom, case, limits) for case in found):
+    limits = limits or ProofLimits(nodes=400, rounds=4, growth=3)
+    laws, each = _laws(axioms)
+    for axiom, law in zip(axioms.values(), each, strict=True):
+        laws.suspend(law)
+        first = enumerate_cases(axiom, limit=cases).cases
+        if first and all(_derives(laws, axiom, case, limits) for case in first):
             yield axiom.name
-        laws.add(axiom)
+        laws.resume(law)
 
 
-def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
+def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
     graph = EGraph(laws.language)
     left, right = (graph.add_term(substitute(side, {}, case.attrs), case.types) for side in (axiom.left, axiom.right))
     if left is None or right is None:
@@ -66,7 +69,7 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
             node, *others = condition.substitute({}, case.attrs).arguments
             known = graph.add_term(node, case.types)
             assumed += [] if known is None else [(condition.predicate, (known, *others))]
-    return Search(graph, laws, [(left, right)], assumed=assumed).run(limits)
+    return ProofSearch(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
 class _Terms:
@@ -113,7 +116,7 @@ class _Terms:
 
 
 def inconsistencies(
-    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: Limits | None = None
+    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: ProofLimits | None = None
 ) -> Iterator[Inconsistency]:
     """False equations that the properties entail; at most one for each term tried.
 
@@ -125,7 +128,8 @@ def inconsistencies(
     """
     generator = np.random.default_rng([seed, 11])
     terms = _Terms(list(axioms.values()), generator)
-    laws, limits = _laws(axioms), limits or Limits(nodes=150, rounds=2, growth=2)
+    limits = limits or ProofLimits(nodes=150, rounds=2, growth=2)
+    laws, _ = _laws(axioms)
     for trial in range(len(terms.pieces) if trials is None else trials):
         term, types = terms.draw(trial % len(terms.pieces))
         found = _examine(laws, term, types, generator, limits)
@@ -134,7 +138,7 @@ def inconsistencies(
 
 
 def _examine(
-    laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: Limits
+    laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: ProofLimits
 ) -> Inconsistency | None:
     """Closes the e-graph of a term, of which all variables are known to be positive, and compares values."""
     graph = EGraph(laws.language)
@@ -148,7 +152,7 @@ def _examine(
         assert node is not None
         assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - ENTRY_PREDICATES)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
-    Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
+    ProofSearch(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}
     for name, type_ in types.items():
         drawn = generator.random(concrete(type_.shape) or ()) + 0.2

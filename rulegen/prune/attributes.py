@@ -13,7 +13,7 @@ from dataclasses import replace
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import AttrValue, AttrVar, Term, open_names, rebuild, substitute, var, variables, walk
-from rulegen.prove.prover import weakest
+from rulegen.prove.weakest import weakest_conditions
 from rulegen.prune.instances import replace as substitute_terms
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check, instantiate
@@ -171,7 +171,7 @@ def _proved(
     except ValueError:
         return None
     wanted = [c for step in steps for c in step.conditions if c.predicate != "typed"]
-    conditions = weakest(wanted, rule.types)
+    conditions = weakest_conditions(wanted, rule.types)
     conditions += [c for c in dict.fromkeys(wanted) if not c.terms() and any(map(_is_open, c.arguments))]
     conditions += [Condition("typed", tuple(map(open_term, c.terms()))) for c in rule.conditions if c.predicate == "typed"]
     certificate = Certificate(tuple(sorted(instances, key=str)))

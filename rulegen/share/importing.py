@@ -24,8 +24,8 @@ from rulegen.numeric.differences import Difference, differ
 from rulegen.numeric.floats import FloatVerdict, float_test
 from rulegen.numeric.samples import assignments, specialise
 from rulegen.numeric.trials import try_out
-from rulegen.prove.egraph import Limits
 from rulegen.prove.prover import Proof, Prover
+from rulegen.prove.search import ProofLimits
 from rulegen.prune.derive import Deriver
 from rulegen.rules import readable
 from rulegen.taso.translation import TasoRule, Typed, Untranslatable, Untyped, describe, read_taso, typings
@@ -100,9 +100,9 @@ class _Case:
     reason: str = ""
 
 
-_QUICK = Limits(nodes=300, rounds=4, growth=2)
+_QUICK = ProofLimits(nodes=300, rounds=4, growth=2)
 """Finds nearly all proofs there are, in milliseconds."""
-_THOROUGH = Limits(nodes=800, rounds=5, growth=3)
+_THOROUGH = ProofLimits(nodes=800, rounds=5, growth=3)
 """For one typing of what is left."""
 
 

@@ -10,8 +10,8 @@ import pytest
 from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
 from rulegen.numeric.fields import refute
 from rulegen.numeric.trials import try_out
-from rulegen.prove.egraph import Limits
 from rulegen.prove.prover import Prover
+from rulegen.prove.search import ProofLimits
 from rulegen.prove.second import z3check
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import RANGE_PREDICATES
@@ -101,8 +101,8 @@ def test_constants_are_told_apart_by_kind() -> None:
 def test_limits_end_the_search() -> None:
     source, target = (side(text) for text in LANDMARKS["four_terms"])
     types = types_of(source, target)
-    assert Prover(limits=Limits(nodes=10)).certify(source, target, types) is None
-    assert Prover(limits=Limits(rounds=0)).certify(source, target, types) is None
+    assert Prover(limits=ProofLimits(nodes=10)).certify(source, target, types) is None
+    assert Prover(limits=ProofLimits(rounds=0)).certify(source, target, types) is None
     assert Prover(axioms={}).certify(source, target, types) is None
     assert Prover().certify(source, target, types) is not None
 
