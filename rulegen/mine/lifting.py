@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim, symbol
 from mugraph.terms.term import Term, walk
-from rulegen.prove.typings import Dimensions, output_shape, readable_symbols
+from rulegen.typings.dimensions import Dimensions, readable_symbols
+from rulegen.typings.shapes import output_shape
 from rules_db.trust.rule import Side
 
 __all__ = ["lift"]

@@ -28,7 +28,9 @@ from rulegen.prove.prover import Proof, Prover
 from rulegen.prove.search import ProofLimits
 from rulegen.prune.derive import Deriver
 from rulegen.rules import readable
-from rulegen.taso.translation import TasoRule, Typed, Untranslatable, Untyped, describe, read_taso, typings
+from rulegen.taso.file import TasoRule, describe, read_taso
+from rulegen.taso.operators import Untranslatable
+from rulegen.taso.translation import Typed, Untyped, typings
 from rules_db.entries import Entry
 from rules_db.files import StoreError, cache_folder
 from rules_db.library import open_rules, shipped_rules

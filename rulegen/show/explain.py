@@ -12,9 +12,9 @@ from mugraph.terms.term import format_term, walk
 from rulegen.numeric.differences import Difference, differ
 from rulegen.numeric.samples import assignments, specialise
 from rulegen.prove.prover import Proof, Prover
-from rulegen.prove.typings import Typing, infer_typing
 from rulegen.show.equations import EquationError, parse_equation, typing_text
 from rulegen.show.words import proof_in_words
+from rulegen.typings.inference import EquationTyping, infer_typing
 from rules_db.trust.condition import RANGE_PREDICATES
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side, Verdict, dim_symbols
@@ -137,7 +137,9 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
     usual = _examine(*plain, prover, bool(given))
     if found.verdict != Verdict.PROVED or usual.verdict == Verdict.PROVED:
         return usual
-    return replace(found, advice=f"It does not hold as it stands for {typing_text(plain[2])}: {usual.difference or 'undecided'}")
+    return replace(
+        found, advice=f"It does not hold as it stands for {typing_text(plain.types)}: {usual.difference or 'undecided'}"
+    )
 
 
 def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover: Prover, typed: bool) -> Explanation:
@@ -166,12 +168,12 @@ def _untyped(source: Side, target: Side, given: Mapping[str, TensorType], names:
         which, reason = ("source", first) if isinstance(first, ShapeError) else ("target", second)
         raise EquationError(f"no types were found under which the {which} makes sense: {reason}; give them with --let")
     mismatch = _mismatch(first[0], source, target, problem)
-    return Explanation(Verdict.REFUTED, source, target, first[0][2], mismatch=mismatch)
+    return Explanation(Verdict.REFUTED, source, target, first[0].types, mismatch=mismatch)
 
 
-def _mismatch(typed: Typing, source: Side, target: Side, problem: ShapeError) -> str:
+def _mismatch(typed: EquationTyping, source: Side, target: Side, problem: ShapeError) -> str:
     """Shapes for which the source makes sense and the target does not."""
-    programs, shapes = specialise([*source, *target], typed[2], assignments(typed[2], 1)[0])
+    programs, shapes = specialise([*source, *target], typed.types, assignments(typed.types, 1)[0])
     text = f"with {', '.join(f'{name}: {list(type_.shape)}' for name, type_ in shapes.items())} the source is well-typed"
     try:
         infer_types(programs[len(source) :], shapes)

@@ -19,7 +19,10 @@ from mugraph.onnx.wire import Damaged
 from rulegen.cli.main import cli
 from rulegen.share.audit import audit
 from rulegen.share.importing import Imported, Importer, Status, import_file
-from rulegen.taso.translation import Kind, Parameter, Untranslatable, decode, read_taso, typings
+from rulegen.taso.file import Parameter, decode, read_taso
+from rulegen.taso.file import TasoKind as Kind
+from rulegen.taso.operators import Untranslatable
+from rulegen.taso.translation import typings
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.library import open_rules, shipped_rules
@@ -172,7 +175,10 @@ FALSE: dict[str, bytes] = {
     ),
     "wrong order of transposes": built(lambda s, t: (s.transpose(s.matmul(X1, X2)), t.matmul(t.transpose(X1), t.transpose(X2)))),
     "relu of a sum": built(
-        lambda s, t: (s(Kind.RELU, s(Kind.EW_ADD, X1, X2)), t(Kind.EW_ADD, t(Kind.RELU, X1), t(Kind.RELU, X2)))
+        lambda s, t: (
+            s(Kind.RELU, s(Kind.EW_ADD, X1, X2)),
+            t(Kind.EW_ADD, t(Kind.RELU, X1), t(Kind.RELU, X2)),
+        )
     ),
     "concatenation is not its part": built(lambda s, t: (s(Kind.RELU, X1), t(Kind.RELU, t.concat(1, 2, X1, X2)))),
     "wrong part of a split": built(

@@ -17,9 +17,10 @@ from mugraph.terms.shape import ShapeError, symbol
 from mugraph.terms.text import parse_term
 from rulegen.cli.main import cli
 from rulegen.numeric.differences import differ
-from rulegen.prove.typings import Dimensions, infer_typing
 from rulegen.show.equations import EquationError, parse_equation, parse_let
 from rulegen.show.explain import Explanation, explain
+from rulegen.typings.dimensions import Dimensions
+from rulegen.typings.inference import infer_typing
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Verdict
