@@ -17,10 +17,10 @@ __all__ = ["multi_output_pairs", "single_pairs", "unique_up_to_renaming", "worth
 
 def single_pairs(enumeration: Enumeration) -> np.ndarray:
     """Rows (member, representative), as indices of terms [pairs, 2]; the representative is the smaller or earlier one."""
-    _, first, inverse = np.unique(enumeration.cls, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(enumeration.table.cls, return_index=True, return_inverse=True)
     members = np.flatnonzero(first[inverse] != np.arange(len(inverse)))
     pairs = np.stack([members, first[inverse[members]]], axis=1)
-    saving = enumeration.level[pairs[:, 0]] - enumeration.level[pairs[:, 1]]
+    saving = enumeration.table.level[pairs[:, 0]] - enumeration.table.level[pairs[:, 1]]
     kept: np.ndarray = pairs[saving >= enumeration.workload.min_saving]
     return kept
 
@@ -32,30 +32,36 @@ def multi_output_pairs(enumeration: Enumeration) -> np.ndarray:
     that the split term holds; and equal operators on the two parts of a split, which two single rules would only undo one
     by one. Sums and products entry by entry that share an operand gain nothing by concatenation.
     """
-    blocks, templates = enumeration.blocks, enumeration.templates
-    template = np.array([block.template for block in blocks] + [-1])[enumeration.block]
+    table, templates, template = enumeration.table, enumeration.templates, _template_numbers(enumeration)
     is_split = np.array([t.operator.name == "Split" for t in templates] + [False])[template]
-    _, first, inverse = np.unique(enumeration.cls, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(table.cls, return_index=True, return_inverse=True)
     representative = first[inverse]
     rows = np.flatnonzero(is_split & (representative != np.arange(len(representative))))
-    found: dict[tuple[int, int], dict[int, int]] = {}
+    splits: dict[tuple[int, int], dict[int, int]] = {}
     for row in rows:
-        found.setdefault((int(template[row]), int(enumeration.operands[row, 0])), {})[int(enumeration.out[row])] = int(row)
+        parts = splits.setdefault((int(template[row]), int(table.operands[row, 0])), {})
+        parts[int(table.out[row])] = int(row)
     result = []
-    for (_, whole), parts in found.items():
+    for (_, whole), parts in splits.items():
         if len(parts) != 2:
             continue
         a, b = int(representative[parts[0]]), int(representative[parts[1]])
-        own = [int(enumeration.mask[a]), int(enumeration.mask[b])]
-        if a == b or min(enumeration.level[[a, b]]) == 0:
+        variables = [int(table.mask[a]), int(table.mask[b])]
+        if a == b or min(table.level[[a, b]]) == 0:
             continue
         operator = templates[template[a]].operator
         if operator is not templates[template[b]].operator or operator.name == "Split":
             continue
-        shared = own[0] != own[1] and bool(own[0] & own[1]) and not operator.elementwise
-        if own[0] | own[1] == int(enumeration.mask[whole]) and (shared or own[0] == own[1]):
+        shared = variables[0] != variables[1] and bool(variables[0] & variables[1]) and not operator.elementwise
+        if variables[0] | variables[1] == int(table.mask[whole]) and (shared or variables[0] == variables[1]):
             result.append((a, b, parts[0], parts[1]))
     return np.array(result, np.int64).reshape(-1, 4)
+
+
+def _template_numbers(enumeration: Enumeration) -> np.ndarray:
+    """Per term the number of its operator's template, -1 for a leaf."""
+    numbers: np.ndarray = np.array([batch.template for batch in enumeration.batches] + [-1])[enumeration.table.batch]
+    return numbers
 
 
 def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
@@ -64,12 +70,12 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
     These are pairs in which a side has a variable that does not matter to it (x + y - x), which the pair with a leaf and
     congruence cover; the countless spellings of a tensor of zeros or ones; and f(.., a) = f(.., b) where a = b is a pair.
     """
-    mask, level, cls, blocks = enumeration.mask[pairs], enumeration.level[pairs], enumeration.cls, enumeration.blocks
-    plain = (mask[:, 0] == mask[:, 1]) & ~enumeration.trivial[pairs].any(axis=1)
-    template = np.array([block.template for block in blocks] + [-1])[enumeration.block[pairs]]
-    operands = enumeration.operands[pairs]
-    operand_classes = np.where(operands >= 0, cls[operands], -1)
-    congruent = (template[:, 0] == template[:, 1]) & (enumeration.out[pairs[:, 0]] == enumeration.out[pairs[:, 1]])
+    table = enumeration.table
+    mask, level = table.mask[pairs], table.level[pairs]
+    plain = (mask[:, 0] == mask[:, 1]) & ~table.trivial[pairs].any(axis=1)
+    template, operands = _template_numbers(enumeration)[pairs], table.operands[pairs]
+    operand_classes = np.where(operands >= 0, table.cls[operands], -1)
+    congruent = (template[:, 0] == template[:, 1]) & (table.out[pairs[:, 0]] == table.out[pairs[:, 1]])
     congruent &= (operand_classes[:, 0] == operand_classes[:, 1]).all(axis=1)
     kept: np.ndarray = pairs[(plain & ~congruent) | (level.min(axis=1) == 0)]
     return kept
@@ -81,8 +87,9 @@ def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.nda
     ``pairs`` holds the outputs of one side, then as many of the other. Of every type the first variables are used:
     other rows are renamings of such ones.
     """
-    masks = np.bitwise_or.reduce(enumeration.mask[pairs], axis=1)
-    pairs, masks = pairs[enumeration.missing(masks) == 0], masks[enumeration.missing(masks) == 0]
+    masks = np.bitwise_or.reduce(enumeration.table.mask[pairs], axis=1)
+    first_renamings = enumeration.skipped_variables(masks) == 0
+    pairs, masks = pairs[first_renamings], masks[first_renamings]
     half, codes = pairs.shape[1] // 2, np.zeros(len(pairs), np.uint64)
     for mask in np.unique(masks):
         rows = np.flatnonzero(masks == mask)

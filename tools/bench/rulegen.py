@@ -99,7 +99,7 @@ def _left(found: Mapping[str, Any], stage: str) -> int:
 def _classes(group: str, max_ops: str, seed: str) -> Mapping[str, Any]:
     """The partition of a group's terms: for every term the first one of its class."""
     enumeration = enumerate_terms(get_workload(group), int(max_ops), int(seed))
-    _, first, inverse = np.unique(enumeration.cls, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(enumeration.table.cls, return_index=True, return_inverse=True)
     return {"counts": enumeration.counts, "partition": first[inverse].tolist()}
 
 
