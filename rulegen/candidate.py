@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mugraph.terms.shape import SymDim, TensorType
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided
 from mugraph.terms.term import variables
 from rules_db.trust.rule import Side
 
-__all__ = ["CandidateRule", "candidate_types", "symbols_of"]
+__all__ = ["CandidateRule", "candidate_types", "is_well_typed", "symbols_of"]
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateRule:
-    """A pair of sides that fingerprints call equal, with the sample types of its variables."""
+    """A pair of sides that may be equal, with the sample types of its variables."""
 
     source: Side
     target: Side
@@ -32,6 +33,15 @@ class CandidateRule:
 def candidate_types(source: Side, target: Side, types: Mapping[str, TensorType]) -> dict[str, TensorType]:
     """The types of the variables that occur, in order of first occurrence."""
     return {leaf.name: types[leaf.name] for leaf in variables((*source, *target))}
+
+
+def is_well_typed(candidate: CandidateRule) -> bool:
+    """Whether both sides are well-typed and alike under the sample types."""
+    try:
+        types = infer_types([*candidate.source, *candidate.target], candidate.types)
+    except (ShapeError, Undecided):
+        return False
+    return all(types[a] == types[b] for a, b in zip(candidate.source, candidate.target, strict=True))
 
 
 def symbols_of(types: Mapping[str, TensorType]) -> tuple[str, ...]:

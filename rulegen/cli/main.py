@@ -24,8 +24,10 @@ from rich.table import Table
 import rules_db
 from mugraph.onnx import ModelError, load
 from mugraph.terms.term import format_term, format_value
+from rulegen.grow.growth import Growth
 from rulegen.grow.journal import Journal
-from rulegen.grow.stages import Growth, Stage, grow, on_tests
+from rulegen.grow.stages import grow_parts
+from rulegen.grow.tested import rules_on_tests
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import mine
 from rulegen.mugraphs.enumerate import GOALS, Goal, search
@@ -96,26 +98,6 @@ def shipped_text(name: str, growths: Sequence[Growth]) -> str:
         "# To change it, change the workload or the operator properties and run 'make rules'.\n\n"
     )
     return header + format_rules(rule for growth in growths for rule in growth.rules)
-
-
-def grow_parts(
-    parts: Sequence[Workload],
-    max_ops: int | None = None,
-    seed: int = 0,
-    journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, known: None,
-    show: Callable[[str], None] = lambda text: None,
-) -> list[Growth]:
-    """Grows the parts of a group one after the other; a later one does not find again what the earlier ones derive."""
-    growths: list[Growth] = []
-    for part in parts:
-        known = [rule for growth in growths for rule in growth.rules]
-
-        def progress(stage: Stage, name: str = part.name) -> None:
-            show(f"{name}: {stage.left:,} left after {stage.name}")
-
-        show(f"{part.name}: terms")
-        growths.append(grow(part, max_ops, seed, progress, journal_of(part, known), known))
-    return growths
 
 
 def _grow(parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool) -> tuple[list[Growth], list[Journal]]:
@@ -200,7 +182,7 @@ def grow_command(
         return
     growths, journals = _grow(parts, max_ops, seed, fresh)
     for growth in growths if with_tests else ():
-        growth.rules += on_tests(growth)
+        growth.rules += rules_on_tests(growth)
     if out is not None:
         write_text(out, shipped_text(name, growths))
     if unproved is not None:

@@ -30,11 +30,11 @@ from rulegen.mine.lifting import lift
 from rulegen.mine.normalise import Normaliser
 from rulegen.numeric.floats import float_test
 from rulegen.numeric.samples import assignments, causal_mask, specialise
-from rulegen.numeric.trials import try_out
+from rulegen.numeric.trials import contradicted
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers
 from rulegen.rules import GENERATOR_VERSION, readable
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES
+from rules_db.trust.condition import FLOATING
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
@@ -682,13 +682,11 @@ class _Miner:
             "seed": str(self.seed),
             "generator": str(GENERATOR_VERSION),
             "model": model,
-            "err32": f"{verdict.error32:.0e}",
-            "err16": f"{verdict.error16:.0e}",
+            **verdict.provenance(),
         }
         rule = Rule(cone.roots, target, cone.types, proof.conditions, verdict.float_class, proof.certificate, provenance)
         axioms = load_axioms()
-        unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
-        if unguarded or try_out(rule, axioms, self.seed)[1] is not None:
+        if contradicted(rule, verdict, axioms, self.seed):
             self.mining.suspicious.append(candidate)
             return None
         general = generalise_numbers(rule, axioms)

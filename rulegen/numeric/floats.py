@@ -1,4 +1,4 @@
-"""What a rule does to floats: the worst error on random inputs decides its float class."""
+"""The effect of a rule on floats: the worst error on random inputs decides its float class."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ __all__ = ["FloatVerdict", "float_test"]
 
 @dataclass(frozen=True)
 class FloatVerdict:
-    """What a rule does to floats.
+    """The effect of a rule on floats.
 
     Attributes:
         float_class: the effect, or ``None`` where the answer is lost.
-        error32, error16: worst error of the target relative to the source's largest entry, beyond nothing, in
-            float32 and float16.
+        error32, error16: worst error of the target relative to the source's largest entry, in float32 and float16.
         guarded: the sides agree on positive inputs only, so that a proof without a condition on values is wrong.
     """
 
@@ -35,6 +34,10 @@ class FloatVerdict:
     error32: float
     error16: float
     guarded: bool
+
+    def provenance(self) -> dict[str, str]:
+        """The errors as a rule's provenance has them."""
+        return {"err32": f"{self.error32:.0e}", "err16": f"{self.error16:.0e}"}
 
 
 _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}

@@ -13,17 +13,27 @@ from mugraph.domains.real import Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
+from rulegen.numeric.floats import FloatVerdict
 from rulegen.numeric.samples import arrange, assignments, random_input, same_residues, specialise
 from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule
 
-__all__ = ["try_out"]
+__all__ = ["contradicted", "try_out"]
 
 _PREFIXES: tuple[tuple[int, ...], ...] = ((), (2,), (1,), (3, 2), (1, 2))
 """Batch axes put before a variable's sample shape."""
 _TOLERANCE = 1e-9
 """Relative to the largest entry, in double precision."""
+
+
+def contradicted(rule: Rule, verdict: FloatVerdict, axioms: Mapping[str, Axiom], seed: int) -> bool:
+    """Whether random inputs contradict the proof of a rule.
+
+    They do where the sides differ, or where they agree on positive inputs only and the rule asks nothing of values.
+    """
+    unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+    return unguarded or try_out(rule, axioms, seed)[1] is not None
 
 
 def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int | None = None) -> tuple[int, str | None]:

@@ -22,8 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rulegen.cli.main import grow_parts
 from rulegen.enumerate.enumeration import enumerate_terms
+from rulegen.grow.stages import grow_parts
 from rulegen.properties.report import properties_report
 from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit

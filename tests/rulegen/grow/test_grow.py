@@ -14,9 +14,12 @@ from click.testing import CliRunner
 from mugraph.terms.term import const, make
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rulegen.candidate import CandidateRule, candidate_types, symbols_of
-from rulegen.cli.main import SHIPPED, cli, grow_parts, shipped_text
-from rulegen.grow import stages as grow_module
-from rulegen.grow.stages import Growth, grow, on_tests
+from rulegen.cli.main import SHIPPED, cli, shipped_text
+from rulegen.grow import certification
+from rulegen.grow.growth import Growth
+from rulegen.grow.stages import grow, grow_parts
+from rulegen.grow.tested import rules_on_tests
+from rulegen.numeric import trials
 from rulegen.numeric.floats import float_test
 from rulegen.numeric.gate import Gate, retest
 from rulegen.prune.derive import Deriver
@@ -181,13 +184,13 @@ def test_only_what_is_proved_enters(monkeypatch: pytest.MonkeyPatch) -> None:
         def certify(self, *arguments: object) -> None:
             return None
 
-    monkeypatch.setattr(grow_module, "Prover", Silent)
+    monkeypatch.setattr(certification, "Prover", Silent)
     growth = grow(WORKLOADS["lowrank"])
     assert not growth.rules and len(growth.unproved) > 10
 
 
 def test_a_proof_that_inputs_contradict_is_suspicious(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grow_module, "try_out", lambda rule, axioms, seed: (1, "output 0 differs"))
+    monkeypatch.setattr(trials, "try_out", lambda rule, axioms, seed: (1, "output 0 differs"))
     growth = grow(WORKLOADS["lowrank"])
     assert not growth.rules and len(growth.suspicious) > 10
 
@@ -275,10 +278,10 @@ def test_tests_stand_in_for_a_missing_proof(monkeypatch: pytest.MonkeyPatch) -> 
         def certify(self, *arguments: object) -> None:
             return None
 
-    monkeypatch.setattr(grow_module, "Prover", Silent)
+    monkeypatch.setattr(certification, "Prover", Silent)
     growth = grow(WORKLOADS["lowrank"], 4)
     assert growth.unproved and not growth.rules
-    (rule, *_) = on_tests(growth)
+    (rule, *_) = rules_on_tests(growth)
     assert rule.certificate.tested is not None and rule.provenance["kind"] == "tested"
     assert check(rule, load_axioms()) == []
     (source,) = rule.source

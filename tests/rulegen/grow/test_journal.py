@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rulegen.grow import candidates, certification
 from rulegen.grow import journal as journal_module
-from rulegen.grow import stages as grow_module
+from rulegen.grow.growth import Growth
 from rulegen.grow.journal import Journal
-from rulegen.grow.stages import Growth, grow
+from rulegen.grow.stages import grow
 from rulegen.numeric.floats import float_test
 from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
@@ -181,10 +182,10 @@ def test_a_growth_resumes_wherever_it_was_killed(tmp_path: Path, monkeypatch: py
             grow(workload, journal=Mortal(path, records))
     done = Journal(path)
     assert len(done._records) == len(whole._records) - 1
-    monkeypatch.setattr(grow_module, "enumerate_terms", lambda *arguments: pytest.fail("enumerated again"))
+    monkeypatch.setattr(candidates, "enumerate_terms", lambda *arguments: pytest.fail("enumerated again"))
     tests: list[object] = []
     monkeypatch.setattr(
-        grow_module,
+        certification,
         "float_test",
         lambda *arguments: tests.append(arguments) or float_test(*arguments),  # type: ignore[func-returns-value]
     )

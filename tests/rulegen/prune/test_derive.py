@@ -10,7 +10,9 @@ from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rulegen.candidate import CandidateRule, candidate_types
-from rulegen.grow.stages import Growth, grow, saving
+from rulegen.grow.growth import Growth
+from rulegen.grow.selection import saving
+from rulegen.grow.stages import grow
 from rulegen.numeric import bounds
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_terms
