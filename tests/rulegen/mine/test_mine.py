@@ -21,8 +21,9 @@ from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
 from rulegen.mine.cuts import Cutting, cones, whole
 from rulegen.mine.lifting import lift
-from rulegen.mine.miner import GROUP, Mining, mine, snapped
+from rulegen.mine.miner import GROUP, Mining, mine
 from rulegen.mine.normalise import Normaliser
+from rulegen.mine.numbers import snapped
 from rulegen.numeric.trials import try_out
 from rulegen.prune.attributes import generalise_numbers
 from rules_db.library import shipped_rules
