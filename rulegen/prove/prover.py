@@ -94,18 +94,22 @@ class Prover:
         roots = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
         self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
-    def certify(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
+    def certify(
+        self, source: Side, target: Side, types: Mapping[str, TensorType], limits: ProofLimits | None = None
+    ) -> Proof | None:
         """A proof that every output of ``target`` equals that of ``source``, or ``None`` (unknown) within the limits.
 
         Args:
             source, target: outputs in the same order.
             types: sample types of all variables; symbols stand for distinct sizes.
+            limits: where a search gives up; the prover's own where left out.
 
         Raises:
             ShapeError: a side is ill-typed under the sample types, or typing it depends on their symbols.
         """
         if len(source) != len(target):
             raise ValueError(f"{len(source)} outputs on the left and {len(target)} on the right")
+        limits = limits or self.limits
         operators = {term.op for term in walk([*source, *target])}
         asks = any(wanted <= operators for wanted in self._asking)
         fused = any(map(is_fused, operators))
@@ -114,10 +118,10 @@ class Prover:
         for attempt, part in _ORDER:
             if (attempt.assume and not asks) or (attempt.plain and not fused):
                 continue
-            limits = replace(self.limits, nodes=min(attempt.nodes, self.limits.nodes))
+            nodes = min(attempt.nodes, limits.nodes)
             if attempt not in searches:
                 if (attempt == _ANYTHING and not searches[_EVIDENT].withheld) or (
-                    attempt == _LONG and len(searches[_QUIET].graph.op) <= min(_QUIET.nodes, self.limits.nodes)
+                    attempt == _LONG and len(searches[_QUIET].graph.op) <= min(_QUIET.nodes, limits.nodes)
                 ):
                     continue  # would do again what was done
                 graph, goals = self._goals(source, target, types)
@@ -127,7 +131,7 @@ class Prover:
             search = searches[attempt]
             if attempt == _EVIDENT and evident is not None:
                 return evident
-            if search.run_part(limits, part):
+            if search.run_part(replace(limits, nodes=nodes), part):
                 proof = _proof(search.graph, search.goals, types)
                 if attempt != _EVIDENT or part is ProofPart.ALL or not _asks_of_variables(proof):
                     return proof

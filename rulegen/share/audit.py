@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mugraph.domains.base import Unsupported
@@ -32,7 +33,7 @@ _FLOAT_RUNS = 5
 
 
 _CHUNK = 16
-"""Rules that a process examines at a time."""
+"""Rules that a process examines at a time; of a deep audit fewer, so that an interrupt need not wait long for it."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found.
+    """The outcome of an audit.
 
     Attributes:
         checked: rules examined.
-        tried: those that random inputs could be drawn for.
+        tried: rules that random inputs could be drawn for.
         failures: in the order of the rules.
         standing: indices of the rules without a failure.
     """
@@ -93,7 +94,7 @@ def audit(
     entries = [rule if isinstance(rule, Entry) else Entry("rule", format_rule(rule)) for rule in rules]
     failures: list[Failure] = []
     standing, tried = [], 0
-    for index, result in enumerate(_results(entries, load_axioms() if axioms is None else axioms, seed, deep, jobs)):
+    for index, result in enumerate(_examinations(entries, load_axioms() if axioms is None else axioms, seed, deep, jobs)):
         tried += result.tried
         failures += result.failures
         if not result.failures:
@@ -104,13 +105,19 @@ def audit(
 
 
 @dataclass(frozen=True)
-class _Result:
+class _Examination:
+    """The outcome for one rule: whether random inputs could be drawn for it, and its failures."""
+
     tried: bool
     failures: list[Failure]
 
 
-def _results(entries: Sequence[Entry], axioms: Mapping[str, Axiom], seed: int, deep: bool, jobs: int) -> Iterator[_Result]:
-    chunks = [entries[start : start + _CHUNK] for start in range(0, len(entries), _CHUNK)]
+def _examinations(
+    entries: Sequence[Entry], axioms: Mapping[str, Axiom], seed: int, deep: bool, jobs: int
+) -> Iterator[_Examination]:
+    """The outcomes in the order of the rules, from as many processes as are worth having."""
+    size = _CHUNK // _DEEP_ROUNDS if deep else _CHUNK
+    chunks = [entries[start : start + size] for start in range(0, len(entries), size)]
     if min(jobs, len(chunks)) < 2 or len(chunks) < 4:
         for entry in entries:
             yield _examine(entry, axioms, seed, deep)
@@ -118,19 +125,35 @@ def _results(entries: Sequence[Entry], axioms: Mapping[str, Axiom], seed: int, d
     # A fork spares the imports. Z3 and NumPy prepare their threads for it; elsewhere than on Linux system libraries do not.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     with ProcessPoolExecutor(min(jobs, len(chunks)), context, _ignore_interrupts) as pool:
-        for results in pool.map(_examine_all, chunks, [seed] * len(chunks), [deep] * len(chunks)):
-            yield from results
+        with _interrupts_later():  # until every process ignores them
+            examinations = pool.map(_examine_all, chunks, [seed] * len(chunks), [deep] * len(chunks))
+        for some in examinations:
+            yield from some
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Holds interrupts back: a process that is forked meanwhile never sees one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
 
 
-def _examine_all(entries: Sequence[Entry], seed: int, deep: bool) -> list[_Result]:
+def _examine_all(entries: Sequence[Entry], seed: int, deep: bool) -> list[_Examination]:
     return [_examine(entry, load_axioms(), seed, deep) for entry in entries]
 
 
-def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -> _Result:
+def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -> _Examination:
+    """Reads a rule and asks everything of it that can be asked of one that can be read."""
     failures: list[Failure] = []
 
     def fail(examination: str, reason: str) -> None:
@@ -143,12 +166,12 @@ def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -
             fail("text", "its text form does not read back as the same rule")
     except RuleTextError as problem:
         fail("text", str(problem))
-        return _Result(False, failures)
+        return _Examination(False, failures)
     reasons = check(rule, axioms)
     for reason in reasons:
         fail("certificate" if rule.certificate.kind == "axioms" else "evidence", reason)
     if any(reason.startswith(MALFORMED) for reason in reasons):
-        return _Result(False, failures)
+        return _Examination(False, failures)
     if rule.certificate.kind == "axioms":
         for reason in z3check(rule, axioms):
             if reason not in reasons:  # both say of an unknown or changed property that it is
@@ -159,16 +182,16 @@ def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -
         runs += more
         if difference:
             fail("random test", difference)
-            return _Result(runs > 0, failures)
+            return _Examination(runs > 0, failures)
     if not failures:
         worse = _float_class(rule, seed)
         if worse:
             fail("float class", worse)
-    return _Result(runs > 0, failures)
+    return _Examination(runs > 0, failures)
 
 
 def _float_class(rule: Rule, seed: int) -> str | None:
-    """What is wrong with the recorded class: that most measurements say a worse one. A single one may overflow by chance."""
+    """Why the recorded class is wrong: most measurements say a worse one. A single one may overflow by chance."""
     sample, classes = rule.sample(), [*FloatClass, None]
     candidate, symbols = CandidateRule(sample.source, sample.target, sample.types), symbols_of(sample.types)
     worse: list[FloatVerdict] = []
@@ -182,5 +205,5 @@ def _float_class(rule: Rule, seed: int) -> str | None:
         if turn + 1 >= 2 * len(worse):  # so far the class is not worse more often than not
             return None
     last = worse[-1]
-    found = f"it {last.float_class}" if last.float_class else "it loses the answer"
-    return f"recorded as '{rule.float_class}', but {found}: relative error {last.error32:.1e}, in float16 {last.error16:.1e}"
+    effect = f"it {last.float_class}" if last.float_class else "it loses the answer"
+    return f"recorded as '{rule.float_class}', but {effect}: relative error {last.error32:.1e}, in float16 {last.error16:.1e}"

@@ -33,7 +33,7 @@ from rewriter.search.backtracking import Candidate, Limits, Search, replay
 from rewriter.search.layouts import Layout, _Chooser, layout_children, wraps
 from rewriter.search.match import compile_rules
 from rewriter.search.ranges import RangeOracle
-from rulegen.cli.main import SHIPPED
+from rulegen.cli.growing import SHIPPED
 from rules_db.exchange import read_rules
 from rules_db.trust.rule import Rule
 

@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from mugraph.terms.term import const, make
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rulegen.candidate import CandidateRule, candidate_types, symbols_of
-from rulegen.cli.main import SHIPPED, cli, shipped_text
+from rulegen.cli.growing import SHIPPED
+from rulegen.cli.main import cli
+from rulegen.cli.texts import shipped_text
 from rulegen.grow import certification
 from rulegen.grow.growth import Growth
 from rulegen.grow.stages import grow, grow_parts

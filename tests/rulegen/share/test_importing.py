@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from mugraph.onnx.wire import Damaged
 from rulegen.cli.main import cli
 from rulegen.share.audit import audit
-from rulegen.share.importing import Imported, Importer, Status, import_file
+from rulegen.share.imported import Imported, Status
+from rulegen.share.importing import Importer
+from rulegen.share.sources import import_file
 from rulegen.taso.file import Parameter, decode, read_taso
 from rulegen.taso.file import TasoKind as Kind
 from rulegen.taso.operators import Untranslatable
@@ -26,6 +28,7 @@ from rulegen.taso.translation import typings
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.library import open_rules, shipped_rules
+from tests.support.rules import prover
 
 
 def varint(value: int) -> bytes:
@@ -190,7 +193,7 @@ FALSE: dict[str, bytes] = {
 
 
 def importer() -> Importer:
-    return Importer([], "test.pb")
+    return Importer([], "test.pb", prover=prover())
 
 
 def examine(content: bytes) -> Imported:
