@@ -1,4 +1,4 @@
-"""What a set of operator properties entails: which of them follow from the others, and that nothing false does.
+"""The consequences of a set of operator properties: which of them follow from the others, and that nothing false does.
 
 Both questions go to the prover's e-graph. For the second it is filled with small random terms, one side of a property with
 sides of others in place of its variables (so that the properties meet as in a critical pair), and closed under all of them.
@@ -66,9 +66,9 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
     assumed = []
     for condition in axiom.conditions:
         if condition.predicate in RANGE_PREDICATES:
-            node, *others = condition.substitute({}, case.attrs).arguments
-            known = graph.add_term(node, case.types)
-            assumed += [] if known is None else [(condition.predicate, (known, *others))]
+            term, *others = condition.substitute({}, case.attrs).arguments
+            number = graph.add_term(term, case.types)
+            assumed += [] if number is None else [(condition.predicate, (number, *others))]
     return ProofSearch(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
@@ -94,9 +94,9 @@ class _Terms:
 
     def draw(self, index: int) -> tuple[Term, dict[str, TensorType]]:
         """Piece ``index`` with another in place of one of its variables, where one has its type."""
-        term, given = self.pieces[index]
-        types = dict(given)
-        for name, type_ in given.items():
+        term, before = self.pieces[index]
+        types = dict(before)
+        for name, type_ in before.items():
             fitting = self.by_type.get(type_, [])
             if not fitting or self.generator.random() < 0.3:
                 continue
@@ -132,15 +132,15 @@ def inconsistencies(
     laws, _ = _laws(axioms)
     for trial in range(len(terms.pieces) if trials is None else trials):
         term, types = terms.draw(trial % len(terms.pieces))
-        found = _examine(laws, term, types, generator, limits)
-        if found is not None:
-            yield found
+        inconsistency = _examine(laws, term, types, generator, limits)
+        if inconsistency is not None:
+            yield inconsistency
 
 
 def _examine(
     laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: ProofLimits
 ) -> Inconsistency | None:
-    """Closes the e-graph of a term, of which all variables are known to be positive, and compares values."""
+    """Closes the e-graph of a term, all of whose variables are taken to be positive, and compares values."""
     graph = EGraph(laws.language)
     root = graph.add_term(term, types)
     if root is None:

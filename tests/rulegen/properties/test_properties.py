@@ -11,10 +11,13 @@ from mugraph.domains.symbolic import Poly, Symbolic
 from mugraph.terms.shape import DataType, TensorType
 from rulegen.properties import report as properties
 from rulegen.properties import validate as validation
-from rulegen.properties.cases import enumerate_cases, open_attributes, shape_of
+from rulegen.properties.cases import enumerate_cases, shape_of
 from rulegen.properties.consistency import inconsistencies, lemmas
-from rulegen.properties.report import properties_report, validate_numerically, validate_symbolically
+from rulegen.properties.evidence import validate_numerically
+from rulegen.properties.parameters import open_attributes
+from rulegen.properties.report import properties_report
 from rulegen.properties.scalars import decide
+from rulegen.properties.symbolic import validate_symbolically
 from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
 from rules_db.trust.rule import Verdict
 from tests.support.rules import landmark
