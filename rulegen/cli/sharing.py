@@ -13,7 +13,7 @@ from rich.table import Table
 from rulegen.cli.console import bar, jobs_option, output, store_rules
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import merge
-from rulegen.share.sources import default_rules, import_file, known_rules
+from rulegen.share.sources import default_rules, existing_rules, import_file
 from rules_db.entries import by_size
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
@@ -38,9 +38,9 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
         check_writable(json_file)
     if rules is not None and "://" not in rules and not dry_run:
         check_writable(Path(rules))
-    known = known_rules(rules)
+    existing = existing_rules(rules)
     with bar("import") as show:
-        results = import_file(file, known, progress=show)
+        results = import_file(file, existing, progress=show)
     if json_file is not None:
         write_text(json_file, json.dumps({"rules": [result.as_json() for result in results]}, indent=1) + "\n")
     console, table = output(), Table("status", "rules")

@@ -45,7 +45,7 @@ class BatchTable:
 
     Attributes:
         types: by number.
-        sorts: by number, a type's number and the kind of its values: what an operand is as far as a batch is concerned.
+        sorts: by number, a type's number and the kind of its values; operands of one sort are alike to a batch.
         batches: by number.
     """
 

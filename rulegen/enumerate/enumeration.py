@@ -91,7 +91,7 @@ class Enumeration:
         return self._terms[index]
 
     def skipped_variables(self, mask: np.ndarray) -> np.ndarray:
-        """How many variables of bit sets stand unused before a used one of their type."""
+        """The number of variables of bit sets that stand unused before a used one of their type."""
         return skipped_variables(self.workload.interchangeable, mask)
 
     def renamings(self, mask: int) -> list[tuple[int, ...]]:

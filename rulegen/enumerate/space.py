@@ -32,7 +32,7 @@ class TermGrid:
 
 
 def skipped_variables(interchangeable: Sequence[Sequence[int]], mask: np.ndarray) -> np.ndarray:
-    """How many variables stand unused before a used one of their type: 0 for the first of all renamings.
+    """The number of variables that stand unused before a used one of their type: 0 for the first of all renamings.
 
     Args:
         interchangeable: positions of variables by type (:attr:`Workload.interchangeable`).
@@ -55,13 +55,13 @@ class TermSpace:
         workload: whose terms they are.
         leaves: variables, constants, and the constants of templates.
         batches: that are made on the way.
-        applied: what of the workload's limits one application of each template counts for [templates, limits].
+        applied: uses of the workload's limited names by one application of each template [templates, limits].
     """
 
     def __init__(self, workload: Workload, leaves: Sequence[Term], batches: BatchTable, applied: np.ndarray) -> None:
         self.workload, self.leaves, self.batches = workload, leaves, batches
         self._limits = np.array(list(workload.uses.values())) - applied
-        """How often the operands of each template may use what is limited [templates, limits]."""
+        """Uses of limited names that are left for the operands of each template [templates, limits]."""
 
     def grids(self, table: TermTable, level: int) -> Iterator[TermGrid]:
         """The terms of a level: every split of ``level - 1`` applications over the operands of every operator."""

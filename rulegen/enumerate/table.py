@@ -41,7 +41,7 @@ class TermTable:
         trivial: whether all entries are 0 or all are 1.
         keys: fingerprints [terms, evaluations], 0 where none was needed.
         sort: number of the sort of a term that may be an operand, else -1.
-        uses: how often what the workload limits occurs [terms, limits].
+        uses: occurrences of the names that the workload limits [terms, limits].
         ordered: whether values depend on the order of numbers.
         undefined: whether a term was found to divide by zero under some evaluation.
         place: where a term's values stand among those of its sort [terms, evaluations], -1 where they were not made.
@@ -105,7 +105,7 @@ class TermTable:
             trivial: whether they are all zeros or all ones.
             level: their number of operator applications.
             batches: of the enumeration.
-            applied: what of the workload's limits one application of each template counts for [templates, limits].
+            applied: uses of the workload's limited names by one application of each template [templates, limits].
         """
         n = len(rows)
         operands, real = np.maximum(rows.operands, 0), rows.operands >= 0

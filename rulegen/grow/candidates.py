@@ -19,7 +19,7 @@ from rules_db.trust.rule import Side
 __all__ = ["GatedCandidates", "gated_candidates"]
 
 _MOST_TESTS = 64
-"""Where a bound wants more tests there is none in practice."""
+"""A bound that wants more tests is none in practice."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GatedCandidates:
 
 
 def gated_candidates(growth: Growth, clock: StageClock) -> GatedCandidates:
-    """Enumerates the workload, pairs its terms, and drops what is no rule of its own or does not pass the gate.
+    """Enumerates the workload, pairs its terms, and drops instances of other pairs and pairs that do not pass the gate.
 
     Enters the numbers of terms and classes in the growth.
     """
@@ -71,7 +71,7 @@ def _paired(enumeration: Enumeration, workload: Workload, clock: StageClock) -> 
 
 
 def _without_common_subgraphs(candidates: list[CandidateRule], typing: Typing, seed: int) -> list[CandidateRule]:
-    """The candidates with variables for what their sides share, each once up to commutativity and exchange of sides."""
+    """The candidates with variables for terms that their sides share, each once up to commutativity and exchange of sides."""
     verdicts: dict[tuple[Side, Side], bool] = {}  # many candidates are instances of one
 
     def true(candidate: CandidateRule) -> bool:

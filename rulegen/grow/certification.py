@@ -82,7 +82,7 @@ class Certifier:
         return rules, unproved, suspicious
 
     def float_verdict(self, candidate: CandidateRule) -> FloatVerdict:
-        """What the candidate does to floats."""
+        """The effect of the candidate on floats."""
         return float_test(candidate, symbols_of(candidate.types), self.seed)
 
     def proof(self, candidate: CandidateRule, verdict: FloatVerdict) -> Proof | None:

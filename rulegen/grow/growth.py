@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Stage:
-    """How many terms, pairs, candidates or rules are left after a stage, and what it cost in seconds."""
+    """A stage with the number of terms, pairs, candidates or rules that are left after it, and its cost in seconds."""
 
     name: str
     left: int
@@ -54,7 +54,7 @@ class Growth:
 
     @property
     def seconds(self) -> float:
-        """What all stages cost."""
+        """The cost of all stages."""
         return sum(stage.seconds for stage in self.stages)
 
 

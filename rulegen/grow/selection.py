@@ -1,4 +1,4 @@
-"""Which rules stay: a minimal set, macros beside it, and proposals in the order of what a proof of them would give."""
+"""The rules that stay: a minimal set and macros beside it; and proposals, those first whose proof would give most."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["macros", "minimal", "ranked", "saving"]
 
 _CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "FusedConv"})
 _MOST_PROPOSALS = 12
-"""So many proposals are tried on the others."""
+"""Proposals that are tried on the others."""
 
 
 def minimal(rules: Sequence[Rule], before: Sequence[Rule]) -> list[Rule]:
@@ -80,7 +80,7 @@ def _is_worth_a_step(candidate: CandidateRule, wants_macros: bool) -> bool:
 
 
 def saving(candidate: CandidateRule) -> int:
-    """How many contractions one side has less than the other."""
+    """The number of contractions that one side has less than the other."""
     counts = [sum(t.op in _CONTRACTIONS for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])
 

@@ -27,7 +27,7 @@ def grow_parts(
     journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, before: None,
     show: Callable[[str], None] = lambda text: None,
 ) -> list[Growth]:
-    """Grows the parts of a group one after the other; a later one does not find again what the earlier ones derive.
+    """Grows the parts of a group one after the other; a later one has no rules that the earlier ones derive.
 
     Args:
         parts: of the group.

@@ -32,7 +32,7 @@ class _LiftedSizes(Dimensions):
     """Dimensions that know the size that each symbol has in the model.
 
     Args:
-        alike: what is equally large in the model is one symbol.
+        alike: sizes that are equal in the model are one symbol.
     """
 
     def __init__(self, alike: bool = False) -> None:
@@ -41,7 +41,7 @@ class _LiftedSizes(Dimensions):
         self._by_size: dict[int, Dim] | None = {} if alike else None
 
     def sized(self, size: Dim) -> Dim:
-        """A symbol of this size; 1 and what is symbolic already stay."""
+        """A symbol of this size; 1 and symbols stay."""
         if not isinstance(size, int) or size <= 1:
             return size
         if self._by_size is not None and size in self._by_size:
@@ -156,7 +156,7 @@ class _LiftedSizes(Dimensions):
 
 
 def _factors(dim: Dim) -> Counter[str]:
-    """The symbols of a product, with their powers; nothing of what is no product of symbols."""
+    """The symbols of a product, with their powers; empty where the dimension is none."""
     if not isinstance(dim, SymDim) or len(dim.terms) != 1 or dim.terms[0][1] != 1:
         return Counter()
     return Counter(dict(dim.terms[0][0]))
@@ -175,8 +175,8 @@ def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> t
     Args:
         roots: outputs of a program.
         types: of its variables; all sizes are numbers.
-        alike: whether what is equally large is one symbol, and what is a multiple of a vector's length is so for all sizes:
-            runtimes have operators for such sizes alone.
+        alike: whether equal sizes are one symbol, and multiples of a vector's length are multiples for all sizes: runtimes have
+            operators for such sizes alone.
     """
     dims = _LiftedSizes(alike)
     shapes: dict[Term, Shape] = {}

@@ -1,10 +1,11 @@
 """Mining: rules that take a spelling to a composite operator, found in models.
 
-Exporters write out what a runtime has in one operator. The cones of a model (:mod:`rulegen.mine.cuts`) with dimension symbols for
-their sizes (:mod:`rulegen.mine.lifting`) are compared, by their values on random inputs, with every composite operator applied
-to their leaves (:mod:`rulegen.mine.composites`) and with their own parts. Programs that agree are a conjecture, which goes the
-way of all rules: certificate, random tests, float class, generalisation. The smallest cones come first, and the larger ones are
-normalised by the rules found so far, so that a rule says one thing and the larger spellings follow from several.
+Exporters spell operators out that runtimes have as one. The cones of a model (:mod:`rulegen.mine.cuts`), with dimension symbols
+for their sizes (:mod:`rulegen.mine.lifting`), are compared with every composite operator applied to their leaves
+(:mod:`rulegen.mine.composites`) and with their own parts, by their values on random inputs. Programs that agree are a
+conjecture, which goes the way of all rules: certificate, random tests, float class, generalisation. The smallest cones come
+first, and the larger ones are normalised by the rules found so far, so that a rule says one thing and the larger spellings
+follow from several.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class _Miner:
         return wanted is not None and values is not None and agree(wanted, values)
 
     def _certified(self, model: str, cone: Cone, target: Side) -> Rule | None:
-        """The certified rule from a cone to a program, generalised; otherwise the pair is entered as what it is."""
+        """The certified rule from a cone to a program, generalised; otherwise the pair is entered as unproved or suspicious."""
         candidate = CandidateRule(cone.roots, target, cone.types)
         proof = self.prover.certify(cone.roots, target, cone.types)
         verdict = float_test(candidate, symbols_of(cone.types), self.seed, conditions=proof.conditions if proof else ())

@@ -1,1 +1,1 @@
-"""What random inputs say of an equation: counterexamples, float classes, trials of rules."""
+"""Equations on random inputs: counterexamples, float classes, trials of rules."""

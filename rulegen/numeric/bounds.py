@@ -26,7 +26,7 @@ from rules_db.trust.rule import Side, dim_symbols
 __all__ = ["DELTA", "error_bound", "tests_needed"]
 
 DELTA = 2.0**-60
-"""What tests are repeated for, where they have a bound."""
+"""The chance for which tests are repeated, where they have a bound."""
 _P, _Q = float(2.0**21.99), float(2.0**20.99)
 """Less than the primes of :class:`mugraph.domains.field.FiniteField`."""
 
@@ -141,5 +141,5 @@ def _bound(degree: _Degree) -> float:
 
 
 def tests_needed(bound: float, delta: float = DELTA) -> int:
-    """How many independent tests bring the chance below ``delta``."""
+    """The number of independent tests that bring the chance below ``delta``."""
     return math.ceil(math.log(delta) / math.log(bound))

@@ -23,7 +23,7 @@ _NEGATIVE = (0.5, 0.7, 0.93)
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Where two programs differ: seed and sizes repeat it."""
+    """An output in which two programs differ; seed and sizes repeat it."""
 
     output: int
     seed: int

@@ -1,4 +1,4 @@
-"""The numeric gate: what a candidate must pass before a proof is looked for."""
+"""The numeric gate: tests that a candidate must pass before a proof is looked for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _INVERSES_INSIDE = frozenset(f"{kind}Normalization" for kind in ("Layer", "RMS",
 def cancels(candidate: CandidateRule) -> bool:
     """Whether the sides agree only because something is subtracted or divided that was there before: x + (y - x).
 
-    What is true without cancellation stays true when a difference becomes a sum, a quotient a product and an inverse its
-    operand. A rule to a leaf (x + y - y = x) says what there is to say; no program spells the others.
+    An equation that holds without cancellation holds as well when a difference becomes a sum, a quotient a product and an
+    inverse its operand. A rule to a leaf (x + y - y = x) is enough; no program spells the others.
     """
     roots = (*candidate.source, *candidate.target)
     operators = [{term.op for term in walk(side)} for side in (candidate.source, candidate.target)]

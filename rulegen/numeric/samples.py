@@ -25,8 +25,8 @@ ROOM = 4
 
 def assignments(types: Mapping[str, TensorType], count: int = 3, roots: Iterable[Term] = ()) -> list[dict[str, int]]:
     """Sizes for the symbols of sample types and of the attributes of ``roots``, ``count`` times."""
-    found = {s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
-    symbols = sorted(found | dim_symbols(roots))
+    in_types = {s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
+    symbols = sorted(in_types | dim_symbols(roots))
     return [
         {s: _SIZES[i % len(_SIZES)][j] if j < len(_SIZES[0]) else 11 + j for j, s in enumerate(symbols)} for i in range(count)
     ]
@@ -73,7 +73,7 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
 
 
 def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
-    """What causal attention adds to its scores: zero, and -inf above the diagonal."""
+    """The mask that causal attention adds to its scores: zero, and -inf above the diagonal."""
     rows, columns = shape[-2:]
     return np.broadcast_to(np.where(np.tri(rows, columns, dtype=bool), 0.0, -np.inf), shape)
 

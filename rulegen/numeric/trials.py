@@ -46,7 +46,7 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
         enough: evaluations that do; all shapes and ranks where left out.
 
     Returns:
-        How many evaluations were made, and where the sides differ, if they do. A rule whose conditions speak of values is
+        The number of evaluations, and a description of the difference, if there is one. A rule with conditions on values is
         tried on positive inputs, and one that rests on properties of real numbers alone in floats only.
     """
     rule, runs = rule.sample(), 0

@@ -127,7 +127,7 @@ class _PatternCompiler:
         return set().union(*map(self.slots_in, v)) if isinstance(v, tuple) else set()
 
     def _solved(self, conditions: Sequence[LawCondition], bound: set[int]) -> tuple[SolvedAttribute, ...]:
-        """What predicates determine from ``bound``, to which it is added."""
+        """Attributes that predicates determine from ``bound`` slots, to which theirs are added."""
         solved = []
         for predicate, arguments, _ in conditions:
             for position in SOLVERS.get(predicate, {}):
@@ -169,7 +169,7 @@ def _read_by(value: Any) -> set[int]:
 
 
 def _is_directed(left: Side, right: Side, as_written: bool) -> bool:
-    """Whether a law leads from the left side to one that is plainer: definitions are written with what they define first."""
+    """Whether a law leads from the left side to one that is plainer: definitions are written with the defined operator first."""
     if len(left) != 1:
         return False
     root = left[0]

@@ -146,7 +146,7 @@ class LawDirection:
 
     @cached_property
     def peek_cited(self) -> tuple[tuple[Peek | None, ...], ...]:
-        """For each condition and argument of it that is a term, what finds the instance."""
+        """For each condition and argument of it that is a term, a function that finds the instance."""
         return tuple(
             tuple(
                 write_peek(self.language, (argument,)) if flag else None

@@ -19,7 +19,7 @@ __all__ = ["Match", "Peek", "write_match", "write_peek"]
 
 
 class MatchedGraph(Protocol):
-    """What the functions read of an e-graph; see :class:`rulegen.prove.egraph.EGraph`."""
+    """The part of an e-graph that the functions read; see :class:`rulegen.prove.egraph.EGraph`."""
 
     op: list[int]
     operands: list[tuple[int, ...]]
@@ -73,7 +73,7 @@ _NESTING = 16
 class _PatternWriter:
     """Writes patterns as the source of one function.
 
-    What belongs to one language stands in the function's globals, so that patterns of one form share compiled code.
+    Values of one language stand in the function's globals, so that patterns of one form share compiled code.
     """
 
     def __init__(self, language: Language) -> None:

@@ -38,10 +38,10 @@ class Proof:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A search of a goal: its greatest number of nodes, and what its laws may ask of values.
+    """A search of a goal: its greatest number of nodes, and the conditions on values that its laws may have.
 
     Attributes:
-        assume: whether they may ask anything.
+        assume: whether they may have any.
         assumed: ``()`` where only evident conditions are admitted, ``None`` for any (see :class:`ProofSearch`).
         plain: whether it is for goals with fused operators alone, which meet in plain terms and go on from there.
     """

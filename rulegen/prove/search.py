@@ -28,7 +28,7 @@ __all__ = ["ProofLimits", "ProofPart", "ProofSearch"]
 
 @dataclass(frozen=True)
 class ProofLimits:
-    """Where a search gives up.
+    """The limits at which a search gives up.
 
     Attributes:
         nodes: of the e-graph.
@@ -50,7 +50,7 @@ class ProofPart(Enum):
 
 
 _DIRECTED_ROUNDS = 4
-"""How many times as many rounds there are towards plainer terms, which climb a term step by step."""
+"""Rounds towards plainer terms for each of the usual rounds: they climb a term step by step."""
 
 _LawMatch = tuple[LawDirection, tuple[int, ...], Binding]
 """A direction, the nodes that it matched, and the binding."""
@@ -87,7 +87,7 @@ class ProofSearch:
 
     @property
     def withheld(self) -> bool:
-        """Whether a law was not applied for what it asks of values."""
+        """Whether a law was not applied for its conditions on values."""
         return self._admission.withheld
 
     def run(self, limits: ProofLimits) -> bool:
@@ -116,7 +116,7 @@ class ProofSearch:
         self._matched = 0  # nodes that were matched at least once
 
     def _round(self, growth: int, nodes: int) -> bool:
-        """Matches once and applies what is not too large; whether anything can still change at this size."""
+        """Matches once and applies the instances that are not too large; whether anything can still change at this size."""
         graph, limit = self.graph, self._largest + growth
         for direction, roots, binding in self._matches():
             holds = self._holds_already(direction, roots, binding)

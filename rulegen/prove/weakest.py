@@ -12,7 +12,7 @@ from rules_db.trust.implied import implied
 __all__ = ["weakest_conditions"]
 
 _SIZED = {"dim": 2, "keeps": 1, "leads": 2}
-"""Predicates about dimensions of terms, and which of their arguments says what these are."""
+"""Predicates about dimensions of terms, and the position of the argument that holds the dimensions."""
 
 
 def weakest_conditions(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> list[Condition]:

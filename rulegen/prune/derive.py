@@ -33,10 +33,10 @@ ONE_STEP = ProofLimits(nodes=60, rounds=1, growth=0)
 
 
 class Deriver:
-    """Decides whether the rules it knows derive a candidate.
+    """Decides whether its rules derive a candidate.
 
     Args:
-        rules: that it knows at first.
+        rules: that it begins with.
         limits: where a search gives up.
     """
 
@@ -88,7 +88,7 @@ class Deriver:
         return tuple(rules)
 
     def derives(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> bool:
-        """Whether the known rules derive the goal, assuming ``conditions``."""
+        """Whether the rules derive the goal, assuming ``conditions``."""
         return self.derivation(goal, conditions) is not None
 
     def redundant(self, rule: Rule) -> bool:
@@ -100,7 +100,7 @@ class Deriver:
         return derived
 
     def _derives_sample(self, rule: Rule) -> bool:
-        """Whether the rule is derived with its sample attributes, by rules that do not fix what it leaves open."""
+        """Whether the rule is derived with its sample attributes, by rules that do not fix the attributes that it leaves open."""
         sample = rule.sample()
         used = self.derivation(sample, sample.conditions)
         left_open = _attributes(rule, True)

@@ -160,6 +160,6 @@ def _choices(good: Sequence[TypedCase], others: Sequence[TypedCase]) -> list[str
 
 
 def counts(results: Iterable[Imported]) -> dict[Status, int]:
-    """How many rules have each status."""
+    """The number of rules of each status."""
     number = Counter(result.status for result in results)
     return {status: number[status] for status in Status}

@@ -1,4 +1,4 @@
-"""Import of rules from outside: nothing is trusted, each rule is examined and only what is proved enters.
+"""Import of rules from outside: nothing is trusted, each rule is examined, and only proved rules enter.
 
 A rule of TASO is examined under every typing that fits (:mod:`rulegen.taso.translation`). It is *derivable* if the database's
 rules already derive it, *new* if it is proved, *refuted* if there is a counterexample, *undecided* otherwise. Where it holds in
@@ -45,15 +45,15 @@ class Importer:
     """Examines rules one after the other; a rule that is proved may derive those that follow.
 
     Args:
-        known: rules that are there already.
+        existing: rules that are there already.
         name: of the file that is imported, for the rules' provenance.
         seed: of random tests.
         prover: to reuse.
     """
 
-    def __init__(self, known: Iterable[Rule], name: str, seed: int = 0, prover: Prover | None = None) -> None:
+    def __init__(self, existing: Iterable[Rule], name: str, seed: int = 0, prover: Prover | None = None) -> None:
         self._prover, self._axioms = prover or Prover(), load_axioms()
-        self._deriver = Deriver(known)
+        self._deriver = Deriver(existing)
         # A provenance is written as key=value pairs without spaces.
         self._provenance = {"origin": "import", "file": "_".join(name.split())}
         self._seed = seed

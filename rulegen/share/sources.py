@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rulegen.prove.prover import Prover
 from rulegen.share.imported import Imported
 from rulegen.share.importing import Importer
 from rulegen.taso.file import read_taso
@@ -14,7 +15,7 @@ from rules_db.files import StoreError, cache_folder
 from rules_db.library import open_rules, shipped_rules
 from rules_db.trust.rule import Rule
 
-__all__ = ["default_rules", "import_file", "known_rules"]
+__all__ = ["default_rules", "existing_rules", "import_file"]
 
 
 def default_rules() -> str:
@@ -22,7 +23,7 @@ def default_rules() -> str:
     return str(cache_folder() / "rules.sqlite")
 
 
-def known_rules(url: str | None) -> list[Rule]:
+def existing_rules(url: str | None) -> list[Rule]:
     """The rules that a database holds; the user's own database stands beside the shipped rules."""
     where = url or default_rules()
     if where.endswith(".rules"):
@@ -69,9 +70,20 @@ def _text_rules(path: Path) -> list[Rule]:
 
 
 def import_file(
-    path: Path, known: Iterable[Rule], seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    path: Path,
+    existing: Iterable[Rule],
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    prover: Prover | None = None,
 ) -> list[Imported]:
     """Examines all rules of a file; nothing is stored.
+
+    Args:
+        path: of a file of TASO's or a .rules file.
+        existing: rules that are there already.
+        seed: of random tests.
+        progress: called with the number of rules examined and that of all.
+        prover: to reuse.
 
     Raises:
         StoreError, RuleTextError: the file cannot be read; one line.
@@ -79,13 +91,13 @@ def import_file(
     results = []
     if _is_text(path):
         rules = _text_rules(path)
-        importer = Importer(known, path.name, seed)
+        importer = Importer(existing, path.name, seed, prover)
         for number, rule in enumerate(rules, 1):
             results.append(importer.text(rule))
             progress(number, len(rules))
         return results
     taso = read_taso(path)
-    importer = Importer(known, path.name, seed)
+    importer = Importer(existing, path.name, seed, prover)
     for index, one in enumerate(taso):
         results.append(importer.taso(str(index), one))
         progress(index + 1, len(taso))

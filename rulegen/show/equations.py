@@ -1,4 +1,4 @@
-"""Equations and types as people type them; what cannot be read is told with the column."""
+"""Equations and types as people type them; errors tell the column."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["EquationError", "parse_equation", "parse_let", "typing_text"]
 
 
 class EquationError(ValueError):
-    """An equation that cannot be read or typed; one line that says where and what to write."""
+    """An equation that cannot be read or typed; the message is one line, with the place and a remedy."""
 
 
 # Equations
 
 
 def _column(parser: Parser | None, text: str, problem: TextError) -> int:
-    """Where reading stopped, counted from 1."""
+    """The column at which reading stopped, counted from 1."""
     if parser is None:
         return len(text) - len(text.lstrip()) + 1
     if str(problem).startswith("cannot read"):  # what follows the last token
@@ -73,12 +73,12 @@ def parse_equation(text: str) -> tuple[Side, Side]:
             wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
             raise EquationError(f"column {text.find(term.op) + 1}: {term.op} takes {wanted} operands, not {len(term.inputs)}")
         for name in ("axis", "axes"):
-            given = term.attr(name)
-            axes = given if isinstance(given, tuple) else (given,)
+            value = term.attr(name)
+            axes = value if isinstance(value, tuple) else (value,)
             if any(isinstance(axis, int) and axis >= 0 for axis in axes):
                 column = text.find(term.op) + 1
                 raise EquationError(
-                    f"column {column}: {term.op} with {name}={format_value(given)}; axes count from the end, -1 last"
+                    f"column {column}: {term.op} with {name}={format_value(value)}; axes count from the end, -1 last"
                 )
         filled[term] = make(term.op, [filled[i] for i in term.inputs], {**operator.defaults, **dict(term.attrs)}, term.out)
     return tuple(filled[t] for t in sides[0]), tuple(filled[t] for t in sides[1])

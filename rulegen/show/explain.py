@@ -24,7 +24,7 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of an equation.
+    """The answer to an equation.
 
     Attributes:
         verdict: proved, refuted or unknown.
@@ -32,7 +32,7 @@ class Explanation:
         proof: certificate and conditions, where it is proved.
         difference: numbers that refute it.
         mismatch: why the sides have no typing in common, which refutes it too.
-        advice: what to try, where it is unknown.
+        advice: for where it is unknown.
     """
 
     verdict: Verdict
@@ -86,8 +86,8 @@ class Explanation:
         return lines
 
 
-def _given_types(source: Side, target: Side, types: Mapping[str, TensorType]) -> str | None:
-    """Why the sides differ in type under types that are all given; raises EquationError where both are ill-typed."""
+def _declared_mismatch(source: Side, target: Side, types: Mapping[str, TensorType]) -> str | None:
+    """Why the sides differ in type where all types are declared; raises EquationError where both are ill-typed."""
     failures: list[str] = []
     results: list[list[TensorType]] = []
     for side in (source, target):
@@ -118,27 +118,27 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
         EquationError: it cannot be read, or no typing is found under which either side makes sense.
     """
     source, target = parse_equation(text)
-    given = dict(let or {})
+    declared = dict(let or {})
     names = {t.name for t in walk([*source, *target]) if t.is_var}
-    unknown = sorted(set(given) - names)
+    unknown = sorted(set(declared) - names)
     if unknown:
         raise EquationError(f"--let gives a type to {', '.join(unknown)}, which the equation does not use")
     try:
-        typed = infer_typing(source, target, given)
+        typed = infer_typing(source, target, declared)
     except (KeyError, TypeError, AttributeError) as problem:
         raise EquationError(f"an attribute is missing or not of its kind: {problem}") from None
     if isinstance(typed, ShapeError):
-        return _untyped(source, target, given, names, typed)
+        return _untyped(source, target, declared, names, typed)
     prover = prover or Prover()
     plain, general = typed
-    found = _examine(*general, prover, bool(given))
+    answer = _examine(*general, prover, bool(declared))
     if general == plain:
-        return found
-    usual = _examine(*plain, prover, bool(given))
-    if found.verdict != Verdict.PROVED or usual.verdict == Verdict.PROVED:
+        return answer
+    usual = _examine(*plain, prover, bool(declared))
+    if answer.verdict != Verdict.PROVED or usual.verdict == Verdict.PROVED:
         return usual
     return replace(
-        found, advice=f"It does not hold as it stands for {typing_text(plain.types)}: {usual.difference or 'undecided'}"
+        answer, advice=f"It does not hold as it stands for {typing_text(plain.types)}: {usual.difference or 'undecided'}"
     )
 
 
@@ -152,17 +152,17 @@ def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover
     return Explanation(Verdict.UNKNOWN, source, target, types, advice=_advice(source, target, typed))
 
 
-def _untyped(source: Side, target: Side, given: Mapping[str, TensorType], names: set[str], problem: ShapeError) -> Explanation:
+def _untyped(source: Side, target: Side, declared: Mapping[str, TensorType], names: set[str], problem: ShapeError) -> Explanation:
     """No typing serves both sides: refuted where one side alone has one."""
-    if names <= set(given):
-        mismatch = _given_types(source, target, given)
+    if names <= set(declared):
+        mismatch = _declared_mismatch(source, target, declared)
         if mismatch:
-            return Explanation(Verdict.REFUTED, source, target, given, mismatch=mismatch)
+            return Explanation(Verdict.REFUTED, source, target, declared, mismatch=mismatch)
         raise EquationError(f"{problem}; give other types with --let")
     alone = []
     for side in (source, target):
-        own = {name: type_ for name, type_ in given.items() if any(t.is_var and t.name == name for t in walk(side))}
-        alone.append(infer_typing(side, side, own))
+        used = {name: type_ for name, type_ in declared.items() if any(t.is_var and t.name == name for t in walk(side))}
+        alone.append(infer_typing(side, side, used))
     first, second = alone
     if isinstance(first, ShapeError) or isinstance(second, ShapeError):
         which, reason = ("source", first) if isinstance(first, ShapeError) else ("target", second)
@@ -185,10 +185,10 @@ def _mismatch(typed: EquationTyping, source: Side, target: Side, problem: ShapeE
 
 
 def _advice(source: Side, target: Side, typed: bool) -> str:
-    """What to try where neither a proof nor a counterexample is found."""
+    """Advice for where neither a proof nor a counterexample is found."""
     axioms = load_axioms()
-    known = {t.op for axiom in axioms.values() for t in walk([axiom.left, axiom.right])}
-    without = sorted({t.op for t in walk([*source, *target]) if t.inputs} - known)
+    mentioned = {t.op for axiom in axioms.values() for t in walk([axiom.left, axiom.right])}
+    without = sorted({t.op for t in walk([*source, *target]) if t.inputs} - mentioned)
     if without:
         return (
             f"no difference was found in numbers, and no operator property speaks of {', '.join(without)}: "

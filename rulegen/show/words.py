@@ -23,7 +23,7 @@ def in_words(condition: Condition) -> str:
     names = list(inspect.signature(predicate).parameters)[1:]
     words = {n: repr(a) if isinstance(a, Term) else format_value(a) for n, a in zip(names, condition.arguments, strict=True)}
     text = (predicate.__doc__ or condition.predicate).strip().replace("`", "")
-    return re.sub(r"\b\w+\b", lambda found: words.get(found.group(), found.group()), text)
+    return re.sub(r"\b\w+\b", lambda word: words.get(word.group(), word.group()), text)
 
 
 def proof_in_words(conditions: Sequence[Condition], certificate: Certificate, open_attrs: Sequence[str] = ()) -> list[str]:

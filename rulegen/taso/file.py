@@ -79,7 +79,7 @@ class TasoNode:
 
 
 TasoGraph = tuple[TasoNode, ...]
-"""Operators, operands before what uses them."""
+"""Operators, operands before their users."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _operator(data: bytes, span: tuple[int, int]) -> TasoNode:
 
 
 def _check_places(rule: TasoRule, number: int) -> None:
-    """Raises Damaged where operators and outputs name what is not there."""
+    """Raises Damaged where operators or outputs name operators that are not there."""
     for graph in (rule.source, rule.target):
         for position, node in enumerate(graph):
             if any(op >= position for op, _ in node.inputs):

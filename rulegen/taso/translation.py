@@ -24,7 +24,7 @@ __all__ = ["Typed", "Untyped", "typings"]
 
 @dataclass(frozen=True)
 class Typed:
-    """A rule under one typing: terms, types, and what was chosen where the file leaves it open."""
+    """A rule under one typing: terms, types, and the choices made where the file leaves them open."""
 
     source: Side
     target: Side
@@ -37,7 +37,7 @@ class Untyped:
     """Why a rule has no typing.
 
     Attributes:
-        reason: what contradicts what.
+        reason: the contradiction.
         source: the source with its types, where that alone is well-typed.
     """
 
@@ -121,7 +121,7 @@ def _choices(state: TypingState, final: Mapping[str, Dim]) -> dict[str, str]:
 
 
 _MOST_OPERATORS, _LARGEST = 40, 16
-"""What is examined: operators of a rule, and the value of any parameter but PERM."""
+"""The greatest number of operators, and value of any parameter but PERM, of a rule that is examined."""
 
 
 def typings(rule: TasoRule) -> list[Typed] | Untyped:

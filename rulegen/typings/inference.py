@@ -33,13 +33,13 @@ class EquationTyping(NamedTuple):
 
 
 def infer_typing(
-    source: Side, target: Side, given: Mapping[str, TensorType]
+    source: Side, target: Side, declared: Mapping[str, TensorType]
 ) -> tuple[EquationTyping, EquationTyping] | ShapeError:
     """Sample types under which both sides are well-typed and alike.
 
     Args:
         source, target: outputs in the same order.
-        given: types of some of the variables.
+        declared: types of some of the variables.
 
     Returns:
         The plainest typing (matrices, unless operators want something else) and the one of the usual ranks that leaves the
@@ -47,14 +47,14 @@ def infer_typing(
     """
     roots = (*source, *target)
     names = [v.name for v in variables(roots)]
-    open_names = [name for name in names if name not in given]
+    open_names = [name for name in names if name not in declared]
     problem: ShapeError | None = None
     first: EquationTyping | None = None
     usual = 0
     for ranks in itertools.islice(_ranks(roots, open_names), _MOST_RANKS):
         usual, where = max(ranks.values(), default=0) if first is None else usual, ""
         dims = Dimensions()
-        shapes = {name: given[name].shape if name in given else dims.shape(ranks[name]) for name in names}
+        shapes = {name: declared[name].shape if name in declared else dims.shape(ranks[name]) for name in names}
         try:
             shape_of: dict[Term, Shape] = {}
             for term in walk(roots):
@@ -71,7 +71,7 @@ def infer_typing(
         except (ShapeError, Undecided) as reason:
             problem = problem or ShapeError(f"{reason}{where}".replace("?", "d"))
             continue
-        typed = _named(source, target, names, given, shapes, dims)
+        typed = _named(source, target, names, declared, shapes, dims)
         if isinstance(typed, ShapeError):
             problem = problem or typed
             continue
@@ -114,7 +114,7 @@ def _named(
     source: Side,
     target: Side,
     names: Sequence[str],
-    given: Mapping[str, TensorType],
+    declared: Mapping[str, TensorType],
     shapes: Mapping[str, Shape],
     dims: Dimensions,
 ) -> EquationTyping | ShapeError:
@@ -129,7 +129,7 @@ def _named(
 
     tested = {t.inputs[0].name for t in walk([*source, *target]) if t.op in ("Where", "Not") and t.inputs[0].is_var}
     dtypes = {name: DataType.BOOL if name in tested else DataType.FLOAT for name in names}
-    dtypes |= {name: type_.dtype for name, type_ in given.items()}
+    dtypes |= {name: type_.dtype for name, type_ in declared.items()}
     types = {name: TensorType(dtypes[name], tuple(map(finish, resolved[name]))) for name in names}
     binding = {name: finish(dim) for name, dim in dims.bound.items()}
     sides = [tuple(substitute(root, {}, dims=binding) for root in side) for side in (source, target)]

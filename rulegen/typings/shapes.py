@@ -1,4 +1,4 @@
-"""Shapes of terms over unknown dimensions: what each operator demands of its operands."""
+"""Shapes of terms over unknown dimensions, under the demands of their operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["fit_channels", "joined_shape", "output_shape", "product_shape", "spl
 
 
 def output_shape(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Shape:
-    """The shape of a term, unifying what its operator demands. Raises ShapeError, Undecided."""
+    """The shape of a term; unifies the dimensions that its operator wants equal. Raises ShapeError, Undecided."""
     operator = get_operator(term.op)
     attrs = {**operator.defaults, **dict(term.attrs)}
     match term.op:

@@ -1,4 +1,4 @@
-"""Operator groups as data: what the generator enumerates.
+"""Operator groups as data: the spaces that the generator enumerates.
 
 A group is one workload or several that are grown one after the other: each keeps to the operators that meet. The parts of
 group ``linear`` are called ``linear``, ``linear-gemm`` and so on, and stand in one module. A further part is an entry there, a

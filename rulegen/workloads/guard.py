@@ -1,4 +1,4 @@
-"""What exporters put around softmax, and masks: the group ``guard``."""
+"""The guards that exporters put around softmax, and masks: the group ``guard``."""
 
 from __future__ import annotations
 

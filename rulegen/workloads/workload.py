@@ -63,8 +63,8 @@ class Workload:
         keep: names of attributes whose values stay as they are in the rules, although their proofs hold for others: where a
             side alone has the attribute, the rule could not be read towards that side otherwise.
         ships: its rules are for models, and travel with the package.
-        equations: what else is certified, ``source = target`` over the variables: equations that hold under conditions on values
-            that random inputs do not meet. A workload may have nothing but these.
+        equations: further candidates, ``source = target`` over the variables, which hold under conditions on values that random
+            inputs do not meet. A workload may have nothing but these.
     """
 
     name: str
