@@ -8,6 +8,7 @@ is built in, since candidates are compared up to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from mugraph.ops import REGISTRY
 from mugraph.terms.shape import TensorType
@@ -19,7 +20,7 @@ from rulegen.prove.laws import Law
 from rulegen.prove.search import ProofLimits, ProofSearch
 from rulegen.prove.selection import Laws
 from rules_db.trust.condition import Condition
-from rules_db.trust.properties import parse_axioms
+from rules_db.trust.properties import Axiom, parse_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["DERIVING", "ONE_STEP", "THOROUGH", "Deriver"]
@@ -45,8 +46,7 @@ class Deriver:
         self._language = Language()
         self._laws = Laws(self._language)
         self._rule_laws: list[Law] = []
-        commutative = [name for name, operator in sorted(REGISTRY.items()) if operator.commutative]
-        for axiom in parse_axioms("\n".join(f"{name}.swap: {name}(x, y) = {name}(y, x)" for name in commutative), "built in"):
+        for axiom in _commutativity():
             self._laws.add(axiom)
         for rule in rules:
             self.add(rule)
@@ -105,6 +105,13 @@ class Deriver:
         used = self.derivation(sample, sample.conditions)
         left_open = _attributes(rule, True)
         return used is not None and not any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
+
+
+@lru_cache(maxsize=1)
+def _commutativity() -> tuple[Axiom, ...]:
+    """That operands of commutative operators may be exchanged, which is built in."""
+    names = [name for name, operator in sorted(REGISTRY.items()) if operator.commutative]
+    return tuple(parse_axioms("\n".join(f"{name}.swap: {name}(x, y) = {name}(y, x)" for name in names), "built in"))
 
 
 def _attributes(rule: Rule, is_open: bool) -> set[tuple[str, str]]:

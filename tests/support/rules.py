@@ -103,3 +103,9 @@ def landmark(name: str) -> Rule:
     assert proof is not None, f"{name} is not proved"
     provenance = {"group": "test", "ops": "3", "seed": "0"}
     return Rule(source, target, types, proof.conditions, FloatClass.REASSOCIATES, proof.certificate, provenance)
+
+
+@cache
+def landmarks() -> list[Rule]:
+    """The certified rules of all landmarks, each once."""
+    return list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())

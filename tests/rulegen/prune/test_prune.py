@@ -6,7 +6,7 @@ import pytest
 
 from mugraph.terms.shape import TensorType
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rulegen.candidate import CandidateRule, candidate_types
+from rulegen.candidate import CandidateRule
 from rulegen.numeric.fields import refute
 from rulegen.numeric.gate import cancels
 from rulegen.prune.derive import Deriver
@@ -14,6 +14,7 @@ from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import parse_condition
 from rules_db.trust.rule import FloatClass, Rule
+from tests.support.candidates import candidate_of
 
 TYPES = {
     name: parse_type(text)
@@ -32,8 +33,7 @@ TYPES = {
 
 
 def candidate(text: str, types: dict[str, TensorType] | None = None) -> CandidateRule:
-    source, target = (tuple(parse_term(t) for t in side.split(";")) for side in text.split(" = "))
-    return CandidateRule(source, target, candidate_types(source, target, types or TYPES))
+    return candidate_of(text, types or TYPES)
 
 
 def rule(text: str, *conditions: str) -> Rule:

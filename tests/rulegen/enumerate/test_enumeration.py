@@ -10,28 +10,14 @@ import pytest
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops.interp import evaluate
 from mugraph.terms.term import substitute
-from mugraph.terms.text import parse_term, parse_type
-from rulegen.enumerate import values as engine
-from rulegen.enumerate.enumeration import Enumeration, enumerate_terms, enumerate_under, evaluations_of
-from rulegen.enumerate.evaluation import Evaluation, TermBatch
+from mugraph.terms.text import parse_term
+from rulegen.enumerate.enumeration import enumerate_terms, enumerate_under, evaluations_of
+from rulegen.enumerate.evaluation import Evaluation
 from rulegen.enumerate.fingerprint import Fingerprints
-from rulegen.enumerate.linear import LinearFingerprints
-from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.numeric.fields import refute
 from rulegen.workloads import WORKLOADS, get_workload
-from rulegen.workloads.workload import Workload, slot_admits
-
-
-def partition(enumeration: Enumeration) -> set[frozenset[str]]:
-    """The classes with company, as texts."""
-    members: dict[int, set[str]] = {}
-    for row, cls in enumerate(enumeration.table.cls.tolist()):
-        members.setdefault(cls, set()).add(repr(enumeration.term(row)))
-    return {frozenset(texts) for texts in members.values() if len(texts) > 1}
-
-
-def texts(enumeration: Enumeration) -> set[str]:
-    return {repr(enumeration.term(row)) for row in range(len(enumeration.table.cls))}
+from rulegen.workloads.workload import Workload
+from tests.support.enumerations import partition, texts
 
 
 @pytest.mark.parametrize(("group", "max_ops"), [("guard", 2), ("lowrank", 5), ("taso-paper", 2)])
@@ -45,47 +31,6 @@ def test_equal_seeds_give_equal_columns(group: str) -> None:
     a, b = (enumerate_terms(WORKLOADS[group], 2, seed=3) for _ in range(2))
     for name in ("cls", "batch", "operands", "keys", "mask"):
         assert np.array_equal(getattr(a.table, name), getattr(b.table, name)), name
-
-
-def test_neither_the_batches_nor_the_short_cut_for_linear_operators_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The classes of plain evaluation, a few terms at a time, are the slow reference."""
-    workload = dataclasses.replace(WORKLOADS["taso-paper"], variables=dict(zip("ABxKEp", TYPES, strict=True)))
-    degrees: set[str] = set()
-    degree = LinearFingerprints.degree
-
-    def recorded(self: LinearFingerprints, batch: TermBatch) -> str:
-        degrees.add(degree(self, batch))
-        return degree(self, batch)
-
-    monkeypatch.setattr(engine, "_FEW", 0)
-    monkeypatch.setattr(LinearFingerprints, "bilinear_effort", lambda self, batch: 0)
-    monkeypatch.setattr(LinearFingerprints, "degree", recorded)
-    fast = enumerate_terms(workload, 2)
-    assert degrees == {"linear", "bilinear", "other"}
-    monkeypatch.setattr(LinearFingerprints, "degree", lambda self, batch: "other")
-    monkeypatch.setattr(engine, "_CHUNK", 1 << 10)
-    slow = enumerate_terms(workload, 2)
-    assert fast.counts == slow.counts and fast.classes == slow.classes
-    for name in ("cls", "batch", "operands", "keys", "trivial"):
-        assert np.array_equal(getattr(fast.table, name), getattr(slow.table, name)), name
-
-
-TYPES = ("[m,m]", "[m,m]", "[n,c,h,w]", "[c,c,3,3]", "[c,c,1,1]", "[]")
-
-
-def test_an_operator_is_linear_where_it_is() -> None:
-    def degrees(variables: dict[str, str], operator: str, exponentials: bool = False) -> set[str]:
-        enumeration = enumerate_terms(Workload("t", variables, (operator,), max_ops=1, exponentials=exponentials))
-        linear = LinearFingerprints(Fingerprints(enumeration.evaluations[0]))
-        return {linear.degree(batch) for batch in enumeration.batches}
-
-    matrix = {"x": "[m,n]", "y": "[m,n]"}
-    assert degrees(matrix, "Add(any, any)") == {"linear"} and degrees(matrix, "Mul(any, any)") == {"bilinear"}
-    assert degrees(matrix, "Relu(any)") == {"other"} and degrees(matrix, "Max(any, any)") == {"other"}
-    assert degrees(matrix, "Div(any, any)") == {"other"} and degrees(matrix, "Pow(any, 2)") == {"other"}
-    assert degrees(matrix, "Add(any, 0)") == {"linear"} and degrees(matrix, "Exp(any)", exponentials=True) == {"other"}
-    shift = "Pad[begins=(1,1),ends=(1,1),mode='constant',value={}](any)"
-    assert degrees(matrix, shift.format(0.0)) == {"linear"} and degrees(matrix, shift.format(1.0)) == {"other"}
 
 
 @pytest.mark.parametrize("group", [name for name, workload in WORKLOADS.items() if workload.operators])
@@ -192,18 +137,6 @@ def test_renamed_terms_share_a_structural_hash() -> None:
     assert hashes[rows["Add(x, x)"], 0] != hashes[rows["Add(x, y)"], 0]
 
 
-def test_of_all_renamings_one_is_kept() -> None:
-    workload = Workload("t", dict.fromkeys("xyzt", "[m]"), ("Add(any, any)", "Neg(any)"), max_ops=3)
-    enumeration = enumerate_terms(workload)
-    assert enumeration.skipped_variables(np.array([0b0001, 0b0011, 0b0010, 0b1001], np.uint64)).tolist() == [0, 0, 1, 2]
-    found = texts(enumeration)
-    assert "Neg(y)" in found and "Neg(t)" not in found  # a third operator may add x, but none adds x, y and z
-    pairs = unique_up_to_renaming(enumeration, worthwhile(enumeration, single_pairs(enumeration)))
-    sides = {frozenset((repr(enumeration.term(a)), repr(enumeration.term(b)))) for a, b in pairs.tolist()}
-    assert frozenset(("Neg(Neg(x))", "x")) in sides and frozenset(("Neg(Neg(y))", "y")) not in sides
-    assert any({"Add(Add(x, y), z)"} < side or {"Add(Add(y, z), x)"} < side for side in sides)
-
-
 def test_constant_tensors_are_leaves() -> None:
     workload = Workload(
         "t",
@@ -217,35 +150,6 @@ def test_constant_tensors_are_leaves() -> None:
     assert any({"x", "MatMul(Eye[size=m](), x)", "MatMul(x, Eye[size=m]())"} <= members for members in classes)
     assert any({"Eye[size=m]()", "Transpose[perm=(1,0)](Eye[size=m]())"} <= members for members in classes)
     assert not any("Relu(Eye" in text for text in texts(enumeration))  # what the order of residues does not know
-
-
-def test_slots_say_what_may_stand_there() -> None:
-    kernel, matrix, scalar = parse_type("[c,c,3,3]"), parse_type("[m,n]"), parse_type("[]")
-    assert slot_admits("of_3x3", kernel) and not slot_admits("of_1x3", kernel) and slot_admits("of_mxn", parse_type("[a,m,n]"))
-    assert slot_admits("rank2", matrix) and not slot_admits("rank2", kernel) and not slot_admits("tensor", scalar)
-    assert slot_admits("scalar", scalar) and not slot_admits("scalar", matrix)
-    with pytest.raises(AssertionError, match="written 'tenor'"):
-        slot_admits("tenor", matrix)
-    workload = Workload("t", {"x": "[m,n]", "f": "[m,1]"}, ("Add(same, same)", "Mul(any, any)"), max_ops=2)
-    found = texts(enumerate_terms(workload))
-    assert "Add(x, x)" in found and "Add(x, f)" not in found and "Mul(x, f)" in found
-
-
-def test_a_product_shared_by_two_outputs_becomes_one() -> None:
-    enumeration = enumerate_terms(WORKLOADS["taso-paper"], 3)
-    assert enumeration.counts[0] - len(WORKLOADS["taso-paper"].constants) == 26
-    multi = unique_up_to_renaming(enumeration, multi_output_pairs(enumeration))
-    found = {tuple(repr(enumeration.term(i)) for i in row) for row in multi.tolist()}
-    split, concat = "Split[axis=-1,sizes=(m,m)]", "Concat[axis=-1](B, C)"
-    whole = f"(MatMul(A, {concat}))"
-    assert ("MatMul(A, B)", "MatMul(A, C)", f"{split}.0{whole}", f"{split}.1{whole}") in found
-    kinds = {enumeration.templates[enumeration.batches[enumeration.table.batch[row[0]]].template].operator.name for row in multi}
-    assert {"MatMul", "Conv", "FusedConv", "Relu"} <= kinds
-
-
-def test_an_unknown_group_names_the_known_ones() -> None:
-    with pytest.raises(KeyError, match=r"unknown group 'lin'; known groups: linear, "):
-        get_workload("lin")
 
 
 def test_the_scaled_adapter_is_enumerated() -> None:
