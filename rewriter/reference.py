@@ -14,7 +14,8 @@ from mugraph.domains import Real, Unsupported
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, symbol
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.runtime_env import new_session
 
@@ -55,12 +56,12 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
         if len(declared) != len(shape):
             raise InputError(f"--input {name}: {len(shape)} dimensions, the model declares {model.inputs[name]}")
         for dim, size in zip(declared, shape, strict=True):
+            sizes = solve(equations(dim, size), sizes)
             known = evaluate_dim(dim, sizes)
-            if isinstance(known, int):
-                if known != size:
-                    raise InputError(f"--input {name}: size {size} contradicts {dim} = {known} of the model")
-            elif len(known.symbols()) == 1:
-                sizes[next(iter(known.symbols()))] = size
+            if isinstance(known, int) and known != size:
+                raise InputError(f"--input {name}: size {size} contradicts {dim} = {known} of the model")
+            if isinstance(known, SymDim) and len(known.symbols()) == 1:
+                raise InputError(f"--input {name}: size {size} does not fit {known} of the model")
     assumed = []
     for type_ in model.inputs.values():
         for axis, dim in enumerate(type_.shape):
@@ -322,9 +323,8 @@ def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
 
 def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:
     """Learns the sizes that dimension symbols have in a run from the shape of a value."""
-    for dim, size in zip(type_.shape if type_ is not None else (), shape, strict=False):
-        if isinstance(dim, SymDim) and dim == symbol(str(dim)):
-            bound.setdefault(str(dim), size)
+    if type_ is not None:
+        bound.update(solve(equations(type_.shape, tuple(shape)), bound))
 
 
 def _widen(array: np.ndarray) -> np.ndarray:

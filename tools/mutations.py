@@ -19,6 +19,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
+from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
@@ -28,20 +29,24 @@ from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = ["Mutant", "Outcome", "Tally", "attack", "corpus", "examine", "mutants"]
 
-_OPERATORS = (
-    ("Add", "Sub", "Mul", "Div", "Max", "Min"),
-    ("Neg", "Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Abs", "Reciprocal", "Sqrt"),
-    ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
-    ("Conv", "FusedConv"),
-    ("MatMul", "Mul", "Add"),
-)
-"""Operators that take each other's place."""
+
+def _place(record: Operator) -> object:
+    """What operators have in common that take each other's place; ``None`` where nothing takes this one's."""
+    traits = record.traits
+    if traits.product is ProductKind.CONVOLUTION:
+        return traits.product, traits.image
+    if traits.reduction is not None:
+        return "axes" if traits.image is None else None
+    numbers = traits.entrywise in (Entrywise.FUNCTION, Entrywise.ARITHMETIC, Entrywise.EXTREMUM) and traits.movement is None
+    if record.composite or record.defaults or not (numbers or traits.product is ProductKind.MATRIX):
+        return None
+    return record.arity[0] if record.arity[1] is not None else 2
 
 
 class Outcome(StrEnum):
@@ -127,12 +132,9 @@ class _Changes:
         return Term(term.op, term.attrs, tuple(order), term.out)
 
     def operator(self, term: Term) -> Term | None:
-        groups = [group for group in _OPERATORS if term.op in group]
-        if not groups:
-            return None
-        other = self.pick([op for op in self.pick(groups) if op != term.op])
-        attrs = () if term.op == "MatMul" or other == "MatMul" else term.attrs
-        return Term(other, attrs, term.inputs, term.out)
+        place = _place(get_operator(term.op)) if term.inputs else None
+        others = [record.name for record in REGISTRY.values() if record.name != term.op and _place(record) == place]
+        return None if place is None or not others else Term(self.pick(others), term.attrs, term.inputs, term.out)
 
     def attribute(self, term: Term) -> Term | None:
         open_ = [i for i, (name, _) in enumerate(term.attrs) if term.op not in ("Var", "Const") and name != "mode"]
@@ -245,7 +247,7 @@ def _everywhere(rule: Rule, changes: _Changes) -> Rule | None:
 
 def _grouped(rule: Rule) -> Rule | None:
     """All convolutions in one group get two, with kernels and channels to match; the certificate stays."""
-    convolutions = [t for t in walk([*rule.source, *rule.target]) if t.op in ("Conv", "FusedConv") and t.attr("group") == 1]
+    convolutions = [t for t in walk([*rule.source, *rule.target]) if traits_of(t.op).convolves and t.attr("group") == 1]
     if not convolutions:
         return None
     data = {v.name for v in variables([t.inputs[0] for t in convolutions])}
@@ -305,7 +307,7 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
     seen: set[tuple[object, ...]] = set()
     generator = np.random.default_rng([seed, 17])
     kinds = [*_KINDS, "condition", "everywhere", "groups"]
-    convolutions = [rule for rule in rules if any(t.op in ("Conv", "FusedConv") for t in walk(rule.source))]
+    convolutions = [rule for rule in rules if any(traits_of(t.op).convolves for t in walk(rule.source))]
     while True:
         for kind in kinds:
             some = convolutions if kind == "groups" and convolutions else rules
@@ -323,7 +325,7 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
 
 def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     """Whether evaluation refutes a rule under its conditions."""
-    about_values = [c for c in rule.conditions if c.predicate in RANGE_PREDICATES]
+    about_values = [c for c in rule.conditions if c.guard.of_values]
     if not about_values:
         return try_out(rule, axioms)[1] is not None
     roots = [*rule.source, *rule.target, *(t for c in about_values for t in c.terms())]

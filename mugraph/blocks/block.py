@@ -40,7 +40,8 @@ from functools import cached_property
 
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim
 from mugraph.terms.term import Term, substitute, var, variables
 
 __all__ = [
@@ -836,18 +837,16 @@ def bound_sizes(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> dict[str
     Raises:
         ShapeError: a shape contradicts the type, or a symbol stands nowhere alone.
     """
-    found: dict[str, int] = {}
     for tensor in kernel.inputs:
         if len(shapes[tensor.name]) != tensor.type.rank:
             raise ShapeError(f"{tensor.name} has rank {len(shapes[tensor.name])}, not {tensor.type.rank}")
-        for dim, size in zip(tensor.type.shape, shapes[tensor.name], strict=True):
-            if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
-                found.setdefault(min(dim.symbols()), size)
-    missing = [name for name in kernel.symbols if name not in found]
+    system = (e for tensor in kernel.inputs for e in equations(tensor.type.shape, tuple(shapes[tensor.name])))
+    bound: dict[str, int] = solve(system, {})
+    missing = [name for name in kernel.symbols if name not in bound]
     if missing:
         raise ShapeError(f"kernel {kernel.name}: no input has a dimension that is {', '.join(missing)}")
     for tensor in kernel.inputs:
-        expected = tuple(evaluate_dim(dim, found) for dim in tensor.type.shape)
+        expected = tuple(evaluate_dim(dim, bound) for dim in tensor.type.shape)
         if expected != tuple(shapes[tensor.name]):
             raise ShapeError(f"{tensor.name} has shape {tuple(shapes[tensor.name])}, not {expected}")
-    return found
+    return bound

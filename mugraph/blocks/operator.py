@@ -15,9 +15,10 @@ from typing import Any
 
 from mugraph.blocks.block import InvalidBlock, Kernel, Schedule
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
-from mugraph.ops.base import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, known_attributes
 from mugraph.ops.composite import define
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, same_dim, symbol
+from mugraph.ops.forms import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, attributes_of
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, evaluate_dim, same_dim
 from mugraph.terms.term import Term, substitute, var
 from mugraph.terms.text import TextError
 
@@ -76,13 +77,9 @@ def program_of(digest: str) -> Program | None:
 
 
 def _bound(kernel: Kernel, types: Sequence[TensorType]) -> dict[str, Any]:
-    """The kernel's symbols by the operands' dimensions: each symbol by the first dimension that is just it."""
-    found: dict[str, Any] = {}
-    for tensor, type_ in zip(kernel.inputs, types, strict=False):
-        for own, given in zip(tensor.type.shape, type_.shape, strict=False):
-            if isinstance(own, SymDim) and own == symbol(min(own.symbols())):
-                found.setdefault(min(own.symbols()), given)
-    return found
+    """The kernel's symbols by the operands' dimensions."""
+    pairs = zip(kernel.inputs, types, strict=False)
+    return solve((e for tensor, type_ in pairs for e in equations(tensor.type.shape, type_.shape)), {})
 
 
 def _decompose(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -108,7 +105,7 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read(node: ForeignNode) -> Reading:
-    given = known_attributes(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
+    given = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if given["mugraph"] is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:

@@ -4,170 +4,36 @@ Arithmetic is that of the extended reals: sums, products and powers of finite nu
 leave that model in practice are modelled: exp (exp(100) is infinite and exp(-200) zero in float32) and casts to a float
 type whose numbers do not reach as far.
 That model inputs are finite is an assumption of the caller (design: stated and switchable), made by starting from
-:meth:`Range.finite_input`. Everything not known is :meth:`Range.top`. The relational facts kept are per row of the last
-axis, because causal masks need them: some entry of each row is finite, is not zero, is zero. No reduction is over an
-empty axis.
+:meth:`Range.finite_input`. No reduction is over an empty axis. What scalar functions do to ranges stands in their rows
+(:mod:`mugraph.domains.functions`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType
+from mugraph.domains.functions import FUNCTIONS
+from mugraph.domains.interval import Range
+from mugraph.terms.shape import DataType, largest_number
 
 __all__ = ["Range", "RangeDomain", "unrepeated"]
 
 _INF = math.inf
-_LARGEST = sys.float_info.max
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Bounds of the finite entries and which special values may occur.
-
-    Attributes:
-        lo, hi: every finite entry is between them; an infinite bound says nothing.
-        nan, neg_inf, pos_inf, zero: whether such an entry may occur.
-        row_finite, row_nonzero, row_zero: whether each row of the last axis surely has such an entry. A NaN is not zero.
-    """
-
-    lo: float = -_INF
-    hi: float = _INF
-    nan: bool = True
-    neg_inf: bool = True
-    pos_inf: bool = True
-    zero: bool = True
-    row_finite: bool = False
-    row_nonzero: bool = False
-    row_zero: bool = False
-
-    @staticmethod
-    def top() -> Range:
-        return Range()
-
-    @staticmethod
-    def finite_input(lo: float = -_INF, hi: float = _INF) -> Range:
-        return _range(lo, hi)
-
-    @staticmethod
-    def of(array: np.ndarray) -> Range:
-        """The range of a constant, exactly. A constant without entries, or not of numbers, is not known."""
-        values = np.atleast_1d(np.asarray(array))
-        if values.dtype == object or not values.size:
-            return Range.top()
-        if values.dtype.kind not in "biuf":  # bfloat16 and its like
-            values = values.astype(np.float32)
-        finite, is_zero = np.isfinite(values), values == 0
-        if all_finite := bool(finite.all()):
-            least, most = float(values.min()), float(values.max())
-        else:
-            known = values[finite]
-            least, most = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-        return Range(
-            least,
-            most,
-            nan=not all_finite and bool(np.isnan(values).any()),
-            neg_inf=not all_finite and bool(np.isneginf(values).any()),
-            pos_inf=not all_finite and bool(np.isposinf(values).any()),
-            zero=bool(is_zero.any()),
-            row_finite=all_finite or bool(finite.any(axis=-1).all()),
-            row_nonzero=not bool(is_zero.all(axis=-1).any()),
-            row_zero=bool(is_zero.any(axis=-1).all()),
-        )
-
-    @property
-    def infinite(self) -> bool:
-        """Whether an infinity may occur."""
-        return self.neg_inf or self.pos_inf
-
-    @property
-    def finite(self) -> bool:
-        return not (self.nan or self.infinite)
-
-    @property
-    def nonzero(self) -> bool:
-        return not self.zero
-
-    @property
-    def may_be_positive(self) -> bool:
-        return self.hi > 0 or self.pos_inf
-
-    @property
-    def may_be_negative(self) -> bool:
-        return self.lo < 0 or self.neg_inf
-
-    def join(self, other: Range) -> Range:
-        """What holds of tensors of which each is described by one of the two."""
-        return Range(
-            min(self.lo, other.lo),
-            max(self.hi, other.hi),
-            self.nan or other.nan,
-            self.neg_inf or other.neg_inf,
-            self.pos_inf or other.pos_inf,
-            self.zero or other.zero,
-            self.row_finite and other.row_finite,
-            self.row_nonzero and other.row_nonzero,
-            self.row_zero and other.row_zero,
-        )
-
-    def scattered(self) -> Range:
-        """The same entries, but it is not known in which rows they stand."""
-        return replace(
-            self,
-            row_finite=self.finite,
-            row_nonzero=self.nonzero,
-            row_zero=self.lo == self.hi == 0 and self.finite,
-        )
-
-
-def _range(
-    lo: float,
-    hi: float,
-    *,
-    nan: bool = False,
-    neg_inf: bool = False,
-    pos_inf: bool = False,
-    zero: bool = True,
-    row_finite: bool = False,
-    row_nonzero: bool = False,
-) -> Range:
-    """A range with the facts that follow from others filled in; bounds never exclude what overflow hides."""
-    lo, hi = min(lo, _LARGEST), max(hi, -_LARGEST)
-    zero = zero and lo <= 0 <= hi
-    finite = not (nan or neg_inf or pos_inf)
-    return Range(lo, hi, nan, neg_inf, pos_inf, zero, row_finite or finite, row_nonzero or not zero, finite and zero and lo == hi)
 
 
 def _product(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
 
 
-def _powers(x: float, exponent: float) -> float:
-    """x^exponent for x >= 0, infinite where it overflows or x is zero under a negative exponent."""
-    try:
-        return float(x**exponent)
-    except (OverflowError, ZeroDivisionError):
-        return _INF
-
-
-_BOUNDED = {"erf": (-1.0, 1.0), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sign": (-1.0, 1.0)}
-_ROUNDING: dict[str, Callable[[float], float]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
-_EXP_LEAST, _EXP_MOST = -16.0, 11.0
-"""Between them exp is neither zero nor infinite in any width down to float16 (2^-24 and 65504)."""
-_LIMITS = {
-    DataType.FLOAT16: (2.0**-24, 65504.0),
-    DataType.BFLOAT16: (2.0**-133, (2 - 2.0**-7) * 2.0**127),
-    DataType.FLOAT: (2.0**-149, (2 - 2.0**-23) * 2.0**127),
-}
-"""The smallest and the largest positive number of a narrow float type."""
+_SMALLEST = {DataType.FLOAT16: 2.0**-24, DataType.BFLOAT16: 2.0**-133, DataType.FLOAT: 2.0**-149}
+"""The smallest positive number of a narrow float type."""
 
 
 def unrepeated(array: np.ndarray) -> np.ndarray:
@@ -187,7 +53,7 @@ class RangeDomain:
         return Fraction(a.lo) if a.finite and a.lo == a.hi else None
 
     def add(self, a: Range, b: Range) -> Range:
-        return _range(
+        return Range.within(
             a.lo + b.lo,
             a.hi + b.hi,
             nan=a.nan or b.nan or (a.pos_inf and b.neg_inf) or (a.neg_inf and b.pos_inf),
@@ -214,7 +80,7 @@ class RangeDomain:
                     return True
             return False
 
-        return _range(
+        return Range.within(
             min(corners),
             max(corners),
             nan=a.nan or b.nan or (a.infinite and b.zero) or (b.infinite and a.zero),
@@ -233,7 +99,7 @@ class RangeDomain:
             ends.append(product)
         even = exponent % 2 == 0
         lo = (0.0 if a.lo <= 0 <= a.hi else min(ends)) if even else ends[0]
-        return _range(
+        return Range.within(
             lo,
             max(ends),
             nan=a.nan,
@@ -256,31 +122,15 @@ class RangeDomain:
         return self.mul(a, inverse)
 
     def sqrt(self, a: Range) -> Range:
-        return _range(
-            math.sqrt(max(a.lo, 0.0)),
-            math.sqrt(max(a.hi, 0.0)),
-            nan=a.nan or a.may_be_negative,
-            pos_inf=a.pos_inf,
-            zero=a.zero,
-            row_finite=a.row_finite and not a.may_be_negative,
-        )
+        return self.apply("sqrt", a)
 
     def exp(self, a: Range) -> Range:
-        above, below = a.hi > _EXP_MOST, a.lo < _EXP_LEAST
-        return _range(
-            0.0 if below or a.neg_inf else math.exp(a.lo),
-            _INF if above else math.exp(a.hi),
-            nan=a.nan,
-            pos_inf=a.pos_inf or above,
-            zero=a.neg_inf or below,
-            row_finite=a.row_finite and not above,
-            row_nonzero=a.row_finite and not below,
-        )
+        return self.apply("exp", a)
 
     def exp_relative(self, a: Range) -> tuple[Range, Range]:
         """The largest entry of a row becomes exp(0) = 1, provided that it is finite."""
         sound = a.row_finite and not (a.nan or a.pos_inf)
-        return self.max(a, (-1,), True), _range(0.0, 1.0, nan=not sound, row_nonzero=sound)
+        return self.max(a, (-1,), True), Range.within(0.0, 1.0, nan=not sound, row_nonzero=sound)
 
     def maximum(self, a: Range, b: Range) -> Range:
         lo = max(a.lo, b.lo)
@@ -288,7 +138,7 @@ class RangeDomain:
             lo = min(lo, b.lo)
         if b.neg_inf:
             lo = min(lo, a.lo)
-        return _range(
+        return Range.within(
             lo,
             max(a.hi, b.hi),
             nan=a.nan or b.nan,
@@ -318,7 +168,7 @@ class RangeDomain:
         """The function on every combination of truth values that the operands may have."""
         choices = [[v for v, may in ((False, x.zero), (True, not x.lo == x.hi == 0)) if may] for x in operands]
         results = {bool(function(*map(np.bool_, combination))) for combination in itertools.product(*choices)}
-        range_ = _range(float(min(results)), float(max(results)), zero=False in results)
+        range_ = Range.within(float(min(results)), float(max(results)), zero=False in results)
         if len(operands) == 1 and len(results) == 2:  # the identity or the negation
             x, flips = operands[0], bool(function(np.bool_(False)))
             rows = (x.row_zero, x.row_nonzero) if flips else (x.row_nonzero, x.row_zero)
@@ -351,7 +201,7 @@ class RangeDomain:
         return signed and (a.nonzero or (a.row_nonzero and -1 in axes))
 
     def sum(self, a: Range, axes: tuple[int, ...], keepdims: bool) -> Range:
-        return _range(
+        return Range.within(
             0.0 if a.lo >= 0 else -_INF,
             0.0 if a.hi <= 0 else _INF,
             nan=a.nan or (a.neg_inf and a.pos_inf),
@@ -362,10 +212,10 @@ class RangeDomain:
 
     def mean(self, a: Range, axes: tuple[int, ...], keepdims: bool) -> Range:
         total = self.sum(a, axes, keepdims)
-        return _range(a.lo, a.hi, nan=total.nan, neg_inf=total.neg_inf, pos_inf=total.pos_inf, zero=total.zero)
+        return Range.within(a.lo, a.hi, nan=total.nan, neg_inf=total.neg_inf, pos_inf=total.pos_inf, zero=total.zero)
 
     def max(self, a: Range, axes: tuple[int, ...], keepdims: bool) -> Range:
-        return _range(
+        return Range.within(
             a.lo,
             a.hi,
             nan=a.nan,
@@ -378,59 +228,21 @@ class RangeDomain:
         return self.neg(self.max(self.neg(a), axes, keepdims))
 
     def apply(self, function: str, *operands: Range) -> Range:
-        a = operands[0]
-        if function in _BOUNDED:
-            lo, hi = _BOUNDED[function]
-            return _range(lo, hi, nan=a.nan, zero=a.zero or function == "sigmoid")  # sigmoid(-1000) rounds to zero
-        if function in ("sin", "cos"):
-            return _range(-1.0, 1.0, nan=a.nan or a.infinite)
-        if function == "abs":
-            ends = (abs(a.lo), abs(a.hi))
-            lo = 0.0 if a.lo <= 0 <= a.hi else min(ends)
-            return _range(
-                lo, max(ends), nan=a.nan, pos_inf=a.infinite, zero=a.zero, row_finite=a.row_finite, row_nonzero=a.row_nonzero
-            )
-        if function in _ROUNDING:
-            step = _ROUNDING[function]
-            lo, hi = (end if math.isinf(end) else float(step(end)) for end in (a.lo, a.hi))
-            return _range(lo, hi, nan=a.nan, neg_inf=a.neg_inf, pos_inf=a.pos_inf, row_finite=a.row_finite)
-        if function == "softplus":
-            return _range(0.0, _INF, nan=a.nan, pos_inf=a.pos_inf, row_finite=a.row_finite)
-        if function == "log":
-            return _range(
-                math.log(a.lo) if a.lo > 0 else -_INF,
-                math.log(a.hi) if 0 < a.hi < _INF else _INF,
-                nan=a.nan or a.may_be_negative,
-                neg_inf=a.zero,
-                pos_inf=a.pos_inf,
-            )
-        if function == "pow":
-            return self._pow(a, operands[1])
-        return Range.top()
-
-    def _pow(self, base: Range, exponent: Range) -> Range:
-        """Known for a non-negative base and one finite, non-zero exponent."""
-        power = self.uniform(exponent)
-        if not power or base.nan or base.may_be_negative or (power < 0 and base.zero):
-            return Range.top()
-        ends = sorted(_powers(end, float(power)) for end in (max(base.lo, 0.0), base.hi))
-        grows = power > 0
-        vanishes = base.pos_inf and not grows
-        return _range(0.0 if vanishes else ends[0], ends[1], pos_inf=base.pos_inf and grows, zero=base.zero or vanishes)
+        return FUNCTIONS[function].range(*operands) if function in FUNCTIONS else Range.top()
 
     def cast(self, a: Range, to: DataType) -> Range:
         if to == DataType.BOOL:
             always, never = a.nonzero, a.lo == a.hi == 0 and a.finite
-            ones = _range(float(always), float(not never), zero=a.zero)
+            ones = Range.within(float(always), float(not never), zero=a.zero)
             return replace(ones, row_nonzero=a.row_nonzero, row_zero=a.row_zero)
-        if to in _LIMITS:
-            tiny, most = _LIMITS[to]
+        tiny, most = _SMALLEST.get(to), largest_number(to)
+        if tiny is not None and most is not None:
             above, below = a.lo > most or most < a.hi < _INF, a.hi < -most or -_INF < a.lo < -most
             vanishes = 0 < a.lo < tiny or -tiny < a.hi < 0
             if to != DataType.FLOAT16 and not (above or below or vanishes):
                 return a  # float16 alone is so narrow that numbers of unknown size may vanish in it
             lo, hi = (0.0 if abs(end) < tiny else end if math.isinf(end) else max(-most, min(end, most)) for end in (a.lo, a.hi))
-            return _range(
+            return Range.within(
                 lo,
                 hi,
                 nan=a.nan,
@@ -443,7 +255,7 @@ class RangeDomain:
         limits = np.iinfo(to.numpy())
         if not a.finite or a.lo < limits.min or a.hi > limits.max:
             return Range.finite_input(float(limits.min), float(limits.max))
-        return _range(float(math.trunc(a.lo)), float(math.trunc(a.hi)), zero=a.zero or (a.lo < 1 and a.hi > -1))
+        return Range.within(float(math.trunc(a.lo)), float(math.trunc(a.hi)), zero=a.zero or (a.lo < 1 and a.hi > -1))
 
     def move(self, function: Callable[..., np.ndarray], *operands: Range) -> Range:
         """Joins the operands; which rows the entries stand in is forgotten."""

@@ -2,84 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS, Unsupported
+from mugraph.domains.functions import FUNCTIONS
 from mugraph.terms.shape import DataType
 
 __all__ = ["Real"]
-
-_ERF_STEPS = 512
-"""Expansion points of erf per unit; with five terms the remainder is below the rounding of float64."""
-_CHUNK = 1 << 14
-
-
-@lru_cache(maxsize=1)
-def _erf_table() -> np.ndarray:
-    """Taylor coefficients of erf around k/512 for 0 <= k <= 6*512: [5, 3073].
-
-    The derivatives are Hermite polynomials: erf^(n+1)(x) = 2/sqrt(pi) (-1)^n H_n(x) exp(-x^2), with
-    H_(n+1)(x) = 2x H_n(x) - 2n H_(n-1)(x) (Abramowitz and Stegun 7.1.19 and 22.7.13).
-    """
-    at = np.arange(6 * _ERF_STEPS + 1) / _ERF_STEPS
-    coefficients = [np.array([math.erf(x) for x in at])]
-    scale = 2 / math.sqrt(math.pi) * np.exp(-at * at)
-    before, hermite = np.zeros_like(at), np.ones_like(at)
-    for n in range(4):
-        coefficients.append(scale * (-1) ** n * hermite / math.factorial(n + 1))
-        before, hermite = hermite, 2 * at * hermite - 2 * n * before
-    return np.array(coefficients)
-
-
-def _erf(x: Any) -> Any:
-    """In pieces that stay in the cache."""
-    table, result = _erf_table(), np.array(x, np.float64, order="C")
-    flat = result.reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        piece = flat[start : start + _CHUNK]
-        distance = np.minimum(np.abs(piece), 6.0)  # erf(6) rounds to 1
-        nearest = np.rint(np.nan_to_num(distance) * _ERF_STEPS).astype(np.intp)
-        distance -= nearest / _ERF_STEPS
-        value = table[-1].take(nearest)
-        for coefficients in table[-2::-1]:
-            value *= distance
-            value += coefficients.take(nearest)
-        np.copysign(value, piece, out=piece)
-    return result.astype(np.asarray(x).dtype, copy=False)
-
-
-def _sigmoid(x: Any) -> Any:
-    decay = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, decay) / (1 + decay)
-
-
-def _pow(x: Any, y: Any) -> Any:
-    """Of the base's type; an integer base is computed in float64 as onnxruntime does."""
-    wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
-    return np.power(wide, y).astype(x.dtype)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "erf": _erf,
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "log": np.log,
-    "pow": _pow,
-    "abs": np.abs,
-    "sign": np.sign,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.round,
-    "sin": np.sin,
-    "cos": np.cos,
-    "softplus": lambda x: np.logaddexp(x, np.zeros((), x.dtype)),
-}
 
 
 def _adapt(a: Any, b: Any) -> tuple[Any, Any]:
@@ -140,12 +73,10 @@ class Real:
         return result
 
     def sqrt(self, a: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return np.sqrt(a)
+        return self.apply("sqrt", a)
 
     def exp(self, a: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return np.exp(a)
+        return self.apply("exp", a)
 
     def exp_relative(self, a: Any) -> tuple[Any, Any]:
         shift = np.max(a, axis=-1, keepdims=True)
@@ -196,10 +127,10 @@ class Real:
         return np.min(a, axis=axes, keepdims=keepdims)
 
     def apply(self, function: str, *operands: Any) -> Any:
-        if function not in _FUNCTIONS:
+        if function not in FUNCTIONS:
             raise Unsupported(f"{function} over floats")
         with np.errstate(all="ignore"):
-            return _FUNCTIONS[function](*operands)
+            return FUNCTIONS[function].numpy(*operands)
 
     def cast(self, a: Any, to: DataType) -> Any:
         if to in FLOATS:

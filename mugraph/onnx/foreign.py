@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, numpy_helper
 
-from mugraph.ops.base import NotUnderstood
+from mugraph.ops.forms import NotUnderstood
 from mugraph.terms.shape import Dim, TensorType
 
 __all__ = ["ProtoNode", "attribute_value"]

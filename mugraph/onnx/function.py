@@ -17,17 +17,11 @@ from mugraph.onnx.sizes import SizeWriter
 from mugraph.ops import FormInput, LocalFunction, NotExpressible, OnnxForm, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, SymDim, TensorType
-from mugraph.terms.term import Attrs, Term, const, make, make_attrs, var, walk
-from mugraph.terms.text import parse_term
+from mugraph.terms.term import Attrs, Term, walk
 
 __all__ = ["function_of", "onnx_attribute"]
 
 _Value = tuple[str, TensorType]
-
-_GELU = {
-    "none": "Mul(Mul(x0, 0.5), Add(Erf(Mul(x0, 0.7071067811865476)), 1.0))",
-    "tanh": "Mul(Mul(x0, 0.5), Add(Tanh(Mul(Mul(x0, Add(Mul(Mul(x0, x0), 0.044715), 1.0)), 0.7978845608028654)), 1.0))",
-}
 
 
 @lru_cache(maxsize=256)
@@ -109,16 +103,14 @@ class _Body:
     def apply(self, term: Term, operands: Sequence[_Value]) -> list[_Value]:
         operator = get_operator(term.op)
         types = [type_ for _, type_ in operands]
-        attrs = {**operator.defaults, **dict(term.attrs)}
         try:
             form = operator.to_onnx(term.attrs, types, self.opset)
             if form.domain:
                 raise NotExpressible(f"{term.op} is an operator of {form.domain}")
         except NotExpressible:
-            parts = _plainer(term.op, attrs) if operator.decompose is None else operator.decompose(attrs, types)
-            if parts is None:
+            if operator.decomposition is None:
                 raise
-            return self.write(parts, {f"x{i}": operand for i, operand in enumerate(operands)})
+            return self.write(operator.decompose(term.attrs, types), {f"x{i}": operand for i, operand in enumerate(operands)})
         inputs = [self.input(item, operands) for item in form.inputs]
         outputs = [(self.fresh(), type_) for type_ in operator.types(term.attrs, types)]
         self.nodes += self.sizes.take()
@@ -135,23 +127,6 @@ class _Body:
         if isinstance(item, np.ndarray):
             return self.literal(item)
         return self.sizes.scalar(item, operands) if isinstance(item, SymDim) else self.sizes.vector(item, operands)
-
-
-def _plainer(op: str, attrs: Mapping[str, Any]) -> tuple[Term, ...] | None:
-    """Operators without a decomposition in their record by plainer ones, where the opset is older than they are."""
-    if op == "Gelu":
-        return (parse_term(_GELU[attrs["approximate"]]),)
-    if op not in ("LayerNormalization", "RMSNormalization"):
-        return None
-    axes = make_attrs({"axes": tuple(range(attrs["axis"], 0)), "keepdims": True})
-    x, parameters = var("x0"), [var(f"x{i}") for i in range(1, 2 if op == "RMSNormalization" else 3)]
-    if op == "LayerNormalization":
-        x = make("Sub", [x, make("ReduceMean", [x], axes)])
-    variance = make("ReduceMean", [make("Mul", [x, x])], axes)
-    x = make("Div", [x, make("Sqrt", [make("Add", [variance, const(attrs["epsilon"])])])])
-    for operator, parameter in zip(("Mul", "Add"), parameters, strict=False):
-        x = make(operator, [x, parameter])
-    return (x,)
 
 
 def onnx_attribute(form: OnnxForm, name: str, value: Any, opset: int) -> AttributeProto:

@@ -35,6 +35,7 @@ from mugraph.terms.shape import (
     at_most,
     concrete,
     evaluate_dim,
+    plain_symbol,
     same_shape,
     symbol,
 )
@@ -463,10 +464,10 @@ class _Reader:
         """Learns what a symbol of the file is, and that a slice of size min(1,n) has one entry."""
         if said == found:
             return
-        name = _plain(said)
+        name = plain_symbol(said)
         if name is not None and name not in self.given and isinstance(found, SymDim | int):
             self.learn(name, found)
-        least = _plain(found)
+        least = plain_symbol(found)
         if said == 1 and isinstance(least, Least) and least.first == 1:
             self.learn(least, 1)
 
@@ -485,7 +486,7 @@ class _Reader:
         first, second = question.dims
         note = f"'{node.name or node.output[0]}' runs only where {{}} = {{}}"
         for least, other in ((first, second), (second, first)):
-            name = _plain(least)
+            name = plain_symbol(least)
             if isinstance(name, Least):
                 bound = next((b for a, b in ((name.first, name.second), (name.second, name.first)) if a == other), None)
                 if bound is not None and at_most(2, bound):
@@ -494,7 +495,7 @@ class _Reader:
         if question.or_one:
             return
         for left, right in ((second, first), (first, second)):
-            name = _plain(left)
+            name = plain_symbol(left)
             if name is not None and (name not in self.given or _all_symbols(right) <= self.given):
                 self.learn(name, right, note.format(left, right))
                 return
@@ -575,14 +576,6 @@ def _fits(entry: Dim) -> bool:
     if isinstance(entry, SymDim):
         return all(abs(coefficient) < 1 << 31 for _, coefficient in entry.terms)
     return -(1 << 63) <= entry < 1 << 63
-
-
-def _plain(dim: Dim) -> str | None:
-    """The name where a dimension is one symbol."""
-    if isinstance(dim, SymDim) and len(dim.terms) == 1 and dim.terms[0][1] == 1 and len(dim.terms[0][0]) == 1:
-        name, power = dim.terms[0][0][0]
-        return name if power == 1 else None
-    return None
 
 
 def _all_symbols(dim: Dim) -> set[str]:

@@ -1,9 +1,15 @@
-"""The operator registry: importing this package registers every family."""
+"""The operator registry: importing this package registers every family.
+
+An operator is one record (:class:`mugraph.ops.base.Operator`), which a module of its family registers; a scalar function is also
+one row (:mod:`mugraph.domains.functions`). What others want to know of an operator is a trait (:mod:`mugraph.ops.traits`).
+"""
 
 from mugraph.ops import (
+    activation,
     attention,
     constants,
     contrib,
+    contrib_attention,
     convolution,
     elementwise,
     indexing,
@@ -12,11 +18,20 @@ from mugraph.ops import (
     normalization,
     product,
     reduction,
+    rotary,
 )
 from mugraph.ops.base import (
     ONNX_OPERATORS,
     REGISTRY,
     RUNTIME_OPERATORS,
+    Operator,
+    RuntimeFacts,
+    entered,
+    get_operator,
+    reader_of,
+    traits_of,
+)
+from mugraph.ops.forms import (
     Contract,
     ForeignNode,
     FormInput,
@@ -24,30 +39,40 @@ from mugraph.ops.base import (
     NotExpressible,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
-    get_operator,
-    reader_of,
 )
+from mugraph.ops.traits import DegreeBound, Entrywise, ImageRole, Movement, ProductKind, Reduction, RowRole, Traits
 
 __all__ = [
     "ONNX_OPERATORS",
     "REGISTRY",
     "RUNTIME_OPERATORS",
     "Contract",
+    "DegreeBound",
+    "Entrywise",
     "ForeignNode",
     "FormInput",
+    "ImageRole",
     "LocalFunction",
+    "Movement",
     "NotExpressible",
     "NotUnderstood",
     "OnnxForm",
     "Operator",
+    "ProductKind",
     "Reading",
+    "Reduction",
+    "RowRole",
+    "RuntimeFacts",
+    "Traits",
+    "activation",
     "attention",
     "constants",
     "contrib",
+    "contrib_attention",
     "convolution",
     "elementwise",
+    "entered",
     "get_operator",
     "indexing",
     "movement",
@@ -56,4 +81,6 @@ __all__ = [
     "product",
     "reader_of",
     "reduction",
+    "rotary",
+    "traits_of",
 ]

@@ -7,31 +7,22 @@ operator demands of its operands. The decomposition is also the substitution tha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.domains.range import RangeDomain
-from mugraph.ops.base import (
-    REGISTRY,
-    AttrMap,
-    Contract,
-    Decompose,
-    ForeignNode,
-    NotUnderstood,
-    Operator,
-    Read,
-    Write,
-    register,
-    type_of,
-)
+from mugraph.ops.base import PLAIN, REGISTRY, Decompose, Operator, RuntimeFacts, register
+from mugraph.ops.forms import AttrMap, Contract, ForeignNode, NotUnderstood, Read, Write, type_of
 from mugraph.ops.interp import evaluate as evaluate_terms
 from mugraph.ops.interp import infer_types
 from mugraph.ops.normalization import under_rows
+from mugraph.ops.traits import NO_TRAITS, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_shape
-from mugraph.terms.term import Attrs, AttrValue, Term, make, make_attrs, var, walk
+from mugraph.terms.term import Attrs, Term, make_attrs, walk
 
-__all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "applied", "contract", "define", "expect_shape", "operands", "plain_inputs"]
+__all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "contract", "define", "expect_shape", "plain_inputs"]
 
 Check = Callable[[AttrMap, Sequence[TensorType]], None]
 """Raises ShapeError or Undecided for operands that the decomposition would take and the operator does not."""
@@ -43,15 +34,6 @@ _REMEMBERED = 1 << 12
 
 RUNTIME_DOMAIN = "com.microsoft"
 NARROW = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16})
-
-
-def applied(op: str, *inputs: Term, **attrs: AttrValue) -> Term:
-    """An operator applied to terms."""
-    return make(op, inputs, attrs)
-
-
-def operands(count: int) -> list[Term]:
-    return [var(f"x{i}") for i in range(count)]
 
 
 def contract(
@@ -78,7 +60,9 @@ def define(
     contract: Contract | None = None,
     ranks: Positions | None = None,
     vectors: Positions = lambda attrs, count: (),
-    elementwise: bool = False,
+    traits: Traits = NO_TRAITS,
+    runtime: RuntimeFacts = PLAIN,
+    samples: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Operator:
     """Registers an operator by its decomposition.
@@ -99,14 +83,14 @@ def define(
     @lru_cache(maxsize=_REMEMBERED)
     def typed(attrs: Attrs, inputs: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         check(dict(attrs), inputs)
-        known = _known(roots(attrs, inputs), inputs)
-        return tuple(known[root] for root in roots(attrs, inputs))
+        types = _types_within(roots(attrs, inputs), inputs)
+        return tuple(types[root] for root in roots(attrs, inputs))
 
     def infer(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         return typed(make_attrs(attrs), tuple(inputs))
 
     def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        types = _types(domain, inputs, ranks(attrs, len(inputs)) if ranks else [0] * len(inputs), attrs)
+        types = _operand_types(domain, inputs, ranks(attrs, len(inputs)) if ranks else [0] * len(inputs), attrs)
         aligned = list(inputs)
         for position in vectors(attrs, len(inputs)):
             aligned[position] = under_rows(domain, inputs[position], inputs[0], -1)
@@ -115,13 +99,13 @@ def define(
         return tuple(values[output] for output in outputs)
 
     def flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> int:
-        known = _known(terms(attrs, inputs), inputs)
+        types = _types_within(terms(attrs, inputs), inputs)
         total = 0
         for term in walk(terms(attrs, inputs)):
             if term.inputs:
                 record = REGISTRY[term.op]
-                types = [known[operand] for operand in term.inputs]
-                total += record.flops({**record.defaults, **dict(term.attrs)}, types, [known[term]])
+                operand_types = [types[operand] for operand in term.inputs]
+                total += record.flops({**record.defaults, **dict(term.attrs)}, operand_types, [types[term]])
         return total
 
     return register(
@@ -134,20 +118,23 @@ def define(
             write=write,
             flops=flops,
             onnx=() if contract is not None else None,
-            elementwise=elementwise,
             defaults=defaults or {},
             contract=contract,
-            decompose=terms,
+            decomposition=terms,
+            composite=True,
+            traits=replace(traits, named_whole=True),
+            runtime=runtime,
+            samples=samples,
         )
     )
 
 
-def _known(roots: Sequence[Term], inputs: Sequence[TensorType]) -> dict[Term, TensorType]:
+def _types_within(roots: Sequence[Term], inputs: Sequence[TensorType]) -> dict[Term, TensorType]:
     """Types of every term of a decomposition."""
     return infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(inputs)})
 
 
-def _types(domain: Domain, inputs: Sequence[Array], ranks: Sequence[int], attrs: AttrMap) -> list[TensorType]:
+def _operand_types(domain: Domain, inputs: Sequence[Array], ranks: Sequence[int], attrs: AttrMap) -> list[TensorType]:
     """The operands' own dimensions, without leading ones; a range has none, and any that the attributes divide will do."""
     shapes: list[tuple[Dim, ...]]
     if isinstance(domain, RangeDomain):
@@ -168,10 +155,10 @@ def expect_shape(name: str, type_: TensorType, shape: Sequence[Dim], dtype: Data
 
 def plain_inputs(node: ForeignNode, most: int) -> tuple[int, ...]:
     """The given inputs, all floats of one type. Raises NotUnderstood for one beyond the first ``most`` or of another type."""
-    given = tuple(i for i in range(len(node.types)) if node.present(i))
-    if any(i >= most for i in given):
-        raise NotUnderstood(f"{node.op_type} with input {max(given)}")
-    types = [type_of(node, i) for i in given]
+    inputs = tuple(i for i in range(len(node.types)) if node.present(i))
+    if any(i >= most for i in inputs):
+        raise NotUnderstood(f"{node.op_type} with input {max(inputs)}")
+    types = [type_of(node, i) for i in inputs]
     if {t.dtype for t in types} - FLOATS or len({t.dtype for t in types}) != 1:
         raise NotUnderstood(f"{node.op_type} of element types {', '.join(sorted({t.dtype.name.lower() for t in types}))}")
-    return given
+    return inputs

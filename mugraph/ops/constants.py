@@ -12,14 +12,20 @@ import numpy as np
 
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
-from mugraph.ops.base import AttrMap, OnnxForm, Operator, integers, register
+from mugraph.ops.base import Operator, register
+from mugraph.ops.forms import AttrMap, OnnxForm, integers
+from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 
 
 def _register(
-    name: str, shape: Shape, ones: Callable[[tuple[int, ...]], np.ndarray], value: Callable[[AttrMap], Fraction]
+    name: str,
+    shape: Shape,
+    ones: Callable[[tuple[int, ...]], np.ndarray],
+    value: Callable[[AttrMap], Fraction],
+    traits: Traits = NO_TRAITS,
 ) -> None:
     """An operator whose entries are ``value`` where ``ones`` of its shape says so, and zero elsewhere."""
 
@@ -44,7 +50,7 @@ def _register(
     def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
         return OnnxForm("Identity", ((where(attrs) * float(value(attrs))).astype(np.float32),))
 
-    register(Operator(name, (0, 0), infer, evaluate, write=write, onnx=()))
+    register(Operator(name, (0, 0), infer, evaluate, write=write, onnx=(), traits=traits))
 
 
 def _all(shape: tuple[int, ...]) -> np.ndarray:
@@ -70,12 +76,14 @@ def _one(attrs: AttrMap) -> Fraction:
 _register("Ones", lambda attrs: tuple(attrs["shape"]), _all, _one)
 _register("Eye", lambda attrs: (attrs["size"], attrs["size"]), _diagonal, _one)
 # Kernels of convolutions over [..., C, *spatial]: dense, and depthwise (as many groups as channels).
-_register("IdentityKernel", lambda attrs: (attrs["channels"], attrs["channels"], *attrs["kernel"]), _central, _one)
+_KERNEL = Traits(image=ImageRole.KERNEL)
+_register("IdentityKernel", lambda attrs: (attrs["channels"], attrs["channels"], *attrs["kernel"]), _central, _one, _KERNEL)
 _register(
     "AveragingKernel",
     lambda attrs: (attrs["channels"], 1, *attrs["kernel"]),
     _all,
     lambda attrs: Fraction(1, int(np.prod(attrs["kernel"]))),
+    _KERNEL,
 )
 
 
@@ -106,6 +114,35 @@ register(
         _infer_positions,
         _positions,
         write=lambda attrs, types, opset: OnnxForm("Identity", (_counted(attrs),)),
+        onnx=(),
+    )
+)
+
+
+# The mask of causal attention: which of ``columns`` keys each of the ``rows`` last positions sees, itself and those before it.
+
+
+def _infer_causal(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    return (TensorType(DataType.BOOL, (attrs["rows"], attrs["columns"])),)
+
+
+def _triangle(attrs: AttrMap) -> np.ndarray:
+    rows, columns = integers((attrs["rows"], attrs["columns"]), "the causal mask").tolist()
+    return np.tri(rows, columns, columns - rows, dtype=bool)
+
+
+def _causal(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A range has no positions: two rows stand for all, each with something visible."""
+    return (Range.of(np.tri(2, dtype=bool)) if isinstance(domain, RangeDomain) else _triangle(attrs),)
+
+
+register(
+    Operator(
+        "CausalMask",
+        (0, 0),
+        _infer_causal,
+        _causal,
+        write=lambda attrs, types, opset: OnnxForm("Identity", (_triangle(attrs),)),
         onnx=(),
     )
 )

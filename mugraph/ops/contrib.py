@@ -10,23 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mugraph.ops.base import (
+from mugraph.ops.base import Decompose, RuntimeFacts, applied, floating, get_operator, operands
+from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, contract, define, expect_shape, plain_inputs
+from mugraph.ops.convolution import read_conv, write_conv
+from mugraph.ops.forms import (
     AttrMap,
-    Decompose,
     ForeignNode,
     NotUnderstood,
     OnnxForm,
     Read,
     Reading,
     Write,
-    floating,
-    get_operator,
-    known_attributes,
+    attributes_of,
     rank_of,
     single_output,
 )
-from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, Check, applied, contract, define, expect_shape, operands, plain_inputs
-from mugraph.ops.convolution import read_conv, write_conv
+from mugraph.ops.traits import DegreeBound, Entrywise, ImageRole, ProductKind, RowRole, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
 from mugraph.terms.term import Term, const
 
@@ -65,17 +64,19 @@ def _activated(attrs: AttrMap, x: Term) -> Term:
     return applied(name, x, **dict(zip(_ACTIVATIONS[name], attrs["activation_params"], strict=True)))
 
 
-def _check_activation(attrs: AttrMap, known: frozenset[str]) -> None:
+def _check_activation(attrs: AttrMap, admitted: frozenset[str]) -> None:
     name, parameters = attrs["activation"], attrs["activation_params"]
-    if name not in known or len(parameters) != len(_ACTIVATIONS[name]):
+    if name not in admitted or len(parameters) != len(_ACTIVATIONS[name]):
         raise ShapeError(f"the activation {name} with the parameters {parameters}")
 
 
-def _read_activation(node: ForeignNode, name: str, parameters: Sequence[float], known: frozenset[str]) -> dict[str, Any]:
-    if name not in known or len(parameters) != len(_ACTIVATIONS[name]):
+def _read_activation(node: ForeignNode, name: str, parameters: Sequence[float], admitted: frozenset[str]) -> dict[str, Any]:
+    if name not in admitted or len(parameters) != len(_ACTIVATIONS[name]):
         raise NotUnderstood(f"{node.op_type} with the activation '{name}' and {len(parameters)} parameters")
     return {"activation": name, "activation_params": tuple(map(float, parameters))}
 
+
+_FUSED = RuntimeFacts(fuses=True)
 
 # Products
 
@@ -104,11 +105,11 @@ def _check_fused_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read_fused_matmul(node: ForeignNode) -> Reading:
-    given = known_attributes(node, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
-    attrs: dict[str, Any] = {"alpha": float(given["alpha"])}
+    attributes = attributes_of(node, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0)
+    attrs: dict[str, Any] = {"alpha": float(attributes["alpha"])}
     for index, side in enumerate("AB"):
-        attrs[f"trans{side}"] = bool(given[f"trans{side}"])
-        attrs[f"transBatch{side}"] = rank_of(node, index) if given[f"transBatch{side}"] else 0
+        attrs[f"trans{side}"] = bool(attributes[f"trans{side}"])
+        attrs[f"transBatch{side}"] = rank_of(node, index) if attributes[f"transBatch{side}"] else 0
     return Reading(attrs, (0, 1))
 
 
@@ -125,6 +126,12 @@ define(
     read=_read_fused_matmul,
     write=_write_fused_matmul,
     contract=contract("FusedMatMul", "alpha transA transB transBatchA transBatchB", 2, WIDE),
+    traits=Traits(product=ProductKind.MATRIX, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True),
+    runtime=_FUSED,
+    samples=(
+        "FusedMatMul[alpha=0.5,transB=true](x, y) | x:[2,32,64] y:[2,48,64]",
+        "FusedMatMul[transA=true](x, y) | x:[64,32] y:[64,48]",
+    ),
     defaults={"alpha": 1.0, "transA": False, "transB": False, "transBatchA": 0, "transBatchB": 0},
 )
 
@@ -141,7 +148,7 @@ def _check_fused_gemm(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 
 def _read_fused_gemm(node: ForeignNode) -> Reading:
-    given = known_attributes(
+    attributes = attributes_of(
         node,
         alpha=1.0,
         beta=1.0,
@@ -152,17 +159,17 @@ def _read_fused_gemm(node: ForeignNode) -> Reading:
         activation_beta=None,
         activation_gamma=None,
     )
-    parameters = [given[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
+    parameters = [attributes[f"activation_{name}"] for name in ("alpha", "beta", "gamma")]
     given_parameters = [p for p in parameters if p is not None]
-    attrs = _read_activation(node, given["activation"], given_parameters, _OF_GEMM)
+    attrs = _read_activation(node, attributes["activation"], given_parameters, _OF_GEMM)
     inputs = plain_inputs(node, 3)
     return Reading(
         {
             **attrs,
-            "alpha": float(given["alpha"]),
-            "beta": float(given["beta"]) if len(inputs) == 3 else 1.0,
-            "transA": bool(given["transA"]),
-            "transB": bool(given["transB"]),
+            "alpha": float(attributes["alpha"]),
+            "beta": float(attributes["beta"]) if len(inputs) == 3 else 1.0,
+            "transA": bool(attributes["transA"]),
+            "transB": bool(attributes["transB"]),
         },
         inputs,
     )
@@ -187,6 +194,8 @@ define(
         3,
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
+    traits=Traits(product=ProductKind.MATRIX, one_dtype=True, piecewise=True, accumulates=True),
+    samples=("FusedGemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",),
     defaults={"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False, "activation": "Relu", "activation_params": ()},
 )
 
@@ -220,8 +229,8 @@ def _check_fused_conv(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 def _read_fused_conv(node: ForeignNode) -> Reading:
     """Attributes that are TASO's only fused convolution's (Relu, no residual) are left out."""
     window = read_conv(node, ("activation", "activation_params"))
-    given = node.attributes
-    attrs = _read_activation(node, given.get("activation", ""), given.get("activation_params", ()), _OF_CONV)
+    attributes = node.attributes
+    attrs = _read_activation(node, attributes.get("activation", ""), attributes.get("activation_params", ()), _OF_CONV)
     inputs = plain_inputs(node, 4)
     if 3 in inputs:
         attrs["residual"] = True
@@ -254,11 +263,19 @@ define(
         4,
         frozenset({FLOAT, HALF, DOUBLE}),
     ),
+    traits=Traits(product=ProductKind.CONVOLUTION, image=ImageRole.WINDOW, one_dtype=True, piecewise=True, accumulates=True),
+    samples=(
+        "FusedConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, w, b) | x:[1,8,14,14] w:[16,8,3,3] b:[16]",
+        "FusedConv[dilations=(1,1),pads=(1,1,1,1),residual=true,strides=(1,1)](x, w, b, z) "
+        "| x:[1,8,14,14] w:[16,8,3,3] b:[16] z:[1,16,14,14]",
+    ),
     defaults=_FUSED_CONV,
 )
 
 
 # Normalisation
+
+_ROWS = Traits(one_dtype=True, keeps_shape=True, accumulates=True)
 
 
 def _simplified(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -266,11 +283,13 @@ def _simplified(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]
 
 
 def _read_simplified(node: ForeignNode) -> Reading:
-    given = known_attributes(node, axis=-1, epsilon=1e-5, stash_type=1)
+    attributes = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
     single_output(node)
-    if given["stash_type"] != 1:
-        raise NotUnderstood(f"{node.op_type} with stash_type {given['stash_type']}")
-    return Reading({"axis": normalize_axis(int(given["axis"]), rank_of(node)), "epsilon": float(given["epsilon"])}, (0, 1))
+    if attributes["stash_type"] != 1:
+        raise NotUnderstood(f"{node.op_type} with stash_type {attributes['stash_type']}")
+    return Reading(
+        {"axis": normalize_axis(int(attributes["axis"]), rank_of(node)), "epsilon": float(attributes["epsilon"])}, (0, 1)
+    )
 
 
 # onnxruntime keeps this one in ONNX's own domain, where ONNX has none of that name; since opset 23 it is RMSNormalization.
@@ -281,6 +300,9 @@ define(
     read=_read_simplified,
     write=lambda attrs, types, opset: OnnxForm("SimplifiedLayerNormalization", (0, 1), {**attrs, "stash_type": 1}),
     contract=contract("SimplifiedLayerNormalization", "axis epsilon stash_type", 2, WIDE, domain=""),
+    traits=replace(_ROWS, rows=RowRole.NORMALISATION),
+    runtime=_FUSED,
+    samples=("SimplifiedLayerNormalization(x, g) | x:[2,16,64] g:[64]",),
     defaults={"axis": -1, "epsilon": 1e-5},
 )
 
@@ -323,9 +345,9 @@ def _read_skip(parameters: int) -> Read:
     """``parameters`` is how many inputs stand before the bias."""
 
     def read(node: ForeignNode) -> Reading:
-        given = known_attributes(node, epsilon=1e-12)
+        attributes = attributes_of(node, epsilon=1e-12)
         inputs = plain_inputs(node, parameters + 1)
-        attrs = {"epsilon": float(given["epsilon"]), "bias": parameters in inputs, "sum": node.output_count > 1}
+        attrs = {"epsilon": float(attributes["epsilon"]), "bias": parameters in inputs, "sum": node.output_count > 1}
         return Reading(attrs, inputs, (0, 3) if attrs["sum"] else (0,))
 
     return read
@@ -342,9 +364,27 @@ def _write_skip(op_type: str, parameters: int) -> Write:
     return write
 
 
-for _name, _decompose, _parameters in (
-    ("SkipLayerNormalization", _skip_layer, 4),
-    ("SkipSimplifiedLayerNormalization", _skip_simplified, 3),
+_SKIP = "| x:[2,16,64] s:[2,16,64] g:[64]"
+
+for _name, _decompose, _parameters, _samples in (
+    (
+        "SkipLayerNormalization",
+        _skip_layer,
+        4,
+        (
+            f"SkipLayerNormalization(x, s, g, b) {_SKIP} b:[64]",
+            f"SkipLayerNormalization[bias=true,sum=true](x, s, g, b, c) {_SKIP} b:[64] c:[64]",
+        ),
+    ),
+    (
+        "SkipSimplifiedLayerNormalization",
+        _skip_simplified,
+        3,
+        (
+            f"SkipSimplifiedLayerNormalization(x, s, g) {_SKIP}",
+            f"SkipSimplifiedLayerNormalization[sum=true](x, s, g) {_SKIP}",
+        ),
+    ),
 ):
     define(
         _name,
@@ -355,6 +395,9 @@ for _name, _decompose, _parameters in (
         write=_write_skip(_name, _parameters),
         contract=contract(_name, "epsilon", _parameters + 1),
         vectors=lambda attrs, count: range(2, count),
+        traits=_ROWS,
+        runtime=_FUSED,
+        samples=_samples,
         defaults={"epsilon": 1e-12, "bias": False, "sum": False},
     )
 
@@ -390,10 +433,10 @@ def _check_embed(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _read_embed(node: ForeignNode) -> Reading:
     """ONNX inputs: ids, segment ids, words, positions, segments, gamma, beta; then masks and positions by number."""
-    given = known_attributes(node, epsilon=1e-12, mask_index_type=0)
+    attributes = attributes_of(node, epsilon=1e-12, mask_index_type=0)
     if node.present(7) or node.present(8) or node.present(1) != node.present(4):
         raise NotUnderstood("EmbedLayerNormalization with a mask, given positions or half of its segments")
-    attrs = {"epsilon": float(given["epsilon"]), "sum": node.output_count > 2}
+    attrs = {"epsilon": float(attributes["epsilon"]), "sum": node.output_count > 2}
     inputs = (2, 3, 5, 6, 0, *((4, 1) if node.present(1) else ()))
     return Reading(attrs, inputs)
 
@@ -413,6 +456,11 @@ define(
     write=_write_embed,
     contract=contract("EmbedLayerNormalization", "epsilon", 7, NARROW - {DataType.BFLOAT16}, int32=[0, 1]),
     ranks=lambda attrs, count: [2, 2, 1, 1, 2, 2, 2][:count],
+    traits=Traits(accumulates=True),
+    runtime=RuntimeFacts(fuses=True, kernels=2),
+    samples=(
+        "EmbedLayerNormalization(w, p, g, b, i, t, s) | w:[8,64] p:[16,64] g:[64] b:[64] i:int32[2,16] t:[2,64] s:int32[2,16]",
+    ),
     defaults={"epsilon": 1e-12, "sum": False},
 )
 
@@ -435,8 +483,8 @@ def _check_bias(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _read_given(most: int, **defaults: float) -> Read:
     def read(node: ForeignNode) -> Reading:
-        given = known_attributes(node, **defaults)
-        return Reading({name: float(given[name]) for name in defaults}, plain_inputs(node, most))
+        attributes = attributes_of(node, **defaults)
+        return Reading({name: float(attributes[name]) for name in defaults}, plain_inputs(node, most))
 
     return read
 
@@ -462,7 +510,11 @@ def _bias_activation(name: str, arity: tuple[int, int], decompose: Decompose, **
         write=lambda attrs, types, opset: _form(op_type, len(types), dict(attrs)),
         contract=contract(op_type, " ".join(defaults), arity[1], WIDE),
         vectors=lambda attrs, count: range(1, count),
-        elementwise=arity[1] == 1,
+        traits=Traits(
+            entrywise=Entrywise.FUNCTION if arity[1] == 1 else None, one_dtype=True, keeps_shape=arity[1] > 1, slow=arity[1] == 1
+        ),
+        runtime=_FUSED,
+        samples=(f"{name}(x) | x:[4,32]",) * (arity[0] == 1) + (f"{name}(x, b) | x:[4,32] b:[32]",) * (arity[1] == 2),
         defaults=defaults,
     )
 

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import Array, Domain, Unsupported
-from mugraph.ops.base import (
+from mugraph.ops.base import Operator, floating, register
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
     Write,
-    floating,
+    attributes_of,
     integers,
-    known_attributes,
-    register,
     single_output,
     type_of,
 )
 from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
+from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, Traits
+from mugraph.terms.equations import divided
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
 
 Integers = tuple[int, ...]
@@ -73,23 +74,23 @@ def _window_attributes(node: ForeignNode, kernel: Integers, **more: Any) -> dict
     """Strides, dilations and explicit pads; the node's other attributes under ``more``."""
     n = len(kernel)
     ones = (1,) * n
-    given = known_attributes(
+    attributes = attributes_of(
         node, kernel_shape=kernel, strides=ones, dilations=ones, pads=(0,) * 2 * n, auto_pad="NOTSET", **more
     )
     spatial = type_of(node).shape[2:]
-    if len(spatial) != n or not n or tuple(given["kernel_shape"]) != kernel:
-        raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {given['kernel_shape']}")
-    given["strides"], given["dilations"] = tuple(given["strides"]), tuple(given["dilations"])
-    mode = given.pop("auto_pad")
+    if len(spatial) != n or not n or tuple(attributes["kernel_shape"]) != kernel:
+        raise NotUnderstood(f"{node.op_type} of {type_of(node)} with a kernel {attributes['kernel_shape']}")
+    attributes["strides"], attributes["dilations"] = tuple(attributes["strides"]), tuple(attributes["dilations"])
+    mode = attributes.pop("auto_pad")
     if mode == "VALID":
-        given["pads"] = (0,) * 2 * n
+        attributes["pads"] = (0,) * 2 * n
     elif mode in ("SAME_UPPER", "SAME_LOWER"):
-        given["pads"] = _same_pads(spatial, kernel, given["strides"], given["dilations"], mode == "SAME_UPPER")
+        attributes["pads"] = _same_pads(spatial, kernel, attributes["strides"], attributes["dilations"], mode == "SAME_UPPER")
     elif mode != "NOTSET":
         raise NotUnderstood(f"{node.op_type} with auto_pad {mode}")
-    given["pads"] = tuple(given["pads"])
-    del given["kernel_shape"]
-    return given
+    attributes["pads"] = tuple(attributes["pads"])
+    del attributes["kernel_shape"]
+    return attributes
 
 
 def _same_pads(spatial: Sequence[Dim], kernel: Integers, strides: Integers, dilations: Integers, upper: bool) -> Integers:
@@ -165,11 +166,12 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
 
 def _divides(group: Dim, channels: Dim) -> bool:
     """Whether output channels fall into groups. Raises Undecided where that depends on symbols."""
-    if isinstance(group, int) and (group <= 1 or isinstance(channels, int)):
-        return group == 1 or (group > 1 and channels % group == 0)  # type: ignore[operator]
-    if isinstance(channels, int):
-        raise Undecided(f"{channels} / {group}")
-    channels.exact_div(group)
+    if isinstance(group, int) and group <= 1:
+        return group == 1
+    try:
+        divided(channels, group)
+    except ShapeError:
+        return False
     return True
 
 
@@ -229,6 +231,14 @@ register(
         write=write_conv,
         flops=_conv_flops,
         defaults={"group": 1},
+        traits=Traits(
+            product=ProductKind.CONVOLUTION,
+            image=ImageRole.WINDOW,
+            degree=DegreeBound.MULTILINEAR,
+            one_dtype=True,
+            accumulates=True,
+        ),
+        samples=("Conv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, w) | x:[1,8,14,14] w:[16,8,3,3]",),
     )
 )
 
@@ -239,7 +249,7 @@ register(
 def _infer_pool(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     floating(inputs)
     (x,) = inputs
-    if x.rank != len(attrs["kernel"]) + 2:
+    if not attrs["kernel"] or x.rank != len(attrs["kernel"]) + 2:
         raise ShapeError(f"a window of {attrs['kernel']} over {x}")
     return (TensorType(x.dtype, (*x.shape[:2], *_output_spatial(attrs, x.shape[2:], attrs["kernel"]))),)
 
@@ -296,18 +306,18 @@ def _inverse_counts(domain: Domain, attrs: AttrMap, x: Array, axis: int) -> Arra
 def _read_pool(node: ForeignNode) -> Reading:
     single_output(node)
     kernel = tuple(node.attributes["kernel_shape"])
-    own = {"storage_order": 0} if node.op_type == "MaxPool" else {"count_include_pad": 0}
-    given = _window_attributes(node, kernel, ceil_mode=0, **own)
-    attrs = {name: given[name] for name in ("strides", "dilations", "pads")} | {"kernel": kernel}
+    more = {"storage_order": 0} if node.op_type == "MaxPool" else {"count_include_pad": 0}
+    attributes = _window_attributes(node, kernel, ceil_mode=0, **more)
+    attrs = {name: attributes[name] for name in ("strides", "dilations", "pads")} | {"kernel": kernel}
     if any(p >= k for p, k in zip(attrs["pads"], kernel * 2, strict=True)):
         raise NotUnderstood(f"{node.op_type} with pads {attrs['pads']} for a window of {kernel}")
     spatial = type_of(node).shape[2:]
-    ceil = bool(given["ceil_mode"])
+    ceil = bool(attributes["ceil_mode"])
     if ceil and concrete(spatial) is not None:  # only a window that hangs over makes a difference
         ceil = _output_spatial({**attrs, "ceil": True}, spatial, kernel) != _output_spatial(attrs, spatial, kernel)
     attrs["ceil"] = ceil
     if node.op_type == "AveragePool":
-        attrs["count_include_pad"] = bool(given["count_include_pad"]) and any(attrs["pads"])
+        attrs["count_include_pad"] = bool(attributes["count_include_pad"]) and any(attrs["pads"])
         if attrs["count_include_pad"] and ceil:
             raise NotUnderstood("AveragePool that counts padding, with windows over the end")
     return Reading(attrs, (0,))
@@ -329,6 +339,9 @@ def _pool_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[
     return math.prod(attrs["kernel"]) * outputs[0].size()
 
 
+_MAXIMUM = Traits(reduction=Reduction.MAX, one_dtype=True, piecewise=True)
+_MEAN = Traits(reduction=Reduction.MEAN, degree=DegreeBound.LINEAR, one_dtype=True, accumulates=True)
+
 register(
     Operator(
         "MaxPool",
@@ -339,6 +352,8 @@ register(
         write=_write_pool("MaxPool"),
         flops=_pool_flops,
         defaults={"ceil": False},
+        traits=replace(_MAXIMUM, image=ImageRole.WINDOW),
+        samples=("MaxPool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
 register(
@@ -351,6 +366,8 @@ register(
         write=_write_pool("AveragePool"),
         flops=_pool_flops,
         defaults={"ceil": False, "count_include_pad": False},
+        traits=replace(_MEAN, image=ImageRole.WINDOW),
+        samples=("AveragePool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | x:[1,8,14,14]",),
     )
 )
 
@@ -364,13 +381,13 @@ def _infer_global(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
 
 
 def _read_global(node: ForeignNode) -> Reading:
-    known_attributes(node)
+    attributes_of(node)
     if type_of(node).rank < 3:
         raise NotUnderstood(f"{node.op_type} of {type_of(node)}")
     return Reading({"spatial": type_of(node).rank - 2}, (0,))
 
 
-def _register_global(name: str, reduce: Callable[[Domain, Array, Integers], Array]) -> None:
+def _register_global(name: str, traits: Traits, reduce: Callable[[Domain, Array, Integers], Array]) -> None:
     register(
         Operator(
             name,
@@ -380,9 +397,11 @@ def _register_global(name: str, reduce: Callable[[Domain, Array, Integers], Arra
             read=_read_global,
             write=lambda attrs, types, opset: OnnxForm(name, (0,)),
             flops=lambda attrs, inputs, outputs: inputs[0].size(),
+            traits=replace(traits, image=ImageRole.GLOBAL),
+            samples=(f"{name}[spatial=2](x) | x:[1,8,14,14]",),
         )
     )
 
 
-_register_global("GlobalAveragePool", lambda domain, x, axes: domain.mean(x, axes, True))
-_register_global("GlobalMaxPool", lambda domain, x, axes: domain.max(x, axes, True))
+_register_global("GlobalAveragePool", _MEAN, lambda domain, x, axes: domain.mean(x, axes, True))
+_register_global("GlobalMaxPool", _MAXIMUM, lambda domain, x, axes: domain.max(x, axes, True))

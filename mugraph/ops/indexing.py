@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, Unsupported
-from mugraph.ops.base import (
+from mugraph.ops.base import Operator, output_size, register
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotExpressible,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
-    known_attributes,
-    output_size,
+    attributes_of,
     rank_of,
-    register,
     run_sizes,
     size_operand,
     static_operand,
     type_of,
 )
+from mugraph.ops.traits import DegreeBound, Movement, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
 
 # Gather
@@ -52,7 +52,7 @@ def _gather(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
 
 
 def _read_gather(node: ForeignNode) -> Reading:
-    axis = int(known_attributes(node, axis=0)["axis"])
+    axis = int(attributes_of(node, axis=0)["axis"])
     return Reading({"axis": normalize_axis(axis, rank_of(node))}, (0, 1))
 
 
@@ -64,6 +64,8 @@ register(
         _gather,
         read=_read_gather,
         write=lambda attrs, types, opset: OnnxForm("Gather", (0, 1), {"axis": attrs["axis"] + types[0].rank}),
+        traits=Traits(movement=Movement.LOOKUP),
+        samples=("Gather[axis=-2](x, i) | x:[8,32] i:int64[4]",),
     )
 )
 
@@ -98,7 +100,7 @@ def _gather_nd(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple
 
 
 def _read_gather_nd(node: ForeignNode) -> Reading:
-    if known_attributes(node, batch_dims=0)["batch_dims"]:
+    if attributes_of(node, batch_dims=0)["batch_dims"]:
         raise NotUnderstood("GatherND with batch dimensions")
     return Reading({"axis": -rank_of(node)}, (0, 1))
 
@@ -111,6 +113,8 @@ register(
         _gather_nd,
         read=_read_gather_nd,
         write=lambda attrs, types, opset: OnnxForm("GatherND", (0, 1)),
+        traits=Traits(movement=Movement.LOOKUP),
+        samples=("GatherND[axis=-2](x, i) | x:[8,32] i:int64[4,1]",),
     )
 )
 
@@ -136,7 +140,7 @@ def _trilu(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arr
 
 
 def _read_trilu(node: ForeignNode) -> Reading:
-    upper = bool(known_attributes(node, upper=1)["upper"])
+    upper = bool(attributes_of(node, upper=1)["upper"])
     k = static_operand(node, 1, "diagonal")[0] if node.present(1) else 0
     return Reading({"upper": upper, "k": k}, (0,))
 
@@ -146,7 +150,21 @@ def _write_trilu(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onn
     return OnnxForm("Trilu", (0, k), {"upper": int(attrs["upper"])})
 
 
-register(Operator("Trilu", (1, 1), _infer_trilu, _trilu, read=_read_trilu, write=_write_trilu, defaults={"k": 0}))
+_FILLING = Traits(movement=Movement.FILLING, degree=DegreeBound.LINEAR, one_dtype=True)
+
+register(
+    Operator(
+        "Trilu",
+        (1, 1),
+        _infer_trilu,
+        _trilu,
+        read=_read_trilu,
+        write=_write_trilu,
+        defaults={"k": 0},
+        traits=replace(_FILLING, keeps_shape=True),
+        samples=("Trilu[upper=true](x) | x:[4,32]",),
+    )
+)
 
 
 # CumSum
@@ -183,13 +201,13 @@ def _running_sum(x: np.ndarray, axis: int, exclusive: bool, reverse: bool) -> np
 
 
 def _read_cumsum(node: ForeignNode) -> Reading:
-    given = known_attributes(node, exclusive=0, reverse=0)
+    attributes = attributes_of(node, exclusive=0, reverse=0)
     axis = static_operand(node, 1, "axis")[0]
     return Reading(
         {
             "axis": normalize_axis(axis, rank_of(node)),
-            "exclusive": bool(given["exclusive"]),
-            "reverse": bool(given["reverse"]),
+            "exclusive": bool(attributes["exclusive"]),
+            "reverse": bool(attributes["reverse"]),
         },
         (0,),
     )
@@ -210,6 +228,8 @@ register(
         write=_write_cumsum,
         flops=output_size,
         defaults={"exclusive": False, "reverse": False},
+        traits=Traits(degree=DegreeBound.LINEAR, one_dtype=True, keeps_shape=True, accumulates=True),
+        samples=("CumSum[axis=-1](x) | x:[4,32]",),
     )
 )
 
@@ -259,10 +279,10 @@ def _read_pad(node: ForeignNode) -> Reading:
     if type_.dtype not in FLOATS | INTEGERS:
         raise NotUnderstood(f"Pad of element type {type_.dtype.name.lower()}")
     if node.opset < 11:
-        given = known_attributes(node, mode="constant", pads=(), value=0.0)
-        pads, value, axes = tuple(given["pads"]), float(given["value"]), tuple(range(type_.rank))
+        attributes = attributes_of(node, mode="constant", pads=(), value=0.0)
+        pads, value, axes = tuple(attributes["pads"]), float(attributes["value"]), tuple(range(type_.rank))
     else:
-        given, value = known_attributes(node, mode="constant"), 0.0
+        attributes, value = attributes_of(node, mode="constant"), 0.0
         pads = static_operand(node, 1, "pads")
         if node.present(2):
             constant = node.constant(2)
@@ -270,8 +290,8 @@ def _read_pad(node: ForeignNode) -> Reading:
                 raise NotUnderstood("Pad with a computed value")
             value = float(constant.item())
         axes = static_operand(node, 3, "axes") if node.present(3) else tuple(range(type_.rank))
-    if given["mode"] not in ("constant", "edge", "reflect") or any(p < 0 for p in pads):
-        raise NotUnderstood(f"Pad in mode {given['mode']} by {pads}")
+    if attributes["mode"] not in ("constant", "edge", "reflect") or any(p < 0 for p in pads):
+        raise NotUnderstood(f"Pad in mode {attributes['mode']} by {pads}")
     if len(pads) != 2 * len(axes):
         raise NotUnderstood(f"Pad of {type_} by {pads} on {len(axes)} axes")
     by_axis = {normalize_axis(axis, type_.rank): (pads[i], pads[len(axes) + i]) for i, axis in enumerate(axes)}
@@ -279,10 +299,10 @@ def _read_pad(node: ForeignNode) -> Reading:
     trailing = [by_axis.get(axis, (0, 0)) for axis in range(first, 0)]
     return Reading(
         {
-            "mode": given["mode"],
+            "mode": attributes["mode"],
             "begins": tuple(b for b, _ in trailing),
             "ends": tuple(e for _, e in trailing),
-            "value": value if given["mode"] == "constant" else 0.0,
+            "value": value if attributes["mode"] == "constant" else 0.0,
         },
         (0,),
     )
@@ -306,6 +326,8 @@ register(
         read=_read_pad,
         write=_write_pad,
         defaults={"mode": "constant", "value": 0.0},
+        traits=_FILLING,
+        samples=("Pad[begins=(0,1),ends=(1,0),mode='constant',value=0.0](x) | x:[4,32]",),
     )
 )
 
@@ -322,7 +344,7 @@ def _infer_tile(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
 
 
 def _read_tile(node: ForeignNode) -> Reading:
-    known_attributes(node)
+    attributes_of(node)
     repeats = size_operand(node, 1, "repeats")
     if len(repeats) != rank_of(node) or any(isinstance(r, int) and r < 1 for r in repeats):
         raise NotUnderstood(f"Tile by {repeats}")
@@ -344,6 +366,8 @@ register(
         read=_read_tile,
         write=_write_tile,
         sized=frozenset({"repeats"}),
+        traits=Traits(movement=Movement.REPETITION, degree=DegreeBound.LINEAR, one_dtype=True),
+        samples=("Tile[repeats=(1,2)](x) | x:[4,32]",),
     )
 )
 
@@ -362,7 +386,7 @@ def _constant_of_shape(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) 
 
 def _read_constant_of_shape(node: ForeignNode) -> Reading:
     default = np.zeros(1, np.float32)
-    value = np.asarray(known_attributes(node, value=default)["value"])
+    value = np.asarray(attributes_of(node, value=default)["value"])
     dtype, item = DataType.from_numpy(value.dtype), value.item()
     if dtype not in FLOATS | INTEGERS | {DataType.BOOL} or float(item) != item:
         raise NotUnderstood(f"ConstantOfShape of {item} of element type {dtype.name.lower()}")
@@ -384,6 +408,7 @@ register(
         write=_write_constant_of_shape,
         flops=output_size,
         sized=frozenset({"shape"}),
+        samples=("ConstantOfShape[dtype=float,shape=(4,32),value=0.5]() | ",),
     )
 )
 
@@ -406,7 +431,7 @@ def _range(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arr
 
 
 def _read_range(node: ForeignNode) -> Reading:
-    known_attributes(node)
+    attributes_of(node)
     dtype = type_of(node).dtype
     if dtype not in (DataType.INT32, DataType.INT64):
         raise NotUnderstood(f"Range of element type {dtype.name.lower()}")
@@ -432,6 +457,7 @@ register(
         read=_read_range,
         write=_write_range,
         sized=frozenset({"start", "limit"}),
+        samples=("Range[dtype=int64,limit=8,start=0]() | ",),
     )
 )
 
@@ -445,10 +471,10 @@ def _infer_shape(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
 
 
 def _read_shape(node: ForeignNode) -> Reading:
-    given, rank = known_attributes(node, start=0, end=None), rank_of(node)
-    start, end, _ = slice(given["start"], given["end"]).indices(rank)
+    attributes, rank = attributes_of(node, start=0, end=None), rank_of(node)
+    start, end, _ = slice(attributes["start"], attributes["end"]).indices(rank)
     if start >= end and rank:
-        raise NotUnderstood(f"Shape of no dimension ({given['start']}:{given['end']} of {rank})")
+        raise NotUnderstood(f"Shape of no dimension ({attributes['start']}:{attributes['end']} of {rank})")
     return Reading({"start": start - rank, "end": end - rank}, (0,))
 
 
@@ -469,5 +495,6 @@ register(
         lambda domain, attrs, inputs: (domain.sizes(inputs[0], attrs["start"], attrs["end"] or None),),
         read=_read_shape,
         write=_write_shape,
+        samples=("Shape[end=0,start=-2](x) | x:[4,32]",),
     )
 )

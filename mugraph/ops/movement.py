@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Array, Domain
-from mugraph.ops.base import (
+from mugraph.ops.base import Operator, register, same_dtype
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotExpressible,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
     Write,
+    attributes_of,
     integers,
-    known_attributes,
     rank_of,
-    register,
     run_sizes,
-    same_dtype,
     size_operand,
     static_operand,
     type_of,
 )
+from mugraph.ops.traits import DegreeBound, Movement, Traits
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import (
     Dim,
     Shape,
@@ -49,6 +49,12 @@ from mugraph.terms.shape import (
     same_dim,
     smaller,
 )
+
+
+def _moves(movement: Movement) -> Traits:
+    """The traits of what moves entries by its attributes alone."""
+    return Traits(movement=movement, degree=DegreeBound.LINEAR, one_dtype=True)
+
 
 # Transpose
 
@@ -80,7 +86,7 @@ def trailing_perm(perm: Sequence[int]) -> tuple[int, ...]:
 
 
 def _read_transpose(node: ForeignNode) -> Reading:
-    perm = known_attributes(node, perm=tuple(reversed(range(rank_of(node)))))["perm"]
+    perm = attributes_of(node, perm=tuple(reversed(range(rank_of(node)))))["perm"]
     return Reading({"perm": trailing_perm(perm)}, (0,))
 
 
@@ -89,7 +95,18 @@ def _write_transpose(attrs: AttrMap, types: Sequence[TensorType], opset: int) ->
     return OnnxForm("Transpose", (0,), {"perm": (*range(lead), *(lead + i for i in attrs["perm"]))})
 
 
-register(Operator("Transpose", (1, 1), _infer_transpose, _transpose, read=_read_transpose, write=_write_transpose))
+register(
+    Operator(
+        "Transpose",
+        (1, 1),
+        _infer_transpose,
+        _transpose,
+        read=_read_transpose,
+        write=_write_transpose,
+        traits=_moves(Movement.PERMUTATION),
+        samples=("Transpose[perm=(1,0)](x) | x:[4,32]",),
+    )
+)
 
 
 # Concat and Split
@@ -121,7 +138,7 @@ def _concat(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
 
 
 def _read_concat(node: ForeignNode) -> Reading:
-    axis = normalize_axis(int(known_attributes(node, axis=1)["axis"]), rank_of(node))
+    axis = normalize_axis(int(attributes_of(node, axis=1)["axis"]), rank_of(node))
     return Reading({"axis": axis}, tuple(range(len(node.types))))
 
 
@@ -138,6 +155,8 @@ register(
         _concat,
         read=_read_concat,
         write=_write_concat,
+        traits=_moves(Movement.CONCATENATION),
+        samples=("Concat[axis=-1](x, y) | x:[4,32] y:[4,32]",),
     )
 )
 
@@ -181,20 +200,16 @@ def _read_split(node: ForeignNode) -> Reading:
 
     The last part may be smaller where opset 18 gives their number.
     """
-    given = known_attributes(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
-    axis = normalize_axis(int(given["axis"]), rank_of(node))
+    attributes = attributes_of(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
+    axis = normalize_axis(int(attributes["axis"]), rank_of(node))
     if node.opset >= 13 and node.present(1):
         return Reading({"axis": axis, "sizes": size_operand(node, 1, "sizes")}, (0,))
-    if given.get("split") is not None:
-        return Reading({"axis": axis, "sizes": tuple(given["split"])}, (0,))
-    count, whole = int(given.get("num_outputs", node.output_count)), type_of(node).shape[axis]
-    if isinstance(whole, int):
-        size: Dim = -(-whole // count)
-    else:
-        try:
-            size = whole.exact_div(count)
-        except Undecided:
-            raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts") from None
+    if attributes.get("split") is not None:
+        return Reading({"axis": axis, "sizes": tuple(attributes["split"])}, (0,))
+    count, whole = int(attributes.get("num_outputs", node.output_count)), type_of(node).shape[axis]
+    size = -(-whole // count) if isinstance(whole, int) else quotient(whole, count)
+    if size is None:
+        raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts")
     last = whole - size * (count - 1)
     if isinstance(last, int) and (last < 0 or (node.opset < 18 and last != size)):
         raise NotUnderstood(f"Split of {whole} into {count} equal parts")
@@ -212,7 +227,17 @@ def _write_split(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onn
 
 
 register(
-    Operator("Split", (1, 1), _infer_split, _split, read=_read_split, write=_write_split, sized=frozenset({"sizes"})),
+    Operator(
+        "Split",
+        (1, 1),
+        _infer_split,
+        _split,
+        read=_read_split,
+        write=_write_split,
+        sized=frozenset({"sizes"}),
+        traits=_moves(Movement.PART),
+        samples=("Split[axis=-1,sizes=(16,16)].0(x) | x:[4,32]",),
+    )
 )
 
 
@@ -257,12 +282,12 @@ def _read_slice(node: ForeignNode) -> Reading:
     starts: tuple[Dim, ...]
     ends: tuple[Dim, ...]
     if node.opset < 10:
-        given = known_attributes(node, starts=(), ends=(), axes=None)
-        starts, ends = given["starts"], given["ends"]
-        axes = tuple(range(len(starts))) if given["axes"] is None else given["axes"]
+        attributes = attributes_of(node, starts=(), ends=(), axes=None)
+        starts, ends = attributes["starts"], attributes["ends"]
+        axes = tuple(range(len(starts))) if attributes["axes"] is None else attributes["axes"]
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
-        known_attributes(node)
+        attributes_of(node)
         starts, ends = size_operand(node, 1, "starts"), size_operand(node, 2, "ends")
         axes = static_operand(node, 3, "axes") if node.present(3) else tuple(range(len(starts)))
         steps = static_operand(node, 4, "steps") if node.present(4) else (1,) * len(starts)
@@ -321,7 +346,17 @@ def _write_slice(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onn
 
 
 register(
-    Operator("Slice", (1, 1), _infer_slice, _slice, read=_read_slice, write=_write_slice, sized=frozenset({"starts", "ends"})),
+    Operator(
+        "Slice",
+        (1, 1),
+        _infer_slice,
+        _slice,
+        read=_read_slice,
+        write=_write_slice,
+        sized=frozenset({"starts", "ends"}),
+        traits=_moves(Movement.PART),
+        samples=("Slice[axes=(-1,),ends=(16,),starts=(4,),steps=(1,)](x) | x:[4,32]",),
+    )
 )
 
 
@@ -367,13 +402,13 @@ def _read_reshape(node: ForeignNode) -> Reading:
     if 0 in type_.shape:
         raise NotUnderstood(f"{node.op_type} of a tensor without entries")
     if node.op_type == "Flatten":
-        axis = int(known_attributes(node, axis=1)["axis"])
+        axis = int(attributes_of(node, axis=1)["axis"])
         if not -type_.rank <= axis <= type_.rank:
             raise NotUnderstood(f"Flatten at axis {axis} of rank {type_.rank}")
         axis += type_.rank if axis < 0 else 0
         flat = (_product(type_.shape[:axis]), _product(type_.shape[axis:]))
         return Reading(reshape_attrs(type_.shape, flat), (0,))
-    copies_zero = not known_attributes(node, allowzero=0)["allowzero"]
+    copies_zero = not attributes_of(node, allowzero=0)["allowzero"]
     wanted = list(size_operand(node, 1, "shape"))
     if copies_zero:
         if any(d == 0 and i >= type_.rank for i, d in enumerate(wanted)):
@@ -384,15 +419,9 @@ def _read_reshape(node: ForeignNode) -> Reading:
     if -1 in wanted:
         rest = _product([d for d in wanted if d != -1])
         whole = _product(type_.shape)
-        try:
-            if isinstance(whole, SymDim):
-                missing = whole.exact_div(rest)
-            elif isinstance(rest, int) and rest and whole % rest == 0:
-                missing = whole // rest
-            else:
-                raise Undecided(f"{whole} / {rest}")
-        except Undecided as problem:
-            raise NotUnderstood(f"Reshape to an undecided size: {problem}") from None
+        missing = quotient(whole, rest)
+        if missing is None:
+            raise NotUnderstood(f"Reshape to an undecided size: {whole} / {rest}")
         wanted[wanted.index(-1)] = missing
     return Reading(reshape_attrs(type_.shape, tuple(wanted)), (0,))
 
@@ -424,6 +453,8 @@ register(
         write=_write_reshape,
         onnx=("Reshape", "Flatten"),
         sized=frozenset({"shape"}),
+        traits=_moves(Movement.VIEW),
+        samples=("Reshape[drop=1,shape=(8,4)](x) | x:[4,32]",),
     )
 )
 
@@ -431,9 +462,9 @@ register(
 def _given_axes(node: ForeignNode) -> tuple[int, ...] | None:
     """The axes of Squeeze and Unsqueeze: an attribute before opset 13, an input since."""
     if node.opset < 13:
-        axes: tuple[int, ...] | None = known_attributes(node, axes=None)["axes"]
+        axes: tuple[int, ...] | None = attributes_of(node, axes=None)["axes"]
         return axes
-    known_attributes(node)
+    attributes_of(node)
     return static_operand(node, 1, "axes") if node.present(1) else None
 
 
@@ -477,6 +508,8 @@ register(
         lambda domain, attrs, inputs: (domain.move(lambda x: np.squeeze(x, attrs["axes"]), inputs[0]),),
         read=_read_squeeze,
         write=_write_axes("Squeeze"),
+        traits=_moves(Movement.VIEW),
+        samples=("Squeeze[axes=(-2,)](x) | x:[4,1,32]",),
     )
 )
 
@@ -504,6 +537,8 @@ register(
         lambda domain, attrs, inputs: (domain.move(lambda x: np.expand_dims(x, attrs["axes"]), inputs[0]),),
         read=_read_unsqueeze,
         write=_write_axes("Unsqueeze"),
+        traits=_moves(Movement.VIEW),
+        samples=("Unsqueeze[axes=(-2,)](x) | x:[4,32]",),
     )
 )
 
@@ -521,7 +556,7 @@ def _expand(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
 
 
 def _read_expand(node: ForeignNode) -> Reading:
-    known_attributes(node)
+    attributes_of(node)
     shape = size_operand(node, 1, "shape")
     if any(isinstance(d, int) and d < 0 for d in shape):
         raise NotUnderstood(f"Expand to {shape}")
@@ -537,6 +572,8 @@ register(
         read=_read_expand,
         write=lambda attrs, types, opset: OnnxForm("Expand", (0, run_sizes(attrs["shape"]))),
         sized=frozenset({"shape"}),
+        traits=_moves(Movement.REPETITION),
+        samples=("Expand[shape=(3,4,32)](x) | x:[4,32]",),
     )
 )
 

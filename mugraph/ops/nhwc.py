@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ops.base import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, floating
-from mugraph.ops.composite import RUNTIME_DOMAIN, applied, contract, define, operands, plain_inputs
+from mugraph.ops.base import applied, floating, operands
+from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
+from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading
+from mugraph.ops.traits import DegreeBound, ProductKind, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
 from mugraph.terms.term import Term
 
@@ -106,4 +108,6 @@ define(
     write=_write_nhwc_conv,
     contract=contract("NhwcConv", "auto_pad dilations group kernel_shape pads strides", 3, _TYPES),
     defaults={"group": 1},
+    traits=Traits(product=ProductKind.CONVOLUTION, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True),
+    samples=("NhwcConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, W, b) | x:[1,14,14,8] W:[16,3,3,8] b:[16]",),
 )

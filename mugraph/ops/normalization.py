@@ -7,28 +7,28 @@ number of axes after the channels.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from mugraph.domains.base import Array, Domain
-from mugraph.ops.base import (
+from mugraph.ops.base import Decompose, Operator, RuntimeFacts, applied, floating, operands, output_size, register
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Reading,
     Write,
-    floating,
-    known_attributes,
-    output_size,
+    attributes_of,
     rank_of,
-    register,
     single_output,
     type_of,
 )
+from mugraph.ops.traits import ImageRole, RowRole, Traits
 from mugraph.terms.shape import ShapeError, TensorType, Undecided, normalize_axis, same_shape
+from mugraph.terms.term import Term, const
 
 # Layer and RMS normalisation
 
@@ -77,25 +77,46 @@ def _rms_normalization(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) 
     return (_scaled(domain, attrs, inputs[0], inputs[0], inputs[1:]),)
 
 
+def _decompose_layer(centred: bool) -> Decompose:
+    """Of layer normalisation, which centres the rows first, and of RMS normalisation, which does not."""
+
+    def decompose(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+        x, *parameters = operands(len(types))
+        axes = tuple(range(attrs["axis"], 0))
+        if centred:
+            x = applied("Sub", x, applied("ReduceMean", x, axes=axes, keepdims=True))
+        mean = applied("ReduceMean", applied("Mul", x, x), axes=axes, keepdims=True)
+        result = applied("Div", x, applied("Sqrt", applied("Add", mean, const(attrs["epsilon"]))))
+        for operator, parameter in zip(("Mul", "Add"), parameters, strict=False):
+            result = applied(operator, result, parameter)
+        return (result,)
+
+    return decompose
+
+
 def _read_layer(node: ForeignNode) -> Reading:
     """One output, statistics in float32 or wider, parameters of exactly the normalised dimensions."""
-    given = known_attributes(node, axis=-1, epsilon=1e-5, stash_type=1)
+    attributes = attributes_of(node, axis=-1, epsilon=1e-5, stash_type=1)
     single_output(node)
-    if given["stash_type"] != 1:
-        raise NotUnderstood(f"{node.op_type} with stash_type {given['stash_type']}")
+    if attributes["stash_type"] != 1:
+        raise NotUnderstood(f"{node.op_type} with stash_type {attributes['stash_type']}")
     type_ = type_of(node)
-    axis = normalize_axis(int(given["axis"]), type_.rank)
-    operands = tuple(i for i in range(len(node.types)) if node.present(i))
-    for index in operands[1:]:
+    axis = normalize_axis(int(attributes["axis"]), type_.rank)
+    inputs = tuple(i for i in range(len(node.types)) if node.present(i))
+    for index in inputs[1:]:
         parameter = type_of(node, index)
         if parameter.dtype != type_.dtype or not same_shape(parameter.shape, type_.shape[axis:]):
             raise NotUnderstood(f"{node.op_type} of {type_} from axis {axis} with a parameter {parameter}")
-    return Reading({"axis": axis, "epsilon": float(given["epsilon"])}, operands)
+    return Reading({"axis": axis, "epsilon": float(attributes["epsilon"])}, inputs)
 
 
 def _write_layer(name: str) -> Write:
     return lambda attrs, types, opset: OnnxForm(name, tuple(range(len(types))), dict(attrs))
 
+
+_NORMALISATION = Traits(
+    rows=RowRole.NORMALISATION, one_dtype=True, keeps_shape=True, inverts_inside=True, named_whole=True, accumulates=True
+)
 
 register(
     Operator(
@@ -107,6 +128,10 @@ register(
         write=_write_layer("LayerNormalization"),
         flops=lambda attrs, inputs, outputs: 10 * output_size(attrs, inputs, outputs),
         defaults={"axis": -1, "epsilon": 1e-5},
+        decomposition=_decompose_layer(centred=True),
+        traits=_NORMALISATION,
+        runtime=RuntimeFacts(fuses=True),
+        samples=("LayerNormalization(x, g, b) | x:[4,64] g:[64] b:[64]", "LayerNormalization(x, g) | x:[4,64] g:[64]"),
     )
 )
 register(
@@ -119,6 +144,10 @@ register(
         write=_write_layer("RMSNormalization"),
         flops=lambda attrs, inputs, outputs: 7 * output_size(attrs, inputs, outputs),
         defaults={"axis": -1, "epsilon": 1e-5},
+        decomposition=_decompose_layer(centred=False),
+        traits=_NORMALISATION,
+        runtime=RuntimeFacts(fuses=True, name="SimplifiedLayerNormalization"),
+        samples=("RMSNormalization(x, g) | x:[4,64] g:[64]",),
     )
 )
 
@@ -165,21 +194,23 @@ def _instance_normalization(domain: Domain, attrs: AttrMap, inputs: Sequence[Arr
 def _read_channels(node: ForeignNode) -> Reading:
     """Inference only; momentum concerns training."""
     training = {"momentum": 0.9, "training_mode": 0} if node.op_type == "BatchNormalization" else {}
-    given = known_attributes(node, epsilon=1e-5, **training)
+    attributes = attributes_of(node, epsilon=1e-5, **training)
     single_output(node)
-    if given.get("training_mode"):
+    if attributes.get("training_mode"):
         raise NotUnderstood("BatchNormalization in training mode")
     type_ = type_of(node)
     if type_.rank < 2 or (type_.rank < 3 and node.op_type == "InstanceNormalization"):
         raise NotUnderstood(f"{node.op_type} of {type_}")
     if any(type_of(node, i).dtype != type_.dtype for i in range(len(node.types))):
         raise NotUnderstood(f"{node.op_type} with parameters of another element type")
-    return Reading({"epsilon": float(given["epsilon"]), "spatial": type_.rank - 2}, tuple(range(len(node.types))))
+    return Reading({"epsilon": float(attributes["epsilon"]), "spatial": type_.rank - 2}, tuple(range(len(node.types))))
 
 
 def _write_channels(name: str) -> Write:
     return lambda attrs, types, opset: OnnxForm(name, tuple(range(len(types))), {"epsilon": attrs["epsilon"]})
 
+
+_CHANNELS = Traits(image=ImageRole.CHANNELS, one_dtype=True, keeps_shape=True, inverts_inside=True)
 
 register(
     Operator(
@@ -191,6 +222,8 @@ register(
         write=_write_channels("BatchNormalization"),
         flops=lambda attrs, inputs, outputs: 4 * output_size(attrs, inputs, outputs),
         defaults={"epsilon": 1e-5},
+        traits=_CHANNELS,
+        samples=("BatchNormalization[spatial=2](x, g, b, m, v) | x:[1,8,14,14] g:[8] b:[8] m:[8] v:[8]",),
     )
 )
 register(
@@ -203,6 +236,8 @@ register(
         write=_write_channels("InstanceNormalization"),
         flops=lambda attrs, inputs, outputs: 9 * output_size(attrs, inputs, outputs),
         defaults={"epsilon": 1e-5},
+        traits=replace(_CHANNELS, named_whole=True, accumulates=True),
+        samples=("InstanceNormalization[spatial=2](x, g, b) | x:[1,8,14,14] g:[8] b:[8]",),
     )
 )
 
@@ -237,11 +272,11 @@ def _local_response(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> 
 
 
 def _read_local_response(node: ForeignNode) -> Reading:
-    given = known_attributes(node, alpha=1e-4, beta=0.75, bias=1.0, size=0)
-    attrs: dict[str, float | int] = {name: float(given[name]) for name in ("alpha", "beta", "bias")}
+    attributes = attributes_of(node, alpha=1e-4, beta=0.75, bias=1.0, size=0)
+    attrs: dict[str, float | int] = {name: float(attributes[name]) for name in ("alpha", "beta", "bias")}
     if rank_of(node) < 3:
         raise NotUnderstood(f"LRN of {node.types[0]}")
-    return Reading({**attrs, "size": int(given["size"]), "spatial": rank_of(node) - 2}, (0,))
+    return Reading({**attrs, "size": int(attributes["size"]), "spatial": rank_of(node) - 2}, (0,))
 
 
 register(
@@ -254,5 +289,7 @@ register(
         write=lambda attrs, types, opset: OnnxForm("LRN", (0,), {k: v for k, v in attrs.items() if k != "spatial"}),
         flops=lambda attrs, inputs, outputs: (attrs["size"] + 20) * output_size(attrs, inputs, outputs),
         defaults={"alpha": 1e-4, "beta": 0.75, "bias": 1.0},
+        traits=replace(_CHANNELS, accumulates=True),
+        samples=("LRN[size=3,spatial=2](x) | x:[1,8,14,14]",),
     )
 )

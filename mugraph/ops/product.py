@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
-from mugraph.ops.base import AttrMap, ForeignNode, OnnxForm, Operator, Reading, known_attributes, register, same_dtype
+from mugraph.ops.base import Operator, applied, operands, register, same_dtype
+from mugraph.ops.forms import AttrMap, ForeignNode, OnnxForm, Reading, attributes_of
+from mugraph.ops.traits import DegreeBound, ProductKind, Traits
 from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided, Unequal, broadcast, same_dim, same_shape
+from mugraph.terms.term import Term, const
 
 
 def _infer_matmul(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -39,6 +42,8 @@ def product_flops(output: TensorType, inner: Dim) -> int:
     return 2 * output.size() * inner
 
 
+_PRODUCT = Traits(product=ProductKind.MATRIX, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True)
+
 register(
     Operator(
         "MatMul",
@@ -46,6 +51,8 @@ register(
         _infer_matmul,
         lambda domain, attrs, inputs: (domain.matmul(inputs[0], inputs[1]),),
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[-1]),
+        traits=_PRODUCT,
+        samples=("MatMul(x, y) | x:[2,32,64] y:[64,48]",),
     )
 )
 
@@ -86,12 +93,12 @@ _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False}
 
 
 def _read_gemm(node: ForeignNode) -> Reading:
-    given = known_attributes(node, **_GEMM)
-    attrs = {name: type(default)(given[name]) for name, default in _GEMM.items()}
-    operands = tuple(i for i in range(len(node.types)) if node.present(i))
-    if len(operands) == 2:
+    attributes = attributes_of(node, **_GEMM)
+    attrs = {name: type(default)(attributes[name]) for name, default in _GEMM.items()}
+    inputs = tuple(i for i in range(len(node.types)) if node.present(i))
+    if len(inputs) == 2:
         attrs["beta"] = 1.0
-    return Reading(attrs, operands)
+    return Reading(attrs, inputs)
 
 
 def _write_gemm(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
@@ -99,6 +106,18 @@ def _write_gemm(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> Onnx
     if len(types) == 2 and opset < 11:  # the addend was not optional
         inputs += (np.zeros((1,), types[0].dtype.numpy()),)
     return OnnxForm("Gemm", inputs, {name: int(v) if isinstance(v, bool) else v for name, v in attrs.items()})
+
+
+def _decompose_gemm(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    a, b, *addend = operands(len(types))
+    a = applied("Transpose", a, perm=(1, 0)) if attrs["transA"] else a
+    b = applied("Transpose", b, perm=(1, 0)) if attrs["transB"] else b
+    result = applied("MatMul", a, b)
+    if attrs["alpha"] != 1:
+        result = applied("Mul", result, const(attrs["alpha"]))
+    for term in addend:
+        result = applied("Add", result, term if attrs["beta"] == 1 else applied("Mul", term, const(attrs["beta"])))
+    return (result,)
 
 
 register(
@@ -111,5 +130,8 @@ register(
         write=_write_gemm,
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[0 if attrs["transA"] else 1]),
         defaults=_GEMM,
+        decomposition=_decompose_gemm,
+        traits=_PRODUCT,
+        samples=("Gemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",),
     )
 )

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain
-from mugraph.ops.base import (
+from mugraph.ops.base import Operator, applied, floating, operands, output_size, register
+from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
     NotExpressible,
     NotUnderstood,
     OnnxForm,
-    Operator,
     Read,
     Reading,
     Write,
-    floating,
-    known_attributes,
-    output_size,
+    attributes_of,
     rank_of,
-    register,
     static_operand,
     type_of,
 )
+from mugraph.ops.traits import DegreeBound, Reduction, RowRole, Traits
 from mugraph.terms.shape import Dim, ShapeError, TensorType, normalize_axis, same_dim
+from mugraph.terms.term import Term
 
 Reduce = Callable[[Domain, Array, tuple[int, ...], bool], Array]
 
@@ -58,16 +58,16 @@ def _read(name: str) -> Read:
         """No axes, or an empty list of them, mean all axes, unless the node says that they mean none."""
         rank = rank_of(node)
         if node.opset < since:
-            given = known_attributes(node, axes=(), keepdims=1)
-            axes = given["axes"]
+            attributes = attributes_of(node, axes=(), keepdims=1)
+            axes = attributes["axes"]
         else:
-            given = known_attributes(node, keepdims=1, noop_with_empty_axes=0)
+            attributes = attributes_of(node, keepdims=1, noop_with_empty_axes=0)
             axes = static_operand(node, 1, "axes") if node.present(1) else ()
-            if not axes and given["noop_with_empty_axes"]:
+            if not axes and attributes["noop_with_empty_axes"]:
                 raise NotUnderstood(f"{name} over no axis")
         axes = axes or tuple(range(rank))
         return Reading(
-            {"axes": tuple(sorted({normalize_axis(axis, rank) for axis in axes})), "keepdims": bool(given["keepdims"])}, (0,)
+            {"axes": tuple(sorted({normalize_axis(axis, rank) for axis in axes})), "keepdims": bool(attributes["keepdims"])}, (0,)
         )
 
     return read
@@ -88,7 +88,8 @@ def _write(name: str) -> Write:
     return write
 
 
-def _register(name: str, function: Reduce, *, floats_only: bool = False, flops: int = 1) -> None:
+def _register(name: str, reduction: Reduction, function: Reduce, *, floats_only: bool = False, flops: int = 1) -> None:
+    ordered = reduction in (Reduction.MAX, Reduction.MIN)
     register(
         Operator(
             name,
@@ -99,16 +100,26 @@ def _register(name: str, function: Reduce, *, floats_only: bool = False, flops: 
             write=_write(name),
             flops=lambda attrs, inputs, outputs: flops * inputs[0].size(),
             defaults={"keepdims": True},
+            traits=Traits(
+                reduction=reduction,
+                degree=DegreeBound.LINEAR if reduction.linear else None,
+                one_dtype=True,
+                piecewise=ordered,
+                accumulates=not ordered,
+            ),
+            samples=(f"{name}[axes=(-1,),keepdims=true](x) | x:[4,32]",),
         )
     )
 
 
-_register("ReduceSum", lambda d, x, axes, keep: d.sum(x, axes, keep))
-_register("ReduceMean", lambda d, x, axes, keep: d.mean(x, axes, keep), floats_only=True)
-_register("ReduceMax", lambda d, x, axes, keep: d.max(x, axes, keep))
-_register("ReduceMin", lambda d, x, axes, keep: d.min(x, axes, keep))
-_register("ReduceSumSquare", lambda d, x, axes, keep: d.sum(d.power(x, 2), axes, keep), flops=2)
-_register("ReduceL2", lambda d, x, axes, keep: d.sqrt(d.sum(d.power(x, 2), axes, keep)), floats_only=True, flops=2)
+_register("ReduceSum", Reduction.SUM, lambda d, x, axes, keep: d.sum(x, axes, keep))
+_register("ReduceMean", Reduction.MEAN, lambda d, x, axes, keep: d.mean(x, axes, keep), floats_only=True)
+_register("ReduceMax", Reduction.MAX, lambda d, x, axes, keep: d.max(x, axes, keep))
+_register("ReduceMin", Reduction.MIN, lambda d, x, axes, keep: d.min(x, axes, keep))
+_register("ReduceSumSquare", Reduction.SQUARES, lambda d, x, axes, keep: d.sum(d.power(x, 2), axes, keep), flops=2)
+_register(
+    "ReduceL2", Reduction.NORM, lambda d, x, axes, keep: d.sqrt(d.sum(d.power(x, 2), axes, keep)), floats_only=True, flops=2
+)
 
 
 # Softmax and its logarithm
@@ -146,10 +157,18 @@ def _log_softmax(domain: Domain, x: Array) -> Array:
     return domain.sub(domain.sub(x, shift), domain.apply("log", domain.sum(powers, (-1,), True)))
 
 
+def _decompose_softmax(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    """Relative to the greatest entry, as floats need it."""
+    (x,) = operands(1)
+    over = {"axes": (attrs["axis"],), "keepdims": True}
+    powers = applied("Exp", applied("Sub", x, applied("ReduceMax", x, **over)))
+    return (applied("Div", powers, applied("ReduceSum", powers, **over)),)
+
+
 def _read_softmax(node: ForeignNode) -> Reading:
     """Before opset 13 the dimensions from the axis on are one: understood where all but the axis are 1."""
     type_ = type_of(node)
-    axis = normalize_axis(int(known_attributes(node, axis=1 if node.opset < 13 else -1)["axis"]), type_.rank)
+    axis = normalize_axis(int(attributes_of(node, axis=1 if node.opset < 13 else -1)["axis"]), type_.rank)
     if node.opset < 13 and any(same_dim(d, 1) is not True for d in type_.shape[type_.rank + axis + 1 :]):
         raise NotUnderstood(f"{node.op_type} over the axes from {axis} on, before opset 13")
     return Reading({"axis": axis}, (0,))
@@ -165,7 +184,18 @@ def _write_softmax(name: str) -> Write:
     return write
 
 
-for _name, _function in (("Softmax", _softmax), ("LogSoftmax", _log_softmax)):
+_SOFTMAX = Traits(rows=RowRole.SOFTMAX, one_dtype=True, keeps_shape=True, inverts_inside=True, accumulates=True)
+
+for _name, _function, _decompose, _traits, _samples in (
+    (
+        "Softmax",
+        _softmax,
+        _decompose_softmax,
+        replace(_SOFTMAX, bounded=True),
+        ("Softmax(x) | x:[4,32]", "Softmax[axis=-2](x) | x:[4,32]"),
+    ),
+    ("LogSoftmax", _log_softmax, None, replace(_SOFTMAX, named_whole=True), ("LogSoftmax(x) | x:[4,32]",)),
+):
     register(
         Operator(
             _name,
@@ -176,5 +206,8 @@ for _name, _function in (("Softmax", _softmax), ("LogSoftmax", _log_softmax)):
             write=_write_softmax(_name),
             flops=lambda attrs, inputs, outputs: 12 * output_size(attrs, inputs, outputs),
             defaults={"axis": -1},
+            decomposition=_decompose,
+            traits=_traits,
+            samples=_samples,
         )
     )

@@ -28,9 +28,9 @@ def providers_of(operator: str, own: bool) -> Mapping[str, frozenset[DataType] |
         operator: name of the record.
         own: only with a kernel of the provider's own, neither inlined nor between casts.
     """
-    found: dict[str, frozenset[DataType] | None] = {}
+    types: dict[str, frozenset[DataType] | None] = {}
     for provider in ("cpu", "cuda"):
-        known = _table().get(provider, {}).get("operators", {}).get(operator)
-        names = None if known is None else [*known["kernel"], *([] if own else known["runs"])]
-        found[provider] = None if names is None else frozenset(DataType[name.upper()] for name in names)
-    return found
+        probed = _table().get(provider, {}).get("operators", {}).get(operator)
+        names = None if probed is None else [*probed["kernel"], *([] if own else probed["runs"])]
+        types[provider] = None if names is None else frozenset(DataType[name.upper()] for name in names)
+    return types

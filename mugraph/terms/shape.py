@@ -9,8 +9,10 @@ What cannot be decided is :data:`None` ("unknown"), never guessed: see :func:`sa
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from onnx_ir import DataType
 
@@ -29,12 +31,28 @@ __all__ = [
     "concrete",
     "evaluate_dim",
     "format_shape",
+    "is_dim",
+    "largest_number",
     "normalize_axis",
+    "plain_symbol",
     "same_dim",
     "same_shape",
     "smaller",
     "symbol",
 ]
+
+
+_LARGEST = {
+    DataType.FLOAT16: 65504.0,
+    DataType.BFLOAT16: (2 - 2.0**-7) * 2.0**127,
+    DataType.FLOAT: (2 - 2.0**-23) * 2.0**127,
+    DataType.DOUBLE: sys.float_info.max,
+}
+
+
+def largest_number(dtype: DataType) -> float | None:
+    """The largest finite number of a float type, 65504 of float16; ``None`` for other element types."""
+    return _LARGEST.get(dtype)
 
 
 class ShapeError(ValueError):
@@ -177,6 +195,20 @@ class Least(str):
 def symbol(name: str) -> SymDim:
     """The dimension that is the symbol ``name``."""
     return SymDim(((((name, 1),), 1),))
+
+
+def plain_symbol(dim: Dim) -> str | None:
+    """The name where a dimension is one symbol; ``None`` for a number and for a sum, product, power or multiple."""
+    if isinstance(dim, SymDim) and len(dim.terms) == 1:
+        ((monomial, coefficient),) = dim.terms
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+            return monomial[0][0]
+    return None
+
+
+def is_dim(value: object) -> TypeGuard[Dim]:
+    """Whether an attribute value is a dimension: truth values and element types are none, though they are integers in Python."""
+    return type(value) is int or isinstance(value, SymDim)
 
 
 def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:

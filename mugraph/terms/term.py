@@ -31,6 +31,7 @@ __all__ = [
     "make",
     "make_attrs",
     "open_names",
+    "same_value",
     "substitute",
     "var",
     "variables",
@@ -226,6 +227,15 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
 def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
     """Attributes with their values bound as :func:`bind_value` does."""
     return tuple((name, bind_value(value, binding)) for name, value in attrs)
+
+
+def same_value(a: AttrValue, b: AttrValue) -> bool:
+    """Whether two attribute values are equal and of one type: 1 is neither True nor 1.0, also inside a tuple."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    return bool(a == b)
 
 
 def attr_symbols(value: AttrValue) -> frozenset[str]:

@@ -29,29 +29,8 @@ from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
-__all__ = ["BOTH", "pattern_model", "runtime_directions"]
+__all__ = ["pattern_model", "runtime_directions"]
 
-BOTH = frozenset(
-    {
-        *("LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
-        *(
-            "EmbedLayerNormalization",
-            "RMSNormalization",
-            "Gelu",
-            "OrtGelu",
-            "BiasGelu",
-            "FastGelu",
-            "QuickGelu",
-            "FusedMatMul",
-            "OrtAttention",
-        ),
-    }
-)
-"""Operators that onnxruntime fuses on the CPU and on CUDA alike (its documentation, Graph Optimizations, extended). Fused
-activations of products and convolutions are the CPU provider's."""
-
-_SAME = {"RMSNormalization": "SimplifiedLayerNormalization"}
-"""Operators of ONNX for which onnxruntime has another name."""
 _OPSET = 20
 _SIZES = ((8, 16, 24, 32, 40, 48), (16, 8, 32, 24, 48, 40), (8,) * 6)
 _VERSION = 2
@@ -61,7 +40,8 @@ _VERSION = 2
 def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> frozenset[str]:
     """Ids of the directions that onnxruntime applies by itself on a provider.
 
-    Where the provider is not on this machine, what the CPU provider does is taken for it as far as :data:`BOTH` goes.
+    Where the provider is not on this machine, what the CPU provider does is taken for it as far as it does the same
+    on both (:class:`mugraph.ops.base.RuntimeFacts`).
     Answers are kept in the store by onnxruntime's version, the provider that was asked, and the rule.
     """
     asked = provider if provider in usable_providers() else "cpu"
@@ -69,7 +49,7 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     answers: dict[str, str] = {}
     for direction in compile_rules(rules):
         added = _added(direction)
-        if added is None or (asked != provider and added not in BOTH):
+        if added is None or (asked != provider and not get_operator(added).runtime.fuses):
             continue
         key = digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
         answer = store.verdict(key)
@@ -120,8 +100,8 @@ def _with_readers(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _onnx_name(op: str) -> str:
-    contract = get_operator(op).contract
-    return _SAME.get(op, op) if contract is None else contract.op_type
+    record = get_operator(op)
+    return record.runtime.name or op if record.contract is None else record.contract.op_type
 
 
 def _optimized(model: onnx.ModelProto, provider: str) -> onnx.ModelProto:

@@ -14,22 +14,17 @@ from dataclasses import dataclass
 from mugraph.blocks.block import bound_sizes
 from mugraph.blocks.operator import kernel_of
 from mugraph.graph import Graph, Node
+from mugraph.ops import Entrywise, Movement, traits_of
 from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
-from rewriter.cost.roofline import VIEWS, node_microseconds
+from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
 
 __all__ = ["CostModel", "Signature", "random_array"]
-
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
-"""Vectorised arithmetic takes the time of moving its operands, whatever it computes, in whatever order they come and
-whether they are constants: one measurement stands for all, so that noise prefers none."""
-
-_REPEATING = frozenset({"Expand", "Tile"})
 
 NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 """Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
@@ -74,7 +69,9 @@ class CostModel:
                 return None
             operands.append(TensorType(type_.dtype, shape))
         constant = tuple(graph.tables.constant[v] for v in node.inputs)
-        if node.op in _ARITHMETIC:
+        if len(operands) == 2 and traits_of(node.op).entrywise is Entrywise.ARITHMETIC:
+            # It takes the time of moving its operands, whatever it computes, in whatever order they come and whether they are
+            # constants: one measurement stands for all, so that noise prefers none.
             return Signature("Add", (), tuple(sorted(operands, key=str)), (False,) * len(operands))
         scalars = tuple(
             (index, float(array.reshape(())))
@@ -101,7 +98,7 @@ class CostModel:
         signature = self.signature(graph, node)
         if signature is None:
             return 0.0, True
-        if node.op in VIEWS and not _leaves(graph, node):
+        if traits_of(node.op).movement is Movement.VIEW and not _leaves(graph, node):
             return self.device.view, True  # alone in a model it would be a copy
         if node.op == "Kernel":  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             known = self.store.get(self._kernel_key(signature))
@@ -146,7 +143,7 @@ class CostModel:
     def _folded(self, graph: Graph, node: Node) -> float:
         """A constant that is repeated has to be read from memory, where what it repeats would have stayed in the cache."""
         types = [type_ for value in (node.values[0], *node.inputs) if (type_ := graph.type(value)) is not None]
-        if node.op not in _REPEATING or len(types) <= len(node.inputs):
+        if traits_of(node.op).movement is not Movement.REPETITION or len(types) <= len(node.inputs):
             return 0.0
         shapes = [concrete([evaluate_dim(d, self.sizes) for d in type_.shape]) for type_ in types]
         if any(shape is None for shape in shapes):

@@ -22,26 +22,19 @@ from functools import lru_cache
 
 from mugraph.blocks.block import bound_sizes
 from mugraph.blocks.operator import kernel_of
-from mugraph.ops import get_operator
+from mugraph.ops import Movement, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.signature import bytes_of
 
-__all__ = ["VIEWS", "node_microseconds"]
-
-VIEWS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
-"""Operators that onnxruntime does by giving the operand another shape, where it may."""
+__all__ = ["node_microseconds"]
 
 _STREAM, _SCATTERED = 0.85, 0.45
 """Share of the bandwidth that elementwise kernels and transpositions reach."""
 _TILES = ((128, 0.8), (64, 0.75), (32, 0.25))
 """Side of a square tile and the share of the peak that it reaches."""
-_KERNELS = {"OrtAttention": 3, "GroupQueryAttention": 3, "EmbedLayerNormalization": 2}
-"""Composites that onnxruntime runs as more than one kernel: the projection, the split into heads, attention itself. A bias of
-the projections among the operands of attention takes another."""
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
 _WINDOWED = 0.5
 """Share of a plain product's speed that a convolution reaches."""
 _ATTENTION = 0.62
@@ -62,19 +55,20 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     """
     operator = get_operator(op)
     outputs = operator.types(attrs, operands)
-    if op in VIEWS:
+    if operator.traits.movement is Movement.VIEW:  # onnxruntime gives the operand another shape, where it may
         return device.view + (_kernel(device, 0.0, _traffic(op, operands, outputs) / _STREAM) if leaves_model else 0.0)
     full = {**operator.defaults, **dict(attrs)}
     if op == "Kernel" and device.units > 1:
         return _graph_defined(device, full["digest"], operands)
-    if operator.decompose is None:
+    if not operator.composite:
         compute = _compute(device, op, full, operands, outputs)
-        kernel = _kernel(device, compute, _traffic(op, operands, outputs) / (_SCATTERED if op == "Transpose" else _STREAM))
+        share = _SCATTERED if operator.traits.movement is Movement.PERMUTATION else _STREAM
+        kernel = _kernel(device, compute, _traffic(op, operands, outputs) / share)
         return kernel + _conversions(device, op, operands, outputs) + _filling(device, {op})
-    roots = operator.decompose(full, operands)
+    roots = operator.decompose(attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
-    attends = "Attention" in op and device.units > 1
+    attends = operator.traits.attention and device.units > 1
     causal = attends and any(term.op == "CausalMask" for term in walk(roots))
     done = set()
     for term in walk(roots):
@@ -87,7 +81,8 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
         if attends and types[term].rank == 4:
             share = _ATTENTION / (_seen_tiles(_whole(outputs[0].shape[-2])) if causal else 1.0)
         compute += _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, inner, [types[term]]) / share
-    kernels = _KERNELS.get(op, 1) + ("bias" in full.get("given", ()))
+    # The projection, the split into heads, attention itself; a bias of the projections beside attention takes another.
+    kernels = operator.runtime.kernels + ("bias" in full.get("given", ()))
     extra = (kernels - 1) * (device.launch + device.latency)
     extra += _LOOP * device.latency if attends else _filling(device, {name for name, *_ in done})
     extra += _conversions(device, op, operands, outputs)
@@ -127,12 +122,13 @@ def _kernel(device: Device, compute: float, moved: float) -> float:
 
 def _filling(device: Device, ops: Collection[str]) -> float:
     """What a kernel with products in it takes beside its arithmetic and its traffic."""
-    return _PIPELINE * device.latency if device.units > 1 and not _PRODUCTS.isdisjoint(ops) else 0.0
+    multiplies = any(traits_of(op).product is ProductKind.MATRIX for op in ops)
+    return _PIPELINE * device.latency if device.units > 1 and multiplies else 0.0
 
 
 def _conversions(device: Device, op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
     """Two kernels that bring an image to channels last and back: a GPU's matrix units take a convolution no other way."""
-    if op not in ("Conv", "FusedConv") or device.units == 1 or operands[0].rank != 4:
+    if not traits_of(op).convolves or device.units == 1 or operands[0].rank != 4:
         return 0.0
     return sum(_kernel(device, 0.0, 2 * bytes_of(image) / _SCATTERED) for image in (operands[0], outputs[0]))
 
@@ -140,7 +136,7 @@ def _conversions(device: Device, op: str, operands: Sequence[TensorType], output
 def _traffic(op: str, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
     """Bytes that a kernel moves."""
     written = sum(map(bytes_of, outputs))
-    if op in ("Gather", "GatherND", "Slice", "Expand", "Tile"):  # as much is read as is written, at most
+    if traits_of(op).movement in (Movement.PART, Movement.REPETITION, Movement.LOOKUP):  # no more is read than is written
         return written + min(written, bytes_of(operands[0])) + sum(map(bytes_of, operands[1:]))
     return written + (0 if op == "Shape" else sum(map(bytes_of, operands)))
 
@@ -149,7 +145,8 @@ def _compute(
     device: Device, op: str, attrs: Mapping[str, AttrValue], operands: Sequence[TensorType], outputs: Sequence[TensorType]
 ) -> float:
     """Microseconds of the arithmetic, where that is not bound by traffic anyway: of products and convolutions."""
-    if op in _PRODUCTS:
+    product = traits_of(op).product
+    if product is ProductKind.MATRIX:
         (out,) = outputs
         inner = operands[0].shape[0 if attrs.get("transA") else -1]
         rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)
@@ -157,7 +154,7 @@ def _compute(
         batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))
         rows = math.prod(map(_whole, out.shape[:-1])) if shared and out.rank > 1 else rows
         return _product(device, batch, _whole(rows), _whole(columns), _whole(inner), out.dtype)
-    if op == "Conv":
+    if product is ProductKind.CONVOLUTION:
         (out,), group = outputs, _whole(attrs["group"])
         inner = math.prod(map(_whole, operands[1].shape[1:]))
         rows = _whole(out.shape[0]) * math.prod(map(_whole, out.shape[2:]))

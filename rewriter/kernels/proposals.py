@@ -24,7 +24,7 @@ from mugraph.terms.term import walk
 from rewriter.kernels.fuse.families import NotFusable
 from rewriter.kernels.fuse.kernels import Builder
 from rewriter.kernels.fuse.lower import Form
-from rewriter.kernels.fuse.region import PRODUCTS, Region, propose
+from rewriter.kernels.fuse.region import Region, is_product, propose
 from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
@@ -155,8 +155,8 @@ def joins(direction: Direction) -> bool:
         len(roots) > 1
         and len(whole) == 1
         and all(root.op == "Split" for root in roots)
-        and next(iter(whole))[0].op in PRODUCTS
-        and all(root.op in PRODUCTS for root in direction.pattern)
+        and is_product(next(iter(whole))[0].op)
+        and all(is_product(root.op) for root in direction.pattern)
     )
 
 
@@ -250,7 +250,7 @@ def _forms(region: Region) -> Sequence[Form]:
     """The forms of a kernel that differ for a region."""
     ops = {part.op for part in walk(region.terms)}
     has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
-    has_product = not ops.isdisjoint(PRODUCTS)
+    has_product = any(map(is_product, ops))
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
 
 

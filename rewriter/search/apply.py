@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.graph import CycleError, Definition, Graph
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
-from rewriter.search.match import FLOATS, Match, NoMatch, check_guards, close_attrs, literal_type
+from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type
 from rewriter.search.ranges import RangeOracle
 
 __all__ = ["apply_match", "plan_match", "substitute_match"]

@@ -10,25 +10,28 @@ float16 may stand for bfloat16 throughout. Numbers of a rule are matched by valu
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node, Tables
+from mugraph.matching import Matching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.equations import Equation, equations, solve
+from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.ranges import RangeOracle
-from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS, Condition, Facts
+from rules_db.solving import Determined, determined
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
 
 __all__ = [
@@ -44,8 +47,6 @@ __all__ = [
     "join",
     "resolve",
 ]
-
-FLOATS = frozenset({DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE})
 
 _MANTISSA = {DataType.FLOAT16: (10, -14), DataType.BFLOAT16: (7, -126), DataType.FLOAT: (23, -126), DataType.DOUBLE: (52, -1022)}
 """Float type to the bits of its fraction and its least exponent."""
@@ -142,23 +143,9 @@ class Direction:
         return FLOATS & named
 
     @cached_property
-    def solved(self) -> tuple[tuple[str, Condition, int], ...]:
-        """Attribute variables that the pattern leaves open, each with the condition and the argument that says what it is."""
-        known, found = _open_attrs(self.pattern), []
-        progress = True
-        while progress:
-            progress = False
-            for condition in self.rule.conditions:
-                for position in SOLVERS.get(condition.predicate, {}):
-                    wanted = condition.arguments[position]
-                    others = [a for i, a in enumerate(condition.arguments) if i != position]
-                    if not isinstance(wanted, AttrVar) or wanted.name in known:
-                        continue
-                    if known.issuperset(name for a in others if not isinstance(a, Term) for name in open_names(a)):
-                        found.append((wanted.name, condition, position))
-                        known.add(wanted.name)
-                        progress = True
-        return tuple(found)
+    def solved(self) -> tuple[Determined, ...]:
+        """Attribute variables that the pattern leaves open and conditions determine."""
+        return determined(self.rule.conditions, _open_attrs(self.pattern))
 
     @cached_property
     def symmetric(self) -> tuple[bool, ...]:
@@ -197,7 +184,7 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
             direction = Direction(rule, forward, provider)
             roots_are_operators = all(root.inputs for root in direction.pattern)
             bound = set(variables(direction.pattern))
-            closed = _open_attrs(direction.pattern) | {name for name, _, _ in direction.solved}
+            closed = _open_attrs(direction.pattern) | {variable.name for variable in direction.solved}
             opened = closed.issuperset(_open_attrs(direction.replacement))
             if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
                 directions.append(direction)
@@ -272,17 +259,6 @@ class Match:
         return tuple(inner)
 
 
-@dataclass(slots=True)
-class _State:
-    direction: Direction
-    binding: dict[Term, int] = field(default_factory=dict)
-    dims: dict[str, AttrValue] = field(default_factory=dict)
-    passed: dict[int, Definition | None] = field(default_factory=dict)
-
-    def copy(self) -> _State:
-        return _State(self.direction, dict(self.binding), dict(self.dims), dict(self.passed))
-
-
 def _float_key(dtype: DataType) -> str:
     """Where a binding says what a float type of the rule stands for."""
     return f"%{dtype.name}"
@@ -314,84 +290,60 @@ def literal_type(direction: Direction, binding: Mapping[str, AttrValue]) -> Data
     return bound
 
 
-def _match_attr(pattern: AttrValue, actual: AttrValue, state: _State) -> bool:
-    dims = state.dims
-    if isinstance(pattern, tuple):
-        return (
-            isinstance(actual, tuple)
-            and len(pattern) == len(actual)
-            and all(_match_attr(p, a, state) for p, a in zip(pattern, actual, strict=True))
-        )
-    if isinstance(pattern, AttrVar):
-        known = dims.setdefault(str(pattern), actual)
-        return type(known) is type(actual) and bool(known == actual)
-    if isinstance(pattern, DataType):
-        return isinstance(actual, DataType) and _match_dtype(state.direction.floats, pattern, actual, dims)
-    if isinstance(pattern, SymDim):
-        name = _plain_symbol(pattern)
-        if name is not None and name not in dims and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
-            dims[name] = actual
-        # A sum or product of sizes may wait for symbols that the variables bind: check_guards compares all attributes.
-        return name is None or dims.get(name) == actual
-    return type(pattern) is type(actual) and bool(pattern == actual)
+class _ModelMatching(Matching[int]):
+    """Values of a model as subjects: looked at through Identity nodes, constants by value.
 
+    It enters every term of the pattern: what the pattern uses twice is one value of the model. It notes the definitions that the
+    match rests on. Sums of sizes may need what other outputs of the rule bind: :func:`bind_dims` solves them.
+    """
 
-@lru_cache(maxsize=4096)
-def _plain_symbol(dim: SymDim) -> str | None:
-    """The name where a dimension is one symbol alone."""
-    names = dim.symbols()
-    return next(iter(names)) if len(names) == 1 and dim == symbol(*names) else None
+    __slots__ = ("_definition", "_direction", "_tables")
 
+    def __init__(self, graph: Defined, direction: Direction) -> None:
+        super().__init__()
+        self._definition, self._tables, self._direction = graph.definition, graph.tables, direction
 
-def _equations(pattern: AttrValue, actual: AttrValue) -> Iterator[tuple[SymDim, Dim]]:
-    """The symbolic dimensions of a rule in an attribute, and the model's own."""
-    if isinstance(pattern, tuple) and isinstance(actual, tuple):
-        for part, size in zip(pattern, actual, strict=False):
-            yield from _equations(part, size)
-    elif isinstance(pattern, SymDim) and isinstance(actual, int | SymDim) and not isinstance(actual, bool):
-        yield pattern, actual
+    def look(self, subject: int) -> tuple[int, Definition | None]:
+        definition = self._definition(subject)
+        while definition is not None and definition[0].op == "Identity":
+            self.passed[subject] = definition
+            subject = definition[0].inputs[0]
+            definition = self._definition(subject)
+        return subject, definition
 
-
-def _solve(pattern: SymDim, actual: Dim, dims: dict[str, AttrValue]) -> None:
-    """Binds the one symbol of a rule's dimension that is open yet, where the model's says what it is: ``m+2*n`` is 7."""
-    unknown = pattern.symbols() - dims.keys()
-    if len(unknown) != 1:
-        return
-    open_dim = symbol("?")  # no text can name it: the model's symbols may bear the names of the rule's
-    (name,) = unknown
-    terms = dict(_terms(evaluate_dim(pattern, {**dims, name: open_dim})))
-    multiple = terms.pop(open_dim.terms[0][0], 0)
-    if not multiple or any("?" in dict(monomial) for monomial in terms):
-        return
-    rest = actual - SymDim.make(terms)
-    if isinstance(rest, SymDim):
-        with contextlib.suppress(Undecided):
-            dims[name] = rest.exact_div(multiple)
-    elif rest >= 0 and rest % multiple == 0:
-        dims[name] = rest // multiple
-
-
-def _terms(dim: Dim) -> tuple[tuple[Any, int], ...]:
-    return dim.terms if isinstance(dim, SymDim) else (((), dim),)
-
-
-def _match_constant(graph: Defined, value: int, wanted: AttrValue, state: _State) -> bool:
-    """Whether a value is a one-element constant equal to ``wanted``; any float is, for an attribute variable, and binds it."""
-    type_ = graph.tables.types[value]
-    if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
-        return False
-    array = graph.tables.small_constant(value, 1)
-    if array is None:
-        return False
-    if isinstance(wanted, AttrVar):
-        return type_.dtype in FLOATS and _match_attr(wanted, float(np.asarray(array).reshape(())), state)
-    if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
-        return False
-    number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
-    if bool(number == rounded):
+    def constant(self, pattern: Term, subject: int) -> bool:
+        if not self._is_number(pattern.attr("value"), subject):
+            return False
+        self.terms.setdefault(pattern, subject)
         return True
-    approximates = state.direction.rule.float_class == FloatClass.APPROXIMATES and type_.dtype in FLOATS
-    return approximates and abs(float(number) - float(rounded)) <= tolerance(wanted, type_.dtype)
+
+    def _is_number(self, wanted: AttrValue, value: int) -> bool:
+        """Whether a value is a one-element constant equal to ``wanted``; an attribute variable stands for any float."""
+        type_ = self._tables.types[value]
+        if type_ is None or value not in self._tables.constants or any(d != 1 for d in type_.shape):
+            return False
+        array = self._tables.small_constant(value, 1)
+        if array is None:
+            return False
+        if isinstance(wanted, AttrVar):
+            return type_.dtype in FLOATS and self.attribute(wanted, float(np.asarray(array).reshape(())))
+        if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
+            return False
+        number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
+        if bool(number == rounded):
+            return True
+        approximates = self._direction.rule.float_class == FloatClass.APPROXIMATES and type_.dtype in FLOATS
+        return approximates and abs(float(number) - float(rounded)) <= tolerance(wanted, type_.dtype)
+
+    def variable(self, pattern: Term, subject: int) -> bool:
+        return self._tables.types[subject] is not None
+
+    def enter(self, pattern: Term, subject: int, definition: Definition) -> None:  # type: ignore[override]
+        self.passed[subject] = definition
+        self.terms[pattern] = subject
+
+    def element_type(self, pattern: DataType, actual: DataType) -> bool:
+        return _match_dtype(self._direction.floats, pattern, actual, self.values)
 
 
 def tolerance(number: float, dtype: DataType) -> float:
@@ -403,58 +355,6 @@ def tolerance(number: float, dtype: DataType) -> float:
         return 0.0
     bits, least = min(_MANTISSA[dtype], _MANTISSA[DataType.FLOAT])
     return 2 * math.ldexp(1.0, max(math.frexp(number)[1] - 1, least) - bits)
-
-
-def _matches(graph: Defined, pattern: Term, value: int, state: _State) -> Iterator[_State]:
-    """All ways to match ``pattern`` at ``value``, extending ``state``."""
-    at = value
-    while True:
-        found = graph.definition(at)
-        if found is None or found[0].op != "Identity":
-            break
-        state.passed[at] = found
-        at = found[0].inputs[0]
-    if pattern.op == "Const":  # by value: a number of the rule may stand in several tensors of the model
-        if _match_constant(graph, at, pattern.attr("value"), state):
-            state.binding.setdefault(pattern, at)
-            yield state
-        return
-    known = state.binding.get(pattern)
-    if known is not None:
-        if known == at:
-            yield state
-        return
-    if pattern.is_var:
-        if graph.tables.types[at] is not None:
-            state.binding[pattern] = at
-            yield state
-        return
-    if found is None:
-        return
-    node, out = found
-    if node.op != pattern.op or out != pattern.out or len(node.inputs) != len(pattern.inputs):
-        return
-    if len(node.attrs) != len(pattern.attrs):
-        return
-    for (name, wanted), (actual_name, actual) in zip(pattern.attrs, node.attrs, strict=True):
-        if name != actual_name or not _match_attr(wanted, actual, state):
-            return
-    state.passed[at] = found
-    state.binding[pattern] = at
-    orders = [node.inputs]
-    if len(node.inputs) == 2 and get_operator(node.op).commutative and node.inputs[0] != node.inputs[1]:
-        orders.append(node.inputs[::-1])
-    for position, operands in enumerate(orders):
-        branch = state.copy() if position + 1 < len(orders) else state
-        yield from _match_operands(graph, pattern.inputs, operands, branch)
-
-
-def _match_operands(graph: Defined, patterns: tuple[Term, ...], values: tuple[int, ...], state: _State) -> Iterator[_State]:
-    if not patterns:
-        yield state
-        return
-    for matched in _matches(graph, patterns[0], values[0], state):
-        yield from _match_operands(graph, patterns[1:], values[1:], matched.copy())
 
 
 class RootIndex:
@@ -487,13 +387,14 @@ def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[Root
     matches = []
     for direction, root in index.candidates(graph, found[0]):
         seen = set()
-        for state in _matches(graph, direction.pattern[root], value, _State(direction)):
-            binding = tuple(state.binding.items())
+        matching = _ModelMatching(graph, direction)
+        for _ in matching.matches([(direction.pattern[root], value)]):
+            binding = tuple(matching.terms.items())
             key = tuple((t, v) for t, v in binding if t.is_var)
             if key not in seen:
                 seen.add(key)
-                passed = tuple(state.passed.items())
-                matches.append(RootMatch(direction, root, value, binding, tuple(state.dims.items()), passed))
+                passed = tuple(matching.passed.items())
+                matches.append(RootMatch(direction, root, value, binding, tuple(matching.values.items()), passed))
     return matches
 
 
@@ -601,31 +502,18 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
 
     The sample types' dimensions are compared with the matched values' from the last one on.
     """
-    dims = dict(match.dims)
-    attributes: list[tuple[SymDim, Dim]] = []
-    sizes: list[tuple[SymDim, Dim]] = []
+    attributes: list[Equation] = []
+    sizes: list[Equation] = []
     for term, value in match.binding.items():
         if term.is_var:
             actual = graph.type(value)
             assert actual is not None
             sample = match.direction.rule.types[term.name].shape
-            sizes += _equations(sample[::-1], actual.shape[::-1])
+            sizes += equations(sample[::-1], actual.shape[::-1])
         elif term.op != "Const" and (definition := graph.definition(value)) is not None:
             for (_, wanted), (_, given) in zip(term.attrs, definition[0].attrs, strict=True):
-                attributes += _equations(wanted, given)
-    sums = []
-    for dim, size in attributes + sizes:
-        name = _plain_symbol(dim)
-        if name is None:
-            sums.append((dim, size))
-        else:
-            dims.setdefault(name, size)
-    known = -1
-    while sums and known != len(dims):
-        known = len(dims)
-        for dim, size in sums:
-            _solve(dim, size, dims)
-    return dims
+                attributes += equations(wanted, given)
+    return solve(attributes + sizes, match.dims)
 
 
 class ModelFacts(Facts):
@@ -698,11 +586,11 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         definition = graph.definition(match.binding[term]) if term.attrs and term.op != "Const" else None
         if definition is not None and close_attrs(term.attrs, dims) != definition[0].attrs:
             return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
-    for name, condition, position in match.direction.solved:
+    for variable in match.direction.solved:
         try:
-            dims[f"${name}"] = SOLVERS[condition.predicate][position](*(bind_value(a, dims) for a in condition.arguments))
-        except (ValueError, TypeError, Undecided) as problem:
-            return NoMatch(f"condition {condition} gives no ${name}: {problem}", match.values[0])
+            dims[f"${variable.name}"] = variable.value(dims)
+        except ValueError as problem:
+            return NoMatch(f"condition {variable.condition} gives no ${variable.name}: {problem}", match.values[0])
     facts = ModelFacts(match, graph, oracle, dims)
     for condition in match.direction.rule.conditions:
         verdict = _close_condition(condition, dims).holds(facts)
@@ -710,7 +598,7 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
             return NoMatch(_explain(condition, verdict), match.values[0])
     if oracle.attended:
         facts = ModelFacts(match, graph, oracle.unassuming, dims)
-        shown = (c for c in match.direction.rule.conditions if c.predicate in RANGE_PREDICATES)
+        shown = (c for c in match.direction.rule.conditions if c.guard.of_values)
         if not all(_close_condition(c, dims).holds(facts) for c in shown):
             oracle.relied.add((match.direction.id, match.values))
     return dims
@@ -728,4 +616,4 @@ def _explain(condition: Condition, verdict: bool | None) -> str:
     return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
 
 
-__all__ += ["FLOATS", "ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]
+__all__ += ["ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]

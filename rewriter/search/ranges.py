@@ -18,40 +18,35 @@ from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
-from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, TensorType, concrete
+from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
+from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
 
-__all__ = ["MOVING", "RangeOracle"]
+__all__ = ["RangeOracle"]
 
-MOVING = frozenset({"Compress", "Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Slice", "Split", "Tile"})
-"""ONNX operators that only move entries of their first input; their range survives when they stay opaque."""
+_UNREAD = frozenset({"Compress", "GatherElements"})
+"""ONNX operators without a record that only move entries of their first input."""
 
 _CHUNK = 1 << 22
-_LARGEST = {
-    DataType.FLOAT16: 65504.0,
-    DataType.BFLOAT16: 3.3895313892515355e38,
-    DataType.FLOAT: 3.4028234663852886e38,
-    DataType.DOUBLE: 1.7976931348623157e308,
-}
 
 
-_CARRIERS = frozenset(
-    {"Add", "Cast", "Concat", "Expand", "Gather", "Identity", "Max", "Min", "Pad", "Reshape", "Slice"}
-    | {"Split", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where"}
-)
-"""Operators that do not make a number beyond half the largest one any larger; a sum only if one operand holds such."""
+def _carries(traits: Traits) -> bool:
+    """Whether an operator makes no number beyond half the largest one any larger; a sum only if one operand holds such."""
+    if traits.entrywise is Entrywise.ARITHMETIC:
+        return traits.degree is DegreeBound.LINEAR
+    chooses = traits.entrywise in (Entrywise.EXTREMUM, Entrywise.SELECTION, Entrywise.CONVERSION)
+    return chooses or traits.movement is not None
 
 
-_ABSORBERS = frozenset({"Erf", "IsInf", "IsNaN", "Sigmoid", "Softmax", "Tanh"})
-"""Operators whose results are small whatever their operands."""
-
-_NORMALISATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
-"""Operators whose entries are at most the root of the row's length before the scale and the bias."""
+def _moves_first(op_type: str) -> bool:
+    """Whether an ONNX operator only moves entries of its first input, whose range survives then where the node stays opaque."""
+    movement = traits_of(op_type).movement
+    return op_type in _UNREAD or movement not in (None, Movement.CONCATENATION, Movement.FILLING)
 
 
 def _limit(type_: TensorType | None) -> float:
     """Half the largest number of an element type, infinite for others than floats."""
-    return _LARGEST[type_.dtype] / 2 if type_ is not None and type_.dtype in _LARGEST else math.inf
+    largest = largest_number(type_.dtype) if type_ is not None else None
+    return math.inf if largest is None else largest / 2
 
 
 def _rounded(range_: Range, type_: TensorType | None) -> Range:
@@ -144,9 +139,10 @@ class RangeOracle:
                 stack.extend(missing)
             else:
                 huge = sum(v in self.huge for v in maker[0].inputs)
-                adds = maker[0].op in ("Add", "Sub") and huge > 1
-                absorbs = maker[0].op in _ABSORBERS
-                overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or maker[0].op in _CARRIERS))
+                traits = traits_of(maker[0].op)
+                adds = traits.entrywise is Entrywise.ARITHMETIC and huge > 1
+                absorbs = traits.bounded
+                overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or _carries(traits)))
                 for result, range_ in zip(maker[0].values, self._node(graph, maker[0]), strict=True):
                     self.known[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
                     limit = _limit(graph.type(result))
@@ -235,7 +231,7 @@ class RangeOracle:
         array = unrepeated(array)
         if array.dtype == np.float16:
             wide = array.astype(np.float32)
-            limit = _LARGEST[DataType.FLOAT16] / 2
+            limit = _limit(TensorType(DataType.FLOAT16, ()))
             array = np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide))
         if array.size <= _CHUNK:
             return Range.of(array)
@@ -248,11 +244,11 @@ class RangeOracle:
     def _node(self, graph: Graph, node: Node) -> list[Range]:
         inputs = [self.known[v] for v in node.inputs]
         if node.is_opaque:
-            moves = node.origin is not None and self.op_types.get(node.origin) in MOVING
+            moves = node.origin is not None and _moves_first(self.op_types.get(node.origin, ""))
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
         if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
             return [self.domain.power(inputs[0], 2)]
-        if node.op in _NORMALISATIONS and (bounded := self._normalised(graph, node, inputs)) is not None:
+        if traits_of(node.op).rows is RowRole.NORMALISATION and (bounded := self._normalised(graph, node, inputs)) is not None:
             return [bounded]
         try:
             results = list(get_operator(node.op).run(self.domain, node.attrs, inputs))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mugraph.ops import get_operator
+from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.term import Term, walk
 from rewriter.search.match import Direction
 from rules_db.trust.rule import Rule, Side
@@ -73,12 +73,6 @@ LAYOUTS = Strategy("layouts", (_LAYOUT,))
 STRATEGIES: Mapping[str, Strategy] = {s.name: s for s in (BACKTRACKING, GREEDY, SEQUENTIAL, SUBSTITUTIONS, LAYOUTS)}
 """Strategy by name."""
 
-_ARRANGED = frozenset({"Concat", "Expand"})
-"""Operators that put weights side by side and repeat numbers."""
-
-_MOVEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
-"""Operators that only say where entries lie."""
-
 
 def _operators(side: Side) -> list[str]:
     return [term.op for term in walk(side) if term.inputs]
@@ -86,13 +80,13 @@ def _operators(side: Side) -> list[str]:
 
 def brings_movements(direction: Direction) -> bool:
     """Whether a replacement says where entries lie: what stands beside it may cancel that."""
-    return not _MOVEMENTS.isdisjoint(_operators(direction.replacement))
+    return any(traits_of(operator).rearranges for operator in _operators(direction.replacement))
 
 
 def cancels_movements(direction: Direction) -> bool:
     """Whether a direction makes a chain of movements shorter and does nothing else."""
     before, after = _operators(direction.pattern), _operators(direction.replacement)
-    return _MOVEMENTS.issuperset((*before, *after)) and len(after) < len(before)
+    return all(traits_of(operator).rearranges for operator in (*before, *after)) and len(after) < len(before)
 
 
 def takes_over(direction: Direction) -> bool:
@@ -103,8 +97,9 @@ def takes_over(direction: Direction) -> bool:
     before, after = direction.pattern, direction.replacement
     if len(before) > 1 or len(after) > 1 or not (before[0].inputs and after[0].inputs) or before[0].op == after[0].op:
         return False
-    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
-    return fused and _ARRANGED.issuperset(_operators(after)[:-1])
+    fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).composite for side in (before, after))
+    arranged = (Movement.CONCATENATION, Movement.REPETITION)  # weights side by side, and numbers repeated
+    return fused and all(traits_of(operator).movement in arranged for operator in _operators(after)[:-1])
 
 
 def _plain(operator: str) -> str:
@@ -123,7 +118,7 @@ def is_layout_rule(rule: Rule) -> bool:
         forms: dict[Term, str] = {}
         for term in walk(side):
             operands = [forms[operand] for operand in term.inputs]
-            if term.op in _MOVEMENTS:
+            if traits_of(term.op).rearranges:
                 forms[term] = operands[0]
             elif term.inputs:
                 forms[term] = f"{_plain(term.op)}.{term.out}({', '.join(sorted(operands))})"
@@ -132,4 +127,4 @@ def is_layout_rule(rule: Rule) -> bool:
         return [forms[root] for root in side]
 
     terms = walk([*rule.source, *rule.target])
-    return any(t.op in _MOVEMENTS or _plain(t.op) != t.op for t in terms) and erased(rule.source) == erased(rule.target)
+    return any(traits_of(t.op).rearranges or _plain(t.op) != t.op for t in terms) and erased(rule.source) == erased(rule.target)

@@ -12,10 +12,6 @@ from rulegen.enumerate.evaluation import TermBatch, ValueKind
 
 __all__ = ["BatchTable", "OperatorTemplate"]
 
-_ORDERED = frozenset({"Relu", "LeakyRelu", "Clip", "Max", "Min", "Abs", "ReduceMax", "ReduceMin", "Less", "Greater", "Where"})
-_ORDERED |= {"MaxPool", "GlobalMaxPool", "FusedConv", "HardSigmoid", "HardSwish", "Elu", "Selu", "PRelu"}
-"""Operators that depend on the order of residues."""
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorTemplate:
@@ -33,7 +29,7 @@ class OperatorTemplate:
     @property
     def ordered(self) -> bool:
         """Whether results depend on the order of numbers."""
-        return self.operator.name in _ORDERED
+        return self.operator.traits.piecewise
 
 
 class BatchTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mugraph.ops import traits_of
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term
 from rulegen.candidate import CandidateRule, candidate_types, symbols_of
@@ -23,8 +24,6 @@ __all__ = ["FATES", "Certifier"]
 
 FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
 """The ends of a candidate that becomes no rule."""
-_PARTIAL = frozenset({"Sqrt", "Log"})
-"""Functions without a value where their operand is negative."""
 
 
 class Certifier:
@@ -91,7 +90,7 @@ class Certifier:
         Where a root is taken of something negative both sides are NaN, so that random inputs show nothing.
         """
         proof = self._prover.certify(candidate.source, candidate.target, candidate.types)
-        partial = any(t.op in _PARTIAL for t in walk([*candidate.source, *candidate.target]))
+        partial = any(traits_of(t.op).partial for t in walk([*candidate.source, *candidate.target]))
         if proof is None or verdict.guarded or partial:
             return proof
         signs = [c for c in proof.conditions if c.predicate in ("nonnegative", "positive")]

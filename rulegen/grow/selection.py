@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, is_well_typed
 from rulegen.grow.certification import Certifier
@@ -14,7 +15,6 @@ from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["macros", "minimal", "ranked", "saving"]
 
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "FusedConv"})
 _MOST_PROPOSALS = 12
 """Proposals that are tried on the others."""
 
@@ -79,9 +79,15 @@ def _is_worth_a_step(candidate: CandidateRule, wants_macros: bool) -> bool:
     return wants_macros or ((saving(candidate) > 0 or small) and not constants)
 
 
+def _contracts(op: str) -> bool:
+    """Whether an operator is a product, other than those for operands laid out otherwise, transposed or channels last."""
+    traits = traits_of(op)
+    return traits.product is not None and (traits.convolves or not get_operator(op).composite)
+
+
 def saving(candidate: CandidateRule) -> int:
     """The number of contractions that one side has less than the other."""
-    counts = [sum(t.op in _CONTRACTIONS for t in walk(side)) for side in (candidate.source, candidate.target)]
+    counts = [sum(_contracts(t.op) for t in walk(side)) for side in (candidate.source, candidate.target)]
     return abs(counts[0] - counts[1])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import DataType, Shape, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, make, make_attrs, open_names, walk
 from rulegen.mine.cuts import Cone
@@ -17,19 +17,17 @@ from rulegen.mine.supply import Supply
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["PRODUCTS", "applications", "is_composite"]
-
-_FURTHER = frozenset(
-    {"Gelu", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "LogSoftmax", "Mish", "HardSwish"}
-)
-"""ONNX's own operators that exporters spell out, beside those that are defined by a decomposition."""
-PRODUCTS = frozenset({"FusedMatMul", "FusedGemm", "FusedConv"})
-"""Composite operators that do no more than their product and its epilogue: no step on the way to larger ones."""
+__all__ = ["applications", "is_composite", "is_product"]
 
 
 def is_composite(op: str) -> bool:
     """Whether exporters spell the operator out."""
-    return op in _FURTHER or get_operator(op).decompose is not None
+    return traits_of(op).named_whole
+
+
+def is_product(op: str) -> bool:
+    """Whether a composite operator does no more than its product and its epilogue: no step on the way to larger ones."""
+    return traits_of(op).product is not None
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _applied(
         outputs = outputs[: len(wanted)]
         whole = list(outputs) == list(wanted)
         apart = None if whole or POSITIONS not in {term.op for term in terms} else _apart(outputs, wanted)
-        reshapes = reshaped and template.op not in PRODUCTS and _reshapes(outputs, wanted)
+        reshapes = reshaped and not is_product(template.op) and _reshapes(outputs, wanted)
         if not whole and apart is None and not reshapes:
             continue
         for numbers in itertools.product(*untyped.values()):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import rebuild, var, walk
 from rulegen.mine.cuts import Cone
-from rules_db.trust.condition import FLOATING
 from rules_db.trust.rule import Side
 
 __all__ = ["causal_masks", "cone_key", "named", "of_one_type"]
@@ -13,7 +13,7 @@ __all__ = ["causal_masks", "cone_key", "named", "of_one_type"]
 
 def of_one_type(roots: Side, types: dict[str, TensorType]) -> dict[str, TensorType]:
     """The types with float32 for the only floating-point type of a program: an equation of one holds for any."""
-    floats = {type_.dtype for type_ in types.values()} & FLOATING
+    floats = {type_.dtype for type_ in types.values()} & FLOATS
     casts = any(isinstance(value, DataType) for term in walk(roots) for _, value in term.attrs)
     if casts or len(floats) != 1:
         return types

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, const, var, walk
-from rules_db.trust.condition import FLOATING
 
 __all__ = ["Cone", "Cutting", "cones", "whole"]
 
@@ -71,7 +71,7 @@ def number(graph: Graph, value: int) -> float | bool | None:
     if type_ is None or value not in graph.tables.constants or any(d != 1 for d in type_.shape):
         return None
     array = graph.tables.small_constant(value, 1)
-    if array is None or (type_.dtype != DataType.BOOL and type_.dtype not in FLOATING):
+    if array is None or (type_.dtype != DataType.BOOL and type_.dtype not in FLOATS):
         return None
     item = np.asarray(array).reshape(())
     return bool(item) if type_.dtype == DataType.BOOL else shortest(item)

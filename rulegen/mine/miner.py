@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, symbols_of
-from rulegen.mine.composites import PRODUCTS, applications, is_composite
+from rulegen.mine.composites import applications, is_composite, is_product
 from rulegen.mine.cone import causal_masks, cone_key, named, of_one_type
 from rulegen.mine.cuts import Cone, Cutting, cones, whole
 from rulegen.mine.lifting import lift
@@ -37,7 +38,6 @@ from rulegen.numeric.trials import contradicted
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers
 from rulegen.rules import GENERATOR_VERSION, readable
-from rules_db.trust.condition import FLOATING
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
@@ -138,7 +138,7 @@ class _Miner:
 
     def look_at(self, model: str, cone: Cone) -> None:
         """Finds, certifies and enters the rules that begin with the cone, normalised by the rules found so far."""
-        if any(t.dtype not in FLOATING | {DataType.BOOL} for t in cone.types.values()):
+        if any(t.dtype not in FLOATS | {DataType.BOOL} for t in cone.types.values()):
             return
         plain = self.plain.normal(cone.roots, cone.types)
         # A causal mask may be what hides heads that are repeated: no operator with a mask has them. As they are spelled they come
@@ -163,7 +163,7 @@ class _Miner:
             if not composites:
                 self.plain.add(rule)
                 self.hidden.add(rule)
-            elif all(get_operator(op).contract for op in composites) and not composites & PRODUCTS:
+            elif all(get_operator(op).contract for op in composites) and not any(map(is_product, composites)):
                 if any(condition.predicate == "causal" for condition in rule.conditions):
                     self.hidden.add(rule, first=True)
                 else:
@@ -180,13 +180,13 @@ class _Miner:
         except (ShapeError, Undecided):
             return []
         wanted, supply = [inferred[root] for root in cone.roots], supply_of(cone.roots, inferred)
-        if any(t.dtype not in FLOATING for t in wanted):
+        if any(t.dtype not in FLOATS for t in wanted):
             return []
         key = (tuple(map(str, cone.types.values())), tuple(map(str, wanted)), repr(supply), cone.roots[0].op == "Reshape")
         if key not in self._candidates:
             self._candidates[key] = list(applications(cone, supply, wanted))
         single = {root.op for root in cone.roots} if cone.operators == 1 else set()
-        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and c[0].op in PRODUCTS)]
+        candidates = [c for c in self._candidates[key] if c[0].op not in single and not (single and is_product(c[0].op))]
         candidates += parts_of(cone, inferred) if len(wanted) == 1 and not causal_masks(cone) else []
         if not candidates:
             return []

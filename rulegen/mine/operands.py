@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from mugraph.ops import get_operator
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType
 from mugraph.terms.term import Term, const, make, var, walk
 from rulegen.mine.cone import causal_masks
@@ -122,8 +123,7 @@ def _side_by_side(leaf: Term, type_: TensorType) -> Operand:
 def _half(type_: TensorType) -> Dim | None:
     """Half of the last dimension, where it is even for all sizes."""
     last = type_.shape[-1] if type_.shape else 1
-    even = isinstance(last, SymDim) and all(coefficient % 2 == 0 for _, coefficient in last.terms)
-    return last.exact_div(2) if even and isinstance(last, SymDim) else None
+    return quotient(last, 2) if isinstance(last, SymDim) else None
 
 
 def _halved_operand(leaf: Term, type_: TensorType) -> Operand:

@@ -18,7 +18,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported, exact
 from mugraph.ops import get_operator
-from mugraph.ops.base import NotExpressible
+from mugraph.ops.forms import NotExpressible
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import Term, substitute, walk
 from rules_db.trust.rule import Side, dim_symbols

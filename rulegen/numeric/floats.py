@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mugraph.domains.real import Real
+from mugraph.ops import traits_of
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 from mugraph.terms.term import substitute, walk
@@ -41,7 +42,12 @@ class FloatVerdict:
 
 
 _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}
-_CONTRACTIONS = frozenset({"MatMul", "Gemm", "Conv", "ReduceSum", "ReduceMean", "Softmax", "AveragePool", "GlobalAveragePool"})
+
+
+def _adds_up(op: str) -> bool:
+    """Whether an operator adds up many numbers, and is not a name for several of which one does."""
+    traits = traits_of(op)
+    return traits.accumulates and not traits.named_whole
 
 
 def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
@@ -111,7 +117,7 @@ def float_test(
     error32, error16 = (max(errors[kind, dtype] for kind in kept) for dtype in (single, half))
     if error32 > _LOST[single] or error16 > _LOST[half]:
         return FloatVerdict(None, error32, error16, guarded)
-    operators = [{t for t in walk(side) if t.op in _CONTRACTIONS} for side in (candidate.source, candidate.target)]
+    operators = [{t for t in walk(side) if _adds_up(t.op)} for side in (candidate.source, candidate.target)]
     if error32 == 0 and error16 == 0 and operators[0] == operators[1]:
         float_class = FloatClass.EXACT
     elif error32 <= 2.0**-18 and error16 <= 2.0**-5:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided, symbol
 from mugraph.terms.term import Term, walk
@@ -12,18 +13,6 @@ from rulegen.candidate import CandidateRule
 from rulegen.numeric.fields import refute
 
 __all__ = ["Gate", "cancels", "retest"]
-
-_WITHOUT_INVERSES = {"Sub": "Add", "Div": "Mul"}
-_INVERSES = frozenset({"Sub", "Div", "Neg", "Reciprocal"})
-_INVERSES_INSIDE = frozenset(f"{kind}Normalization" for kind in ("Layer", "RMS", "Batch", "Instance")) | {
-    "Softmax",
-    "LogSoftmax",
-    "Elu",
-    "Selu",
-    "Softsign",
-    "Pow",
-}
-"""Operators that subtract or divide themselves."""
 
 
 def cancels(candidate: CandidateRule) -> bool:
@@ -34,18 +23,20 @@ def cancels(candidate: CandidateRule) -> bool:
     """
     roots = (*candidate.source, *candidate.target)
     operators = [{term.op for term in walk(side)} for side in (candidate.source, candidate.target)]
-    if any(not root.inputs for root in roots) or not (operators[0] | operators[1]) & _INVERSES:
+    inverts = [any(traits_of(op).undoes for op in side) for side in operators]
+    if any(not root.inputs for root in roots) or not any(inverts):
         return False
-    for one, other in (operators, operators[::-1]):
-        if not one & _INVERSES and (one - other) & _INVERSES_INSIDE:  # a definition of what has its inverses inside
-            return False
+    for one in (0, 1):
+        if not inverts[one] and any(traits_of(op).inverts_inside for op in operators[one] - operators[1 - one]):
+            return False  # a definition of what has its inverses inside
     done: dict[Term, Term] = {}
     for term in walk(roots):
         inputs = tuple(done[operand] for operand in term.inputs)
-        if term.op in ("Neg", "Reciprocal"):
+        undone = traits_of(term.op).undoes
+        if undone == "Identity":
             done[term] = inputs[0]
         else:
-            done[term] = Term(_WITHOUT_INVERSES.get(term.op, term.op), term.attrs, inputs, term.out) if inputs else term
+            done[term] = Term(undone or term.op, term.attrs, inputs, term.out) if inputs else term
     half = len(candidate.source)
     sides = tuple(done[root] for root in roots[:half]), tuple(done[root] for root in roots[half:])
     return refute(*sides, candidate.types, (0,)) is not None

@@ -15,7 +15,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, con
 from mugraph.terms.term import Term
 from rulegen.numeric.floats import FloatVerdict
 from rulegen.numeric.samples import arrange, assignments, random_input, same_residues, specialise
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule
 
@@ -32,7 +32,7 @@ def contradicted(rule: Rule, verdict: FloatVerdict, axioms: Mapping[str, Axiom],
 
     They do where the sides differ, or where they agree on positive inputs only and the rule asks nothing of values.
     """
-    unguarded = verdict.guarded and not any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+    unguarded = verdict.guarded and not any(c.guard.of_values for c in rule.conditions)
     return unguarded or try_out(rule, axioms, seed)[1] is not None
 
 
@@ -52,7 +52,7 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
     rule, runs = rule.sample(), 0
     cited = [axioms[i.axiom] for i in rule.certificate.instances if i.axiom in axioms]
     only_real = any(axiom.only_real for axiom in cited)
-    about_values = [c for c in rule.conditions if c.predicate in RANGE_PREDICATES]
+    about_values = [c for c in rule.conditions if c.guard.of_values]
     for turn, sizes in enumerate(assignments(rule.types, roots=(*rule.source, *rule.target))):
         programs, sample = specialise([*rule.source, *rule.target], rule.types, sizes)
         conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if c not in about_values]
@@ -79,7 +79,7 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
             where = ", ".join(f"{name}:{type_}" for name, type_ in types.items())
             runs += 1
             problem = _floats(pairs, types, generator, about_values)
-            if not problem and not only_real and not any(c.predicate in ENTRY_PREDICATES for c in about_values):
+            if not problem and not only_real and not any(c.guard.of_entries for c in about_values):
                 problem = _fields(pairs, types, generator, seed, turn)
             if problem:
                 return runs, f"{problem} at {where}"
@@ -94,7 +94,7 @@ def _floats(
     generator: np.random.Generator,
     about: Sequence[Condition],
 ) -> str | None:
-    positive = any(c.predicate not in ENTRY_PREDICATES for c in about)
+    positive = any(not c.guard.of_entries for c in about)
     inputs: dict[str, np.ndarray] = {}
     for name, type_ in types.items():
         drawn = generator.standard_normal(concrete(type_.shape))

@@ -125,7 +125,7 @@ def _modules(op: str) -> frozenset[str]:
     """The modules in which an operator's record is written, with those of the operators that a composite one consists of."""
     record = get_operator(op)
     modules: set[str] = set()
-    pending: list[Any] = [record.infer, record.evaluate, record.decompose]
+    pending: list[Any] = [record.infer, record.evaluate, record.decomposition]
     seen: list[Any] = []
     while pending:
         value = pending.pop()
@@ -138,8 +138,8 @@ def _modules(op: str) -> frozenset[str]:
             pending += [cell.cell_contents for cell in value.__closure__ or ()]
         elif isinstance(value, Mapping):
             pending += value.values()
-    if record.decompose is not None:
+    if record.composite:
         written = {name for module in modules for name in re.findall(r'"([A-Z]\w+)"', _source(module).decode())}
-        plain = {name for name in written & set(REGISTRY) if REGISTRY[name].decompose is None}
+        plain = {name for name in written & set(REGISTRY) if not REGISTRY[name].composite}
         modules = modules.union(*map(_modules, plain))
     return frozenset(modules)

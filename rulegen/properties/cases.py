@@ -25,7 +25,7 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
 from rulegen.properties.case_typing import CaseTyping, number_of_type, type_of_number
 from rulegen.properties.parameters import WINDOWS, attribute_choices, boolean_variables, open_attributes
-from rules_db.trust.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Case", "Cases", "enumerate_cases", "shape_of"]
@@ -164,7 +164,7 @@ class _CaseSearch:
         sized = sized or any(name in _SIZED for t in walk(sides) for name, _ in t.attrs)
         self.kinds = not sized and not any(c.predicate in ("dim", "tail") for c in axiom.conditions)
         left, right = (substitute(side, {}, attrs) for side in sides)
-        conditions = [c.substitute({}, attrs) for c in axiom.conditions if c.predicate not in RANGE_PREDICATES]
+        conditions = [c.substitute({}, attrs) for c in axiom.conditions if not c.guard.of_values]
         self.names = axiom.variables
         cited = [term for condition in conditions for term in condition.terms()]
         self.typing = CaseTyping([left, right, *cited, *map(var, self.names)])
@@ -243,9 +243,9 @@ def shape_of(axiom: Axiom) -> Axiom:
     conditions = tuple(
         Condition(c.predicate, tuple(plain(a) if isinstance(a, Term) else a for a in c.arguments))
         for c in axiom.conditions
-        if c.predicate not in RANGE_PREDICATES
+        if not c.guard.of_values
     )
-    cited = [condition for condition in axiom.conditions if condition.predicate in RANGE_PREDICATES]
+    cited = [condition for condition in axiom.conditions if condition.guard.of_values]
     return Axiom("", plain(axiom.left), plain(axiom.right), (*conditions, *cited), "")
 
 

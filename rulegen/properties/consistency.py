@@ -23,7 +23,7 @@ from rulegen.prove.language import Language
 from rulegen.prove.laws import Law
 from rulegen.prove.search import ProofLimits, ProofSearch
 from rulegen.prove.selection import Laws
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Inconsistency", "inconsistencies", "lemmas"]
@@ -65,7 +65,7 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
         return False
     assumed = []
     for condition in axiom.conditions:
-        if condition.predicate in RANGE_PREDICATES:
+        if condition.guard.of_values:
             term, *others = condition.substitute({}, case.attrs).arguments
             number = graph.add_term(term, case.types)
             assumed += [] if number is None else [(condition.predicate, (number, *others))]
@@ -150,7 +150,7 @@ def _examine(
     for name in numbers:
         node = graph.add_term(var(name), types)
         assert node is not None
-        assumed += [(predicate, (node,)) for predicate in sorted(RANGE_PREDICATES - ENTRY_PREDICATES)]
+        assumed += [(predicate, (node,)) for predicate in sorted(name for name, guard in GUARDS.items() if guard.of_ranges)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
     ProofSearch(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from mugraph.domains.range import Range
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, walk
-from rules_db.trust.condition import SOLVERS, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
 __all__ = ["WINDOWS", "attribute_choices", "boolean_variables", "open_attributes"]
@@ -146,7 +146,7 @@ def _solved(axiom: Axiom) -> dict[str, tuple[Condition, int]]:
     """Attribute variables that a condition determines from free ones, with the condition and the variable's position in it."""
     solved: dict[str, tuple[Condition, int]] = {}
     for condition in axiom.conditions:
-        for position in SOLVERS.get(condition.predicate, {}):
+        for position in condition.guard.solvers:
             wanted = condition.arguments[position]
             if isinstance(wanted, AttrVar) and wanted.name not in solved:
                 rest = set().union(*(_names(a) for i, a in enumerate(condition.arguments) if i != position))
@@ -173,7 +173,7 @@ def attribute_choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
         try:
             for name, (condition, position) in solved.items():
                 arguments = [chosen[a.name] if isinstance(a, AttrVar) and a.name != name else a for a in condition.arguments]
-                chosen[name] = SOLVERS[condition.predicate][position](*arguments)
+                chosen[name] = condition.guard.solvers[position](*arguments)
             if all(c.substitute({}, chosen).holds(facts) for c in about):
                 yield {name: chosen[name] for name in axiom.attr_variables}
         except (IndexError, ValueError):

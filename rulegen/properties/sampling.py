@@ -8,32 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
 from rulegen.properties.parameters import boolean_variables, open_attributes
-from rules_db.trust.condition import SOLVERS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Sample", "Sampler"]
-
-_CONVOLUTIONS = ("Conv", "FusedConv")
-_SPATIAL = frozenset(
-    [
-        *_CONVOLUTIONS,
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "LRN",
-        "IdentityKernel",
-        "AveragingKernel",
-    ]
-)
-"""Operators over [N, C, *spatial] and their kernels."""
-
 
 Sample = tuple[dict[str, TensorType], dict[str, AttrValue]]
 """Types of the term variables and values of the attribute variables."""
@@ -44,7 +26,7 @@ class Sampler:
 
     def __init__(self, axiom: Axiom, generator: np.random.Generator) -> None:
         self._axiom, self._draws = axiom, _Draws(axiom, generator)
-        spatial = any(t.op in _SPATIAL for t in walk([axiom.left, axiom.right]))
+        spatial = any(traits_of(t.op).image for t in walk([axiom.left, axiom.right]))
         self._kind = _Images(self._draws) if spatial else _Tensors(self._draws)
 
     def draw(self) -> Sample | None:
@@ -134,7 +116,7 @@ class _Draws:
     def solved(self, attrs: dict[str, AttrValue]) -> bool:
         """Computes most of the attributes that conditions determine; whether it could."""
         for condition in self.axiom.conditions:
-            solvers = SOLVERS.get(condition.predicate, {}) if self.generator.random() < 0.9 else {}
+            solvers = condition.guard.solvers if self.generator.random() < 0.9 else {}
             for position, solver in solvers.items():
                 wanted = condition.arguments[position]
                 if isinstance(wanted, AttrVar):
@@ -194,13 +176,13 @@ class _Images:
         self.draws, self.axiom, self.generator, self.pick = draws, draws.axiom, draws.generator, draws.pick
         axiom = self.axiom
         terms = list(walk([axiom.left, axiom.right, *(t for c in axiom.conditions for t in c.terms())]))
-        self.convolutions = sorted((t for t in terms if t.op in _CONVOLUTIONS), key=lambda t: t.size)
+        self.convolutions = sorted((t for t in terms if traits_of(t.op).convolves), key=lambda t: t.size)
         written = {len(t.attr("strides")) for t in terms if isinstance(t.attr("strides"), tuple)}
         written |= {t.attr("spatial") for t in terms if isinstance(t.attr("spatial"), int)}
         self.axes = tuple(written) or (1, 2, 2)
         self.vectors = {t.inputs[0].name for t in terms if t.op == "Unsqueeze" and t.inputs[0].is_var}
         for term in terms:
-            if term.op in ("BatchNormalization", "InstanceNormalization"):
+            if traits_of(term.op).image is ImageRole.CHANNELS:
                 self.vectors |= {operand.name for operand in term.inputs[1:] if operand.is_var}
         self.factors = {
             c.terms()[0].name: c.predicate

@@ -17,14 +17,13 @@ from typing import Any
 
 import z3
 
+from mugraph.domains.functions import FUNCTIONS
 from mugraph.domains.symbolic import Atom, Poly
 from rules_db.trust.rule import Verdict
 
 __all__ = ["ScalarVerdict", "decide", "input_atoms", "order_form", "rename_inputs"]
 
 _TIMEOUT_MS = 1500
-_ODD = frozenset({"erf", "tanh"})
-_INCREASING = frozenset({"exp", "sqrt", "log", "erf", "tanh", "sigmoid", "softplus", "floor", "ceil", "round"})
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,8 @@ def _order_atom(atom: Atom) -> Poly:
         members = [order_form(member) for member in arguments[0]]
         return _maximum(members) if function == "max" else -_maximum(-member for member in members)
     arguments = [order_form(a) if isinstance(a, Poly) else a for a in arguments]
-    spread = _spread(arguments[0]) if function in _INCREASING and len(arguments) == 1 else None
+    row = FUNCTIONS.get(function)
+    spread = _spread(arguments[0]) if row is not None and row.increasing else None
     if spread is None:
         return Poly.atom(function, *arguments)
     is_maximum, inner = spread
@@ -212,7 +212,7 @@ class _Problem:
         if function == "sign":
             value = self.poly(argument)
             return z3.If(value > 0, z3.RealVal(1), z3.If(value < 0, z3.RealVal(-1), z3.RealVal(0)))
-        if function in _ODD and len(arguments) == 1:
+        if function in FUNCTIONS and FUNCTIONS[function].odd:
             return self._odd(function, argument)
         unknown = self._fresh()
         if function == "sqrt":

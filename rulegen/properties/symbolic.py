@@ -18,7 +18,7 @@ from mugraph.terms.term import Term, substitute
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
 from rulegen.properties.validate import real_inputs
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
@@ -78,7 +78,7 @@ class _SymbolicCheck:
 
     def examine(self, case: Case) -> ScalarVerdict:
         left, right = (substitute(side, {}, case.attrs) for side in (self.axiom.left, self.axiom.right))
-        about = [c.substitute({}, case.attrs) for c in self.axiom.conditions if c.predicate in RANGE_PREDICATES]
+        about = [c.substitute({}, case.attrs) for c in self.axiom.conditions if c.guard.of_values]
         try:
             types = infer_types([left, right], case.types)
         except (ShapeError, Undecided) as problem:

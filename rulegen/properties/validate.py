@@ -23,7 +23,8 @@ from mugraph.terms.term import AttrValue, Term, substitute, var, walk
 from rulegen.numeric.samples import causal_mask, random_input, same_residues
 from rulegen.properties.case_typing import CaseTyping
 from rulegen.properties.sampling import Sampler
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
 __all__ = ["NumericEvidence", "real_inputs", "validate", "validate_numerically"]
@@ -55,7 +56,7 @@ def validate_numerically(axiom: Axiom, samples: int = 5000, seed: int = 0) -> Nu
 def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
     """Random numbers, positive, repeated or a mask where the property speaks of that, and truth values."""
     cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
-    bounded = {name for predicate, name in cited if predicate in RANGE_PREDICATES - ENTRY_PREDICATES}
+    bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
@@ -115,9 +116,7 @@ class _SampledInstance:
 
     def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], without: Condition | None) -> None:
         self.left, self.right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
-        self.conditions = [
-            c.substitute({}, attrs) for c in axiom.conditions if c is not without and c.predicate not in RANGE_PREDICATES
-        ]
+        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions if c is not without and not c.guard.of_values]
         cited = [term for condition in self.conditions for term in condition.terms()]
         self.typing = CaseTyping([self.left, self.right, *cited, *map(var, axiom.variables)])
         self.facts = Facts(self.typing.of, lambda term: Range.top())

@@ -11,7 +11,7 @@ from rulegen.prove.instances import Instances
 from rulegen.prove.language import is_sealed, sample_value
 from rulegen.prove.laws import LawDirection
 from rulegen.prove.patterns import Binding, fill
-from rules_db.trust.condition import RANGE_PREDICATES, SOLVERS
+from rules_db.trust.guards import GUARDS
 
 __all__ = ["Admission", "Assumption"]
 
@@ -41,7 +41,7 @@ class Admission:
         if (direction.solved or direction.sizes or direction.computed) and not self._settle(direction, binding):
             return False
         for number, (predicate, arguments, is_term) in enumerate(direction.conditions):
-            if predicate in RANGE_PREDICATES:
+            if GUARDS[predicate].of_values:
                 holds = self._assumed is None and not direction.collapses
                 holds = holds or (bool(self._assumed) and self._is_assumed(direction, number, binding))
                 if not holds and not self._is_evident(direction, number, binding):
@@ -81,7 +81,7 @@ class Admission:
                 binding[slot] = assumed
                 continue
             try:
-                binding[slot] = SOLVERS[predicate][position](*values)
+                binding[slot] = GUARDS[predicate].solvers[position](*values)
             except (IndexError, ValueError):
                 return False
         for computed in direction.computed:

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mugraph.ops import REGISTRY
+from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import AttrValue, AttrVar, Term, walk
 from rulegen.prove.language import Language
 from rulegen.prove.laws import Law, LawCondition, LawDirection, MeasuredSize, SolvedAttribute
 from rulegen.prove.patterns import Apply, Computed, Pattern, Slot
-from rules_db.trust.condition import ENTRY_PREDICATES, RANGE_PREDICATES, SOLVERS
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.rule import Side
 
 __all__ = ["directions", "is_fused"]
 
-_TAKEN_APART = frozenset({"Gemm", "Gelu", "LayerNormalization", "RMSNormalization"})
-"""Operators that stand for several plainer ones, beside those that are defined by a decomposition."""
-
 
 def is_fused(operator: str) -> bool:
     """Whether an operator stands for several plainer ones, as which a directed search takes it."""
-    return operator in _TAKEN_APART or (operator in REGISTRY and REGISTRY[operator].decompose is not None)
+    if operator not in REGISTRY:
+        return False
+    record = get_operator(operator)
+    return record.traits.named_whole or (record.traits.product is not None and record.decomposition is not None)
 
 
 def directions(language: Language, law: Law) -> list[LawDirection]:
@@ -69,7 +69,7 @@ class _PatternCompiler:
                 continue
             leaves = [name for pattern, root in zip(lefts, left, strict=True) if pattern in matched for name in _leaves(root)]
             operands = enumerate(matched[0].operands)
-            asked = [(c.predicate, c.arguments[0]) for c in conditions if c.predicate in RANGE_PREDICATES - ENTRY_PREDICATES]
+            asked = [(c.predicate, c.arguments[0]) for c in conditions if GUARDS[c.predicate].of_ranges]
             return LawDirection(
                 language=self.language,
                 law=self.law,
@@ -83,7 +83,7 @@ class _PatternCompiler:
                 slots=self.slots + len(self.computed),
                 terms=self.terms,
                 depth=max(pattern.depth for pattern in matched) + (len(leaves) > len(set(leaves))),
-                assumes=any(c.predicate in RANGE_PREDICATES for c in self.law.conditions),
+                assumes=any(c.guard.of_values for c in self.law.conditions),
                 collapses=any(argument in (*lefts, *rights) for _, argument in asked),
                 operators=frozenset(t.op for t in walk([*left, *right]) if t.inputs),
                 directed=_is_directed(left, right, left == self.law.source),
@@ -130,7 +130,7 @@ class _PatternCompiler:
         """Attributes that predicates determine from ``bound`` slots, to which theirs are added."""
         solved = []
         for predicate, arguments, _ in conditions:
-            for position in SOLVERS.get(predicate, {}):
+            for position in GUARDS[predicate].solvers:
                 unknown = self.slots_in(arguments[position]) - bound
                 others = [self.slots_in(a) | _read_by(a) for i, a in enumerate(arguments) if i != position]
                 if unknown and not set().union(*others) - bound:

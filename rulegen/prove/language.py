@@ -8,11 +8,12 @@ from typing import Any
 from mugraph.domains.base import Unsupported
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops import get_operator
-from mugraph.ops.base import NotExpressible
+from mugraph.ops.forms import NotExpressible
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, attr_symbols, bind_attrs, walk
-from rules_db.trust.condition import PREDICATES, Facts
+from rules_db.trust.condition import Facts
+from rules_db.trust.guards import GUARDS
 
 __all__ = ["Language", "Sealed", "is_sealed", "sample_value"]
 
@@ -110,7 +111,7 @@ class Language:
             arguments = sample_value(arguments)
             values = [self.types[a][0] if flag else a for a, flag in zip(arguments, is_type, strict=True)]
             try:
-                self._holds[key] = PREDICATES[predicate](self._facts, *values) is True
+                self._holds[key] = GUARDS[predicate].predicate(self._facts, *values) is True
             except (ShapeError, Undecided, IndexError):
                 self._holds[key] = False
         return self._holds[key]
@@ -119,7 +120,7 @@ class Language:
         """Whether a condition on signs follows from the operators, whatever the inputs, if these are finite."""
         if predicate not in ("nonnegative", "positive"):
             return False
-        return PREDICATES[predicate](Facts(lambda t: TensorType(DataType.FLOAT, ()), self._range), term) is True
+        return GUARDS[predicate].predicate(Facts(lambda t: TensorType(DataType.FLOAT, ()), self._range), term) is True
 
     def _range(self, root: Term) -> Range:
         for term in walk([root]):

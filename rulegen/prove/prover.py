@@ -21,7 +21,7 @@ from rulegen.prove.search import ProofLimits, ProofPart, ProofSearch
 from rulegen.prove.selection import Laws
 from rulegen.prove.weakest import weakest_conditions
 from rules_db.trust.certificate import Certificate, Instance
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
 
@@ -90,7 +90,7 @@ class Prover:
         self._laws = Laws(self._language)
         for axiom in self.axioms.values():
             self._laws.add(axiom)
-        about_values = [a for a in self.axioms.values() if any(c.predicate in RANGE_PREDICATES for c in a.conditions)]
+        about_values = [a for a in self.axioms.values() if any(c.guard.of_values for c in a.conditions)]
         roots = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
         self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
@@ -165,7 +165,7 @@ def _proof(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, 
 
 def _asks_of_variables(proof: Proof) -> bool:
     """Whether a condition on values is not about constants alone."""
-    return any(c.predicate in RANGE_PREDICATES and variables(c.terms()) for c in proof.conditions)
+    return any(c.guard.of_values and variables(c.terms()) for c in proof.conditions)
 
 
 def _instance(graph: EGraph, reason: Reason) -> Instance:

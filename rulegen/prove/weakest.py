@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import SymDim, TensorType
 from mugraph.terms.term import attr_symbols, variables
-from rules_db.trust.condition import FLOATING, RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.implied import implied
 
 __all__ = ["weakest_conditions"]
@@ -31,7 +32,7 @@ def weakest_conditions(wanted: Iterable[Condition], types: Mapping[str, TensorTy
         extra += [Condition("dim", (term, axis, d)) for axis, d in dims if isinstance(d, SymDim) and d.symbols() <= symbols]
         extra += [Condition("matrix", (term,))] if len(shape) >= 2 else []
         extra += [Condition("vector", (term,))] if len(shape) == 1 else []
-        extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATING else []
+        extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATS else []
         extra += [Condition("dtype", (term, types[term.name].dtype))] if about_types else []
     kept = list(dict.fromkeys([*needed, *extra]))
     removable = sorted(kept, key=lambda c: (c in extra and c not in needed, -sum(t.size for t in c.terms()), str(c)))
@@ -39,4 +40,4 @@ def weakest_conditions(wanted: Iterable[Condition], types: Mapping[str, TensorTy
         rest = [c for c in kept if c is not condition]
         if all(implied(c, rest) for c in needed):
             kept = rest
-    return sorted(kept, key=lambda c: (c.predicate in RANGE_PREDICATES, sum(t.size for t in c.terms()), str(c)))
+    return sorted(kept, key=lambda c: (c.guard.of_values, sum(t.size for t in c.terms()), str(c)))

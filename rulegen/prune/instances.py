@@ -1,6 +1,6 @@
 """Pruning: what is left of thousands of true substitutions (TASO section 3.2, and derivability beyond it).
 
-* *Renaming* is done on columns, before any Python object exists: :func:`rulegen.enumerate.candidates.unique_up_to_renaming`.
+* *Renaming* is done on columns, before any Python object exists: :func:`rulegen.enumerate.pairs.unique_up_to_renaming`.
 * *Common subgraph*: f(s) = g(s) with a shared subterm s becomes f(v) = g(v), if that is true. A shared constant stays.
 * *Instances* of a more general rule go, modulo commutativity, renaming of dimension symbols and exchange of sides.
 
@@ -9,18 +9,18 @@ Derivability, which goes beyond these, is :mod:`rulegen.prune.derive`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from mugraph.matching import TermMatching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
-from mugraph.terms.term import AttrValue, AttrVar, Term, var, walk
+from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided, plain_symbol
+from mugraph.terms.term import Term, var, walk
 from rulegen.candidate import CandidateRule as Candidate
 from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
 
-__all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "matches", "more_general_first"]
+__all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "more_general_first"]
 
 
 class Typing:
@@ -59,7 +59,7 @@ class Typing:
         """Whether the type may be a variable's: one of the workload's, or every dimension a symbol or a number."""
         if type_ is None:
             return False
-        return type_ in self.variables.values() or all(isinstance(d, int) or str(d) in d.symbols() for d in type_.shape)
+        return type_ in self.variables.values() or all(isinstance(d, int) or plain_symbol(d) is not None for d in type_.shape)
 
     def fresh(self, type_: TensorType, avoid: Iterable[str]) -> Term:
         """A variable of a type that does not occur yet: one of the workload's where there is one."""
@@ -75,104 +75,21 @@ class Typing:
 # Matching
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What a pattern's variables and dimension symbols stand for; attribute values still to be compared."""
-
-    terms: Mapping[str, Term] = field(default_factory=dict)
-    dims: Mapping[str, Dim] = field(default_factory=dict)
-    pending: tuple[tuple[AttrValue, AttrValue], ...] = ()
-
-
 TypeOf = Callable[[Term], TensorType | None]
 
 
-def _bind_type(pattern: TensorType, actual: TensorType | None, start: Binding) -> Binding | None:
-    """Dimension symbols of a variable's type bound to those of a term's type, rank by rank; sums are compared later."""
-    if actual is None or pattern.dtype != actual.dtype or pattern.rank != actual.rank:
-        return None
-    dims, pending = dict(start.dims), list(start.pending)
-    for own, other in zip(pattern.shape, actual.shape, strict=True):
-        if isinstance(own, SymDim) and str(own) in own.symbols():
-            if dims.setdefault(str(own), other) != other:
-                return None
-        elif isinstance(own, SymDim):
-            pending.append((own, other))
-        elif own != other:
-            return None
-    return Binding(start.terms, dims, tuple(pending))
+class _TypedMatching(TermMatching):
+    """Terms as subjects of typed patterns: a variable stands for terms of its type, whose dimensions bind its symbols."""
 
+    __slots__ = ("_type_of", "_types")
 
-def matches(
-    pattern: Term, term: Term, types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding
-) -> Iterator[Binding]:
-    """All ways to see ``term`` as an instance of ``pattern``, extending ``start``.
+    def __init__(self, types: Mapping[str, TensorType], type_of: TypeOf) -> None:
+        super().__init__()
+        self._types, self._type_of = types, type_of
 
-    Operands of commutative operators match in both orders. With ``types`` a variable matches terms of its rank, and its
-    dimension symbols are bound; without, it matches anything. Patterns are small: this recursion is as deep as they are.
-    """
-    if pattern.is_var:
-        known = start.terms.get(pattern.name)
-        if known is not None:
-            if known is term:
-                yield start
-            return
-        bound = start if types is None else _bind_type(types[pattern.name], type_of(term), start)
-        if bound is not None:
-            yield Binding({**bound.terms, pattern.name: term}, bound.dims, bound.pending)
-        return
-    if pattern.op != term.op or pattern.out != term.out or len(pattern.inputs) != len(term.inputs):
-        return
-    if pattern.op == "Const":
-        if pattern is term:
-            yield start
-        return
-    if pattern.attrs != term.attrs:
-        if [k for k, _ in pattern.attrs] != [k for k, _ in term.attrs]:
-            return
-        pairs = tuple((p, t) for (_, p), (_, t) in zip(pattern.attrs, term.attrs, strict=True))
-        start = Binding(start.terms, start.dims, start.pending + pairs)
-    elif pattern.attrs:
-        start = Binding(start.terms, start.dims, start.pending + tuple((p, p) for _, p in pattern.attrs))
-    orders = [term.inputs]
-    if len(term.inputs) == 2 and get_operator(term.op).commutative and term.inputs[0] is not term.inputs[1]:
-        orders.append(term.inputs[::-1])
-    for operands in orders:
-        states = [start]
-        for own, other in zip(pattern.inputs, operands, strict=True):
-            states = [after for before in states for after in matches(own, other, types, type_of, before)]
-        yield from states
-
-
-def _settled(binding: Binding) -> Binding | None:
-    """The binding, if the attribute values agree under it.
-
-    Attribute variables, and symbols that occur in attributes alone, are bound here.
-    """
-    dims, attrs = dict(binding.dims), dict[str, AttrValue]()
-
-    def bind(own: AttrValue, other: AttrValue) -> None:
-        if isinstance(own, AttrVar):
-            attrs.setdefault(own.name, other)
-        elif isinstance(own, tuple) and isinstance(other, tuple) and len(own) == len(other):
-            for pair in zip(own, other, strict=True):
-                bind(*pair)
-        elif isinstance(own, SymDim) and str(own) in own.symbols():
-            dims.setdefault(str(own), other)
-
-    def agree(own: AttrValue, other: AttrValue) -> bool:
-        if isinstance(own, AttrVar):
-            own = attrs[own.name]
-            return type(own) is type(other) and bool(own == other)
-        if isinstance(own, tuple):
-            return isinstance(other, tuple) and len(own) == len(other) and all(map(agree, own, other))
-        if isinstance(own, SymDim):
-            return bool(evaluate_dim(own, dims) == other)
-        return type(own) is type(other) and bool(own == other)
-
-    for own, other in binding.pending:
-        bind(own, other)
-    return Binding(binding.terms, dims) if all(agree(own, other) for own, other in binding.pending) else None
+    def variable(self, pattern: Term, subject: Term) -> bool:
+        wanted, actual = self._types[pattern.name], self._type_of(subject)
+        return actual is not None and wanted.dtype == actual.dtype and self.attribute(wanted.shape, actual.shape)
 
 
 def commuted(term: Term) -> Term:
@@ -186,24 +103,15 @@ def commuted(term: Term) -> Term:
     return done[term]
 
 
-def _match_sides(
-    general: Sequence[Term], special: Sequence[Term], types: Mapping[str, TensorType] | None, type_of: TypeOf, start: Binding
-) -> list[Binding]:
-    states = [start]
-    for own, other in zip(general, special, strict=True):
-        states = [after for before in states for after in matches(own, other, types, type_of, before)]
-    return states
-
-
 def is_instance(general: Candidate, special: Candidate, type_of: TypeOf) -> bool:
     """Whether ``special`` is ``general`` with terms for variables, in either direction, ranks respected."""
     if len(general.source) != len(special.source):
         return False
-    for source, target in ((special.source, special.target), (special.target, special.source)):
-        for first in _match_sides(general.source, source, general.types, type_of, Binding()):
-            for both in _match_sides(general.target, target, general.types, type_of, first):
-                if _settled(both) is not None:
-                    return True
+    patterns = (*general.source, *general.target)
+    for roots in ((*special.source, *special.target), (*special.target, *special.source)):
+        matching = _TypedMatching(general.types, type_of)
+        if any(matching.solved() is not None for _ in matching.matches(zip(patterns, roots, strict=True))):
+            return True
     return False
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, plain_symbol, symbol
 from mugraph.terms.term import Term, substitute, var, variables, walk
 from rulegen.candidate import CandidateRule, candidate_types
 from rules_db.trust.rule import Side
@@ -81,8 +81,8 @@ class _Widener:
         for term in every:  # a split of a variable: the size of its second part
             if term.op == "Split":
                 before, after = term.attr("sizes")
-                if before != after and isinstance(after, SymDim) and str(after) in after.symbols():
-                    repeated.add(str(after))
+                if before != after and (name := plain_symbol(after)) is not None:
+                    repeated.add(name)
         self.dims: list[dict[str, Dim]] = [{} if i == 1 else {s: symbol(f"{s}{i}") for s in repeated} for i in range(1, parts)]
         total: dict[str, Dim] = {s: sum((d.get(s, symbol(s)) for d in self.dims[1:]), start=symbol(s)) for s in repeated}
         self.names = [{n: n if i == 1 else f"{n}{i}" for n in copied} for i in range(1, parts)]

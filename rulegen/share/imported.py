@@ -14,7 +14,7 @@ from mugraph.terms.term import format_term
 from rulegen.numeric.differences import Difference
 from rulegen.numeric.samples import assignments, specialise
 from rulegen.taso.translation import Typed, Untyped
-from rules_db.trust.condition import RANGE_PREDICATES, Facts
+from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule
 
 __all__ = ["Imported", "Status", "TypedCase", "counts", "never_typed", "summary"]
@@ -146,7 +146,7 @@ def _covers(case: TypedCase, bad: TypedCase) -> bool:
         return False
     types = infer_types([*bad.typed.source, *bad.typed.target], bad.typed.types)
     facts = Facts(types.__getitem__, lambda term: Range.top())
-    return all(c.predicate in RANGE_PREDICATES or c.holds(facts) is True for c in renamed.conditions)
+    return all(c.guard.of_values or c.holds(facts) is True for c in renamed.conditions)
 
 
 def _choices(good: Sequence[TypedCase], others: Sequence[TypedCase]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import walk
@@ -27,14 +28,13 @@ from rulegen.taso.file import TasoRule, describe
 from rulegen.taso.operators import Untranslatable
 from rulegen.taso.translation import Typed, Untyped, typings
 from rules_db.trust.check import check
-from rules_db.trust.condition import RANGE_PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["Importer"]
 
 
-_WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool"})
 _QUICK = ProofLimits(nodes=300, rounds=4, growth=2)
 """Finds nearly all proofs there are, in milliseconds."""
 _THOROUGH = ProofLimits(nodes=800, rounds=5, growth=3)
@@ -138,7 +138,7 @@ class Importer:
 
     def _text_case(self, rule: Rule, typed: Typed, conditions: Sequence[Condition]) -> TypedCase:
         """The answer under the sample types; ``conditions`` are those of the rule's sample."""
-        about_values = any(c.predicate in RANGE_PREDICATES for c in rule.conditions)
+        about_values = any(c.guard.of_values for c in rule.conditions)
         difference = None if about_values else differ(typed.source, typed.target, typed.types, self._seed)
         infer_types([*typed.source, *typed.target], typed.types)
         if difference is not None:
@@ -161,7 +161,7 @@ class Importer:
 
 def _float_verdict(candidate: CandidateRule, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
-    windowed = any(t.op in _WINDOWED for t in walk((*candidate.source, *candidate.target)))
+    windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
     if not windowed:
         return float_test(candidate, symbols, seed)

@@ -15,7 +15,6 @@ from rulegen.prove.prover import Proof, Prover
 from rulegen.show.equations import EquationError, parse_equation, typing_text
 from rulegen.show.words import proof_in_words
 from rulegen.typings.inference import EquationTyping, infer_typing
-from rules_db.trust.condition import RANGE_PREDICATES
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side, Verdict, dim_symbols
 
@@ -145,7 +144,7 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
 def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover: Prover, typed: bool) -> Explanation:
     difference = differ(source, target, types)
     proof = prover.certify(source, target, types)
-    if proof is not None and (difference is None or any(c.predicate in RANGE_PREDICATES for c in proof.conditions)):
+    if proof is not None and (difference is None or any(c.guard.of_values for c in proof.conditions)):
         return Explanation(Verdict.PROVED, source, target, types, proof)
     if difference is not None:
         return Explanation(Verdict.REFUTED, source, target, types, difference=difference)

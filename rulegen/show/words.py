@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Sequence
 
 from mugraph.terms.term import Term, format_term, format_value
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.check import instantiate
-from rules_db.trust.condition import PREDICATES, Condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 
 __all__ = ["in_words", "proof_in_words"]
@@ -19,10 +18,10 @@ __all__ = ["in_words", "proof_in_words"]
 
 def in_words(condition: Condition) -> str:
     """The definition of the predicate with the condition's arguments for its parameters."""
-    predicate = PREDICATES[condition.predicate]
-    names = list(inspect.signature(predicate).parameters)[1:]
-    words = {n: repr(a) if isinstance(a, Term) else format_value(a) for n, a in zip(names, condition.arguments, strict=True)}
-    text = (predicate.__doc__ or condition.predicate).strip().replace("`", "")
+    guard = condition.guard
+    arguments = (repr(a) if isinstance(a, Term) else format_value(a) for a in condition.arguments)
+    words = dict(zip(guard.parameters, arguments, strict=True))
+    text = guard.words.replace("`", "")
     return re.sub(r"\b\w+\b", lambda word: words.get(word.group(), word.group()), text)
 
 

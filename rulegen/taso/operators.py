@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mugraph.ops.movement import trailing_perm
-from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim
+from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, plain_symbol
 from mugraph.terms.term import Term, make
 from rulegen.taso.file import Parameter, TasoKind, TasoNode
 from rulegen.taso.plans import TypingPlan
@@ -108,7 +108,7 @@ def _window(state: TypingState, node: TasoNode, spatial: Shape, kernel: tuple[in
             state.dims.equal(dim, wanted)
             dim = wanted
         if _PADDINGS[mode] == "valid":
-            if isinstance(dim, SymDim) and str(dim) in dim.symbols():
+            if plain_symbol(dim) is not None:
                 state.dims.equal(dim, state.dims.fresh() + (size - 1))
                 dim = state.dims.resolve(dim)
             total, left = 0, dim - (size - 1)

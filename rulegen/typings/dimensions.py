@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, evaluate_dim, plain_symbol, symbol
 
 __all__ = ["Dimensions", "readable_symbols"]
 
@@ -57,10 +57,10 @@ class Dimensions:
         if 0 in sides:
             raise ShapeError(f"a dimension would be {_show(a)} and {_show(b)}")
         for one, other in (sides, sides[::-1]) if _is_fresh(sides[0]) else (sides[::-1], sides):
-            if isinstance(one, SymDim) and str(one) in one.symbols():
-                if isinstance(other, SymDim) and str(one) in other.symbols():
+            if (name := plain_symbol(one)) is not None:
+                if isinstance(other, SymDim) and name in other.symbols():
                     break
-                self.bound[str(one)] = other
+                self.bound[name] = other
                 return
         self._pair_up(*sides)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, plain_symbol, symbol
 from mugraph.terms.term import Term
 from rulegen.typings.dimensions import Dimensions
 
@@ -111,7 +111,7 @@ def fit_channels(dims: Dimensions, x: Shape, w: Shape, group: Dim, uneven: bool 
 
     Output channels that are a sum get equal parts, or with ``uneven`` parts that differ and still fall into groups.
     """
-    if isinstance(group, SymDim) and str(group) not in group.symbols():
+    if isinstance(group, SymDim) and plain_symbol(group) is None:
         for number, name in enumerate(sorted(group.symbols()), 2):
             dims.bound[name] = number
         group = dims.resolve(group)

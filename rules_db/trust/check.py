@@ -8,38 +8,41 @@ value; so by induction every present term is well-typed, and terms joined by ins
 application where the rule is well-typed and its conditions hold. The rule is proved when all instances were used and each
 target is joined to its source.
 
-Instances' conditions must follow from the rule's: be among them, or be implied by the syntactic laws of
-:mod:`rules_db.trust.implied`. An attribute variable of the rule stands for any value, so that a proof treats it as a name and
-nothing more. Nothing else is trusted: goals are rebuilt from the rule, and every equation is also typed under the rule's
-sample types and attributes.
+Instances' conditions must follow from the rule's: be among them, or be implied by the laws of the guards
+(:mod:`rules_db.trust.guards`, :mod:`rules_db.trust.implied`). An attribute variable of the rule stands for any value, so that a
+proof treats it as a name and nothing more. Goals are rebuilt from the rule, never taken from the certificate, and every equation
+is also typed under the rule's sample types and attributes.
+
+Certificates of the two other kinds are repeated by :mod:`rules_db.trust.evidence` and :mod:`rules_db.trust.interpreted`. All that
+is trusted are the modules that this one imports and the property files: :mod:`rules_db.stamp` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.domains.range import Range
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import Undecided
+from mugraph.terms.shape import TensorType, Undecided
 from mugraph.terms.term import Term, binding_of, open_names, substitute, walk
 from rules_db.trust.certificate import Instance
-from rules_db.trust.condition import RANGE_PREDICATES, Condition, Facts
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.evidence import repeat_tests
 from rules_db.trust.implied import implied
 from rules_db.trust.interpreted import repeat_interpretation
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["MALFORMED", "Step", "check", "instantiate", "presence"]
+__all__ = ["MALFORMED", "ProofStep", "check", "instantiate", "presence"]
 
 MALFORMED = "the rule is malformed, an attribute or argument is not of its kind"
 """How the failure of a rule begins that cannot be examined at all."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """An instance written out: the equation and what it asks."""
+@dataclass(frozen=True, slots=True)
+class ProofStep:
+    """An instance of a property written out: an equation and the conditions on which it rests."""
 
     left: Term
     right: Term
@@ -51,7 +54,7 @@ class Step:
         return tuple(c.arguments[0] for c in self.conditions if c.predicate == "typed")
 
 
-def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Collection[str] = ()) -> Step:
+def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Collection[str] = ()) -> ProofStep:
     """Writes an instance out; attribute variables of the rule itself, ``open_attrs``, stay.
 
     Raises:
@@ -66,14 +69,14 @@ def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Col
             f"it is {axiom.digest[:8]} now; grow the rule again"
         )
     terms, attrs = dict(instance.terms), dict(instance.attrs)
-    for kind, wanted, given in (("", axiom.variables, terms), ("$", axiom.attr_variables, attrs)):
-        if set(wanted) != set(given):
-            names = ", ".join(f"{kind}{name}" for name in sorted(set(wanted) ^ set(given)))
+    for kind, wanted, bound in (("", axiom.variables, terms), ("$", axiom.attr_variables, attrs)):
+        if set(wanted) != set(bound):
+            names = ", ".join(f"{kind}{name}" for name in sorted(set(wanted) ^ set(bound)))
             raise ValueError(f"'{instance.axiom}' with unbound or unknown {names}")
     values = [*attrs.values(), *(value for term in walk(terms.values()) for _, value in term.attrs)]
     if any(name not in open_attrs for value in values for name in open_names(value)):
         raise ValueError(f"'{instance.axiom}' is not ground")
-    return Step(
+    return ProofStep(
         substitute(axiom.left, terms, attrs),
         substitute(axiom.right, terms, attrs),
         tuple(c.substitute(terms, attrs) for c in axiom.conditions),
@@ -81,7 +84,11 @@ def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Col
 
 
 class Presence:
-    """The present terms and which of them are known to be equal: a congruence closure."""
+    """The present terms and which of them are equal: a congruence closure.
+
+    Ensures: two present terms have one representative exactly if their equality follows from the pairs joined, by reflexivity,
+    symmetry, transitivity, and equal operands giving equal results.
+    """
 
     def __init__(self, terms: Collection[Term]) -> None:
         self._class: dict[Term, Term] = {}
@@ -89,31 +96,32 @@ class Presence:
         self.add(terms)
 
     def find(self, term: Term) -> Term | None:
-        """The representative of the class of a present term, or of the present term it is congruent to."""
-        found: dict[Term, Term | None] = {}
-        for sub in walk([term]):
-            key = self._key(sub, [found[operand] for operand in sub.inputs])
-            found[sub] = self._root(sub) if sub in self._class else self._built.get(key)
-        return found[term]
+        """The representative of a present term, or of the present term that it is congruent to; ``None`` where there is none."""
+        representative: dict[Term, Term | None] = {}
+        for part in walk([term]):
+            key = self._key(part, [representative[operand] for operand in part.inputs])
+            representative[part] = self._root(part) if part in self._class else self._built.get(key)
+        return representative[term]
 
     def add(self, terms: Collection[Term]) -> None:
-        for sub in walk(terms):
-            if sub not in self._class:
-                self._class[sub] = self._built.setdefault(self._key(sub, [self._root(i) for i in sub.inputs]), sub)
+        """Makes terms and all their parts present."""
+        for part in walk(terms):
+            if part not in self._class:
+                self._class[part] = self._built.setdefault(self._key(part, [self._root(i) for i in part.inputs]), part)
 
     def join(self, a: Term, b: Term) -> None:
         """Makes two present terms equal, and with them all that is built alike from equals."""
         pending = [(a, b)]
         while pending:
-            left, right = (self._root(x) for x in pending.pop())
+            left, right = (self._root(term) for term in pending.pop())
             if left is right:
                 continue
             self._class[right] = left
             self._built = {}
             for term in self._class:
-                same = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), self._root(term))
-                if self._root(same) is not self._root(term):
-                    pending.append((same, term))
+                alike = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), self._root(term))
+                if self._root(alike) is not self._root(term):
+                    pending.append((alike, term))
 
     def _root(self, term: Term) -> Term:
         while self._class[term] is not term:
@@ -122,10 +130,11 @@ class Presence:
 
     @staticmethod
     def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
-        return (term.op, term.attrs, term.out, *operands) if operands else (term,)
+        """What terms have in common that are built alike; by the text of attributes, as 1, 1.0 and True are equal in Python."""
+        return (term.op, repr(term.attrs), term.out, *operands) if operands else (term,)
 
 
-def presence(source: Side, target: Side, steps: Sequence[Step], typed: Collection[Term]) -> tuple[Presence, list[int]]:
+def presence(source: Side, target: Side, steps: Sequence[ProofStep], typed: Collection[Term]) -> tuple[Presence, list[int]]:
     """Uses every step that becomes usable; returns what is present then and the indices of the steps that never were."""
     present = Presence([*source, *target, *typed])
     pending = list(range(len(steps)))
@@ -144,13 +153,10 @@ def presence(source: Side, target: Side, steps: Sequence[Step], typed: Collectio
         pending = waiting
 
 
-# What conditions imply without being asked.
-
-
 def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
     try:
-        return _check(rule, axioms)
+        return _problems(rule, axioms)
     except (
         ValueError,
         TypeError,
@@ -164,7 +170,7 @@ def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
         return [f"{MALFORMED}: {type(problem).__name__}: {problem}"]
 
 
-def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
+def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     if rule.certificate.tested:
@@ -173,33 +179,47 @@ def _check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
         return repeat_interpretation(rule, rule.certificate.interpreted)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
-        cited = [term for c in rule.conditions for term in c.terms()]
-        sides = [side for step in steps for side in (step.left, step.right)]
-        every = [*rule.source, *rule.target, *cited, *sides]
-        samples = {term: substitute(term, {}, rule.attrs) for term in walk(every)}
-        inferred = infer_types(samples.values(), rule.types)
-        types = {term: inferred[sample] for term, sample in samples.items()}
+        types = _sample_types(rule, steps)
     except (ValueError, Undecided, KeyError) as problem:
         return [str(problem.args[0])]
+    return [*_contradictions(rule, types), *_wrong_steps(rule, steps, types), *_missing_links(rule, steps, types)]
 
-    failures = []
+
+def _sample_types(rule: Rule, steps: Sequence[ProofStep]) -> dict[Term, TensorType]:
+    """Types of all terms of the rule and the steps under the rule's sample types and attributes. Raises where one has none."""
+    cited = [term for condition in rule.conditions for term in condition.terms()]
+    sides = [side for step in steps for side in (step.left, step.right)]
+    samples = {term: substitute(term, {}, rule.attrs) for term in walk([*rule.source, *rule.target, *cited, *sides])}
+    inferred = infer_types(samples.values(), rule.types)
+    return {term: inferred[sample] for term, sample in samples.items()}
+
+
+def _contradictions(rule: Rule, types: Mapping[Term, TensorType]) -> Iterator[str]:
+    """Conditions on types that the rule's own sample does not meet."""
     facts = Facts(types.__getitem__, lambda term: Range.top(), binding_of(rule.attrs))
     for condition in rule.conditions:
-        if condition.predicate not in RANGE_PREDICATES and condition.holds(facts) is not True:
-            failures.append(f"the rule's own sample types contradict its condition {condition}")
+        if not condition.guard.of_values and condition.holds(facts) is not True:
+            yield f"the rule's own sample types contradict its condition {condition}"
+
+
+def _wrong_steps(rule: Rule, steps: Sequence[ProofStep], types: Mapping[Term, TensorType]) -> Iterator[str]:
+    """Steps that equate different types, or whose conditions do not follow from the rule's."""
     for number, step in enumerate(steps, 1):
         if types[step.left] != types[step.right]:
-            failures.append(f"step {number} equates {types[step.left]} and {types[step.right]}")
+            yield f"step {number} equates {types[step.left]} and {types[step.right]}"
         for condition in step.conditions:
             if condition.predicate != "typed" and not implied(condition, rule.conditions):
-                failures.append(f"step {number} needs {condition}, which the rule's conditions do not give")
-    typed = [c.arguments[0] for c in rule.conditions if c.predicate == "typed"]
+                yield f"step {number} needs {condition}, which the rule's conditions do not give"
+
+
+def _missing_links(rule: Rule, steps: Sequence[ProofStep], types: Mapping[Term, TensorType]) -> Iterator[str]:
+    """Steps that cannot be used, and outputs to which the others do not lead."""
+    typed = [condition.arguments[0] for condition in rule.conditions if condition.predicate == "typed"]
     present, unused = presence(rule.source, rule.target, steps, typed)
     for index in unused:
-        failures.append(f"step {index + 1} starts from a term that is not present: {steps[index].left!r}")
+        yield f"step {index + 1} starts from a term that is not present: {steps[index].left!r}"
     for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
         if types[source] != types[target]:
-            failures.append(f"output {number} has type {types[source]} on the left and {types[target]} on the right")
+            yield f"output {number} has type {types[source]} on the left and {types[target]} on the right"
         if present.find(source) is not present.find(target):
-            failures.append(f"output {number}: the steps do not lead from {source!r} to {target!r}")
-    return failures
+            yield f"output {number}: the steps do not lead from {source!r} to {target!r}"

@@ -19,11 +19,12 @@ from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import SAFE_PRIMES, FieldArray, FiniteField
 from mugraph.domains.range import Range
 from mugraph.domains.symbolic import Symbolic
+from mugraph.ops import DegreeBound, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import Term, attr_symbols, substitute, variables, walk
 from rules_db.trust.certificate import BoundedTests, Certificate
-from rules_db.trust.condition import RANGE_PREDICATES, Facts
+from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule, dim_symbols
 
 __all__ = ["LEAST_DELTA", "gather", "repeat_tests"]
@@ -32,12 +33,6 @@ LEAST_DELTA = 60
 """The error must be at most 2 to the power of minus this."""
 _MOST = 20_000
 """Choices of shapes that a check goes through."""
-_LINEAR = frozenset(
-    "Add Sub Neg Transpose Reshape Concat Split Unsqueeze Squeeze Expand Slice ReduceSum ReduceMean Identity".split()  # noqa: SIM905
-)
-"""Operators whose result has the degree of their operands."""
-_PRODUCTS = frozenset(["Mul", "MatMul"])
-"""Operators whose result has the sum of their operands' degrees."""
 _SIZES = (2, 3, 5, 4, 7, 6)
 _PREFIXES: tuple[tuple[int, ...], ...] = ((), (), (2,), (1,), (3, 2))
 
@@ -49,9 +44,9 @@ def _degree(roots: Sequence[Term]) -> int:
         operands = [degrees[operand] for operand in term.inputs]
         if not operands:
             degrees[term] = int(term.is_var)
-        elif term.op in _LINEAR:
+        elif traits_of(term.op).degree is DegreeBound.LINEAR:
             degrees[term] = max(operands)
-        elif term.op in _PRODUCTS:
+        elif traits_of(term.op).degree is DegreeBound.MULTILINEAR:
             degrees[term] = sum(operands)
         else:
             raise ValueError(f"'{term.op}' is no polynomial, so that tests have no error bound; a certificate is required")
@@ -75,7 +70,7 @@ def _applies(
 ) -> tuple[list[Term], Mapping[Term, TensorType]] | None:
     """Both sides, one after the other, and their types, where the rule could be applied to such operands."""
     programs = [substitute(root, {}, dims=sizes) for root in (*rule.source, *rule.target)]
-    conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if c.predicate not in RANGE_PREDICATES]
+    conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if not c.guard.of_values]
     try:
         inferred = infer_types([*programs, *(term for c in conditions for term in c.terms())], types)
     except (ShapeError, Undecided):
@@ -96,7 +91,7 @@ def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, Tenso
     """
     lengths, symbols, names = range(1, tested.shapes + 1), _symbols(rule), list(rule.types)
     shapes = [shape for rank in range(tested.ranks + 1) for shape in itertools.product(lengths, repeat=rank)]
-    conditions = [c for c in rule.conditions if c.predicate not in RANGE_PREDICATES]
+    conditions = [c for c in rule.conditions if not c.guard.of_values]
     needs = {t: {v.name for v in variables([t])} for t in walk([*rule.source, *rule.target]) if not dim_symbols([t])}
 
     def extend(types: dict[str, TensorType]) -> Iterator[dict[str, TensorType]]:

@@ -55,7 +55,7 @@ def test_the_trusted_base_imports_no_package_above_it() -> None:
 
 def test_what_decides_is_in_the_trusted_base() -> None:
     assert {source_of(root) for root in ROOTS} <= FILES.keys()
-    folder = {file.relative_to(HOME).as_posix() for file in (HOME / "rules_db" / "trust").glob("*.py")}
+    folder = {file.relative_to(HOME).as_posix() for file in (HOME / "rules_db" / "trust").rglob("*.py")}
     records = {file.relative_to(HOME).as_posix() for file in (HOME / "mugraph" / "ops").glob("*.py")}
     axioms = {file.relative_to(HOME).as_posix() for file in (HOME / "rules_db" / "axioms").glob("*.axioms")}
     assert axioms and folder | records | axioms <= FILES.keys()

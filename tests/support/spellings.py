@@ -71,7 +71,7 @@ def shrinking(expected: str) -> Normaliser:
 
     for rule in sorted(mined_rules(), key=order):
         operators = [get_operator(t.op) for t in walk(rule.target) if t.inputs]
-        everywhere = all(op.decompose is None or op.contract is not None or op.name == expected for op in operators)
+        everywhere = all(not op.composite or op.contract is not None or op.name == expected for op in operators)
         if everywhere and "FusedMatMul" not in str(rule):
             rules.add(rule)
     for rule in shipped_rules():  # what a rule turns back cancels

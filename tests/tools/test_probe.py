@@ -11,14 +11,14 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.support import FILE
 from mugraph.terms.shape import DataType
 from tools.ship import probe
-from tools.ship.probe import SAMPLES, Answer, Probe, ask, probes, summary
+from tools.ship.probe import Probe, ProbeAnswer, ask, probes, summary
 
 CONSTANTS = {"CausalMask", "Positions", "Ones", "Eye", "IdentityKernel", "AveragingKernel"}
 """Operators that are written as initializers."""
 
 
 def test_every_operator_has_a_sample() -> None:
-    sampled = {Probe(sample, DataType.FLOAT).application()[0].op for sample in SAMPLES}
+    sampled = {one.application()[0].op for one in probes()}
     ours = {name for name, record in REGISTRY.items() if record.contract and record.contract.domain == "onnx.superopt"}
     assert sampled == REGISTRY.keys() - CONSTANTS - ours
     table = json.loads(FILE.read_text())
@@ -61,12 +61,12 @@ def test_a_wrong_result_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_kernel_is_enough_and_one_wrong_result_too_much() -> None:
-    samples = [s for s in SAMPLES if s.startswith("BiasGelu") or s.startswith("FastGelu")]
+    samples = [*get_operator("BiasGelu").samples, *get_operator("FastGelu").samples]
     kinds = {"BiasGelu": ["kernel"], "FastGelu": ["kernel", "wrong"]}
     found = []
     for sample in samples:
         statuses = kinds[sample.split("(")[0]]
-        found.append((Probe(sample, DataType.FLOAT16), Answer(statuses.pop())))
+        found.append((Probe(sample, DataType.FLOAT16), ProbeAnswer(statuses.pop())))
     assert summary(found) == {
         "BiasGelu": {"kernel": ["float16"], "runs": []},
         "FastGelu": {"kernel": [], "runs": []},

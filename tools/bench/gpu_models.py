@@ -40,7 +40,7 @@ from rich.table import Table
 
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
 from rewriter.run.accept import FLOORS, Timing, paired
@@ -269,7 +269,7 @@ def floor_milliseconds(graph: Graph) -> float:
         moved.update(v for i, v in enumerate(node.inputs) if v in graph.tables.constants and (i or node.op != "Gather"))
         operands = [type_ for value in node.inputs if (type_ := graph.type(value)) is not None]
         results = [type_ for value in node.values if (type_ := graph.type(value)) is not None]
-        if node.op in ("MatMul", "Gemm", "Conv") and len(operands) == len(node.inputs) and results:
+        if traits_of(node.op).product and len(operands) == len(node.inputs) and results:
             operations += get_operator(node.op).flops(dict(node.attrs), operands, results)
     bytes_moved = sum(bytes_of(type_) for value in moved if (type_ := graph.type(value)) is not None)
     return 1e3 * max(bytes_moved / BANDWIDTH, operations / PEAK)

@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.onnx import load
+from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
@@ -50,8 +51,8 @@ OURS = "onnx-superopt"
 FAMILIES = ("bert", "gpt2", "llama", "qwen3", "t5", "whisper", "vit", "swin")
 """How the names of the zoo's transformers begin."""
 
-PRODUCTS = frozenset(("MatMul", "Gemm", "Conv", "FusedMatMul", "FusedGemm", "FusedConv", "ConvTranspose", "Attention"))
-"""Operators that onnxruntime runs as matrix products or convolutions; the rest is what rewriting can take away at most."""
+_UNREAD_PRODUCTS = frozenset({"ConvTranspose"})
+"""Products and convolutions of which there is no record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +196,19 @@ def product_share(source: Path, feeds: Sequence[Mapping[str, np.ndarray]], runs:
 
 
 def share_of_products(events: Iterable[Mapping[str, Any]]) -> float:
-    """The part of the kernel time in a profile of onnxruntime's that operators of `PRODUCTS` take.
+    """The part of the kernel time in a profile of onnxruntime's that products, convolutions and attention take.
 
-    A node's first run, which allocates and packs, does not count.
+    The rest is what rewriting can take away at most. A node's first run, which allocates and packs, does not count.
     """
+    records = [record for record in REGISTRY.values() if record.traits.product or record.traits.attention]
+    products = _UNREAD_PRODUCTS.union(r.name if r.contract is None else r.contract.op_type for r in records)
     seen: set[str] = set()
     spent: Counter[bool] = Counter()
     for event in events:
         name = str(event.get("name", ""))
         if event.get("cat") == "Node" and name.endswith("_kernel_time"):
             if name in seen:
-                spent[event["args"]["op_name"] in PRODUCTS] += event["dur"]
+                spent[event["args"]["op_name"] in products] += event["dur"]
             seen.add(name)
     return spent[True] / spent.total() if spent.total() else math.nan
 

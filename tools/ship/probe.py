@@ -47,90 +47,6 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
 PATIENCE = 120.0
 """Seconds until a probe counts as hanging."""
 
-_HEADS = "num_heads=2,scale=0.25"
-_FLASH = "num_heads=12,scale=0.125"
-_WIDE = "q:[1,128,768] k:[1,128,768] v:[1,128,768]"
-_CONV = "dilations=(1,1),pads=(1,1,1,1),strides=(1,1)"
-_IMAGE = "x:[1,8,14,14]"
-
-UNARY = [
-    *("Neg", "Relu", "Reciprocal", "Sqrt", "Exp", "Abs", "Sign", "Floor", "Ceil", "Round", "Log", "Sin", "Cos", "Sigmoid", "Erf"),
-    *("Tanh", "Softplus", "LeakyRelu", "Elu", "Selu", "Gelu", "Gelu[approximate='tanh']", "HardSigmoid", "HardSwish", "Mish"),
-    *("Softsign", "Clip[max=0.7,min=0.2]", "IsInf", "IsNaN", "Identity", "Softmax", "LogSoftmax", "Softmax[axis=-2]", "OrtGelu"),
-    *("FastGelu", "QuickGelu", "Tile[repeats=(1,2)]", "Transpose[perm=(1,0)]", "Unsqueeze[axes=(-2,)]"),
-    *("Split[axis=-1,sizes=(16,16)].0", "Slice[axes=(-1,),ends=(16,),starts=(4,),steps=(1,)]", "Reshape[drop=1,shape=(8,4)]"),
-    *("Expand[shape=(3,4,32)]", "Pad[begins=(0,1),ends=(1,0),mode='constant',value=0.0]", "Shape[end=0,start=-2]"),
-    *("Cast[to=float]", "Cast[to=float16]", "Cast[to=bfloat16]", "Cast[to=bool]", "CumSum[axis=-1]", "Trilu[upper=true]"),
-]
-BINARY = ["Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual"]
-
-SAMPLES = [
-    *(f"{op}(x) | x:[4,32]" for op in UNARY),
-    *(f"{op}(x, y) | x:[4,32] y:[4,32]" for op in BINARY),
-    *(f"{op}[axes=(-1,),keepdims=true](x) | x:[4,32]" for op in REGISTRY if op.startswith("Reduce")),
-    *(f"{op}(x, y) | x:bool[4,32] y:bool[4,32]" for op in ("And", "Or", "Xor")),
-    "Not(x) | x:bool[4,32]",
-    "Where(c, x, y) | c:bool[4,32] x:[4,32] y:[4,32]",
-    "Concat[axis=-1](x, y) | x:[4,32] y:[4,32]",
-    "Squeeze[axes=(-2,)](x) | x:[4,1,32]",
-    "Gather[axis=-2](x, i) | x:[8,32] i:int64[4]",
-    "GatherND[axis=-2](x, i) | x:[8,32] i:int64[4,1]",
-    "Range[dtype=int64,limit=8,start=0]() | ",
-    "PRelu(x, y) | x:[4,32] y:[32]",
-    "ConstantOfShape[dtype=float,shape=(4,32),value=0.5]() | ",
-    "LayerNormalization(x, g, b) | x:[4,64] g:[64] b:[64]",
-    "LayerNormalization(x, g) | x:[4,64] g:[64]",
-    "RMSNormalization(x, g) | x:[4,64] g:[64]",
-    "BatchNormalization[spatial=2](x, g, b, m, v) | x:[1,8,14,14] g:[8] b:[8] m:[8] v:[8]",
-    "InstanceNormalization[spatial=2](x, g, b) | x:[1,8,14,14] g:[8] b:[8]",
-    f"LRN[size=3,spatial=2](x) | {_IMAGE}",
-    "MatMul(x, y) | x:[2,32,64] y:[64,48]",
-    "Gemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",
-    "FusedMatMul[alpha=0.5,transB=true](x, y) | x:[2,32,64] y:[2,48,64]",
-    "FusedMatMul[transA=true](x, y) | x:[64,32] y:[64,48]",
-    "FusedGemm(x, y, b) | x:[32,64] y:[64,48] b:[48]",
-    f"Conv[{_CONV}](x, w) | {_IMAGE} w:[16,8,3,3]",
-    f"FusedConv[{_CONV}](x, w, b) | {_IMAGE} w:[16,8,3,3] b:[16]",
-    f"FusedConv[{_CONV},residual=true](x, w, b, z) | {_IMAGE} w:[16,8,3,3] b:[16] z:[1,16,14,14]",
-    f"NhwcConv[{_CONV}](x, W, b) | x:[1,14,14,8] W:[16,3,3,8] b:[16]",
-    f"MaxPool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | {_IMAGE}",
-    f"AveragePool[dilations=(1,1),kernel=(2,2),pads=(0,0,0,0),strides=(2,2)](x) | {_IMAGE}",
-    f"GlobalAveragePool[spatial=2](x) | {_IMAGE}",
-    f"GlobalMaxPool[spatial=2](x) | {_IMAGE}",
-    "SimplifiedLayerNormalization(x, g) | x:[2,16,64] g:[64]",
-    "SkipLayerNormalization(x, s, g, b) | x:[2,16,64] s:[2,16,64] g:[64] b:[64]",
-    "SkipLayerNormalization[bias=true,sum=true](x, s, g, b, c) | x:[2,16,64] s:[2,16,64] g:[64] b:[64] c:[64]",
-    "SkipSimplifiedLayerNormalization(x, s, g) | x:[2,16,64] s:[2,16,64] g:[64]",
-    "SkipSimplifiedLayerNormalization[sum=true](x, s, g) | x:[2,16,64] s:[2,16,64] g:[64]",
-    "EmbedLayerNormalization(w, p, g, b, i, t, s) | w:[8,64] p:[16,64] g:[64] b:[64] i:int32[2,16] t:[2,64] s:int32[2,16]",
-    "BiasGelu(x, b) | x:[4,32] b:[32]",
-    "FastGelu(x, b) | x:[4,32] b:[32]",
-    f"MultiHeadAttention[{_HEADS}](q, k, v) | q:[2,3,32] k:[2,5,32] v:[2,5,32]",
-    f"MultiHeadAttention[{_FLASH}](q, k, v) | {_WIDE}",
-    f"MultiHeadAttention[{_FLASH},unidirectional=true](q, k, v) | {_WIDE}",
-    f"MultiHeadAttention[{_FLASH},given=('bias',)](q, k, v, b) | {_WIDE} b:[2304]",
-    f"MultiHeadAttention[{_FLASH},given=('key_padding_mask',)](q, k, v, m) | {_WIDE} m:int32[1,128]",
-    f"MultiHeadAttention[{_FLASH},given=('attention_bias',)](q, k, v, a) | {_WIDE} a:[1,1,128,128]",
-    f"MultiHeadAttention[{_FLASH},present=true](q, k, v) | {_WIDE}",
-    f"OrtAttention[{_HEADS},qkv_hidden_sizes=(32,32,32)](x, w, b) | x:[2,5,32] w:[32,96] b:[96]",
-    f"OrtAttention[{_FLASH},qkv_hidden_sizes=(768,768,768)](x, w, b) | x:[1,128,768] w:[768,2304] b:[2304]",
-    f"OrtAttention[{_FLASH},given=('mask_index',),qkv_hidden_sizes=(768,768,768)](x, w, b, m) "
-    "| x:[1,128,768] w:[768,2304] b:[2304] m:int32[1,128]",
-    "OrtRotaryEmbedding[num_heads=4](x, i, c, s) | x:[2,16,256] i:int64[2,16] c:[16,32] s:[16,32]",
-    "OrtRotaryEmbedding(x, i, c, s) | x:[2,4,16,64] i:int64[2,16] c:[16,32] s:[16,32]",
-    "RotaryEmbedding(x, c, s) | x:[2,4,16,64] c:[2,16,32] s:[2,16,32]",
-    "Attention[scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
-    "Attention[is_causal=true,scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
-    "Attention[mask='float',mask_axes=4,scale=0.125](q, k, v, m) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64] m:[1,1,128,128]",
-    "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v) | q:[1,128,256] k:[1,128,128] v:[1,128,128]",
-    "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v, c, s) "
-    "| q:[1,128,256] k:[1,128,128] v:[1,128,128] c:[128,32] s:[128,32]",
-]
-"""An application of each operator, and its operands' types; ``float`` stands for the type that is probed.
-
-Operands in capitals are initializers: onnxruntime's CUDA provider leaves an NhwcConv with computed weights to the CPU.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -148,7 +64,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What became of a probe.
 
     Attributes:
@@ -161,7 +77,11 @@ class Answer:
 
 
 def probes() -> list[Probe]:
-    return [Probe(sample, dtype) for sample in SAMPLES for dtype in TYPES]
+    """Every sample of every record in every element type.
+
+    Operands in capitals are initializers: onnxruntime's CUDA provider leaves an NhwcConv with computed weights to the CPU.
+    """
+    return [Probe(sample, dtype) for record in REGISTRY.values() for sample in record.samples for dtype in TYPES]
 
 
 def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
@@ -182,7 +102,7 @@ def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
     return found
 
 
-def ask(probe: Probe, provider: str) -> Answer:
+def ask(probe: Probe, provider: str) -> ProbeAnswer:
     """Builds, opens, runs and judges one probe in this process."""
     import onnxruntime as ort
 
@@ -193,7 +113,7 @@ def ask(probe: Probe, provider: str) -> Answer:
         outputs = record.types(attrs, types)
         form = record.to_onnx(attrs, types, OPSET)
     except (NotUnderstood, Undecided, ValueError) as problem:
-        return Answer("refused", str(problem))
+        return ProbeAnswer("refused", str(problem))
     arrays = operands(types)
     nodes, names, constants, infos, feeds = [], [], [], [], {}
     for index, (type_, array) in enumerate(zip(types, arrays, strict=True)):
@@ -239,11 +159,11 @@ def ask(probe: Probe, provider: str) -> Answer:
         try:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
             if PROVIDERS[provider][0] not in session.get_providers():
-                return Answer("refused", f"{PROVIDERS[provider][0]} is not to be had")
+                return ProbeAnswer("refused", f"{PROVIDERS[provider][0]} is not to be had")
             loaded = onnx.load(written)
             actual = session.run(None, feeds)
         except Exception as problem:  # onnxruntime raises many types where a kernel is missing
-            return Answer("refused", " ".join(str(problem).split())[:300])
+            return ProbeAnswer("refused", " ".join(str(problem).split())[:300])
     own = [node for node in loaded.graph.node if node.op_type == form.op_type]
     kept = any(list(node.input)[: len(names)] == names for node in own) or (not names and bool(own))
     rounded = [
@@ -254,8 +174,8 @@ def ask(probe: Probe, provider: str) -> Answer:
     dtypes = [t.dtype for t in (*types, *outputs) if t.dtype in TYPES]
     limit = max((TYPES[dtype] for dtype in dtypes), default=0.0)
     if not worst <= limit:
-        return Answer("wrong", f"off by {worst:.1e} of the root mean square")
-    return Answer("kernel" if kept else "runs", f"off by {worst:.1e}")
+        return ProbeAnswer("wrong", f"off by {worst:.1e} of the root mean square")
+    return ProbeAnswer("kernel" if kept else "runs", f"off by {worst:.1e}")
 
 
 def as_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,7 +205,7 @@ def worker_command(provider: str, first: int) -> list[str]:
     return [sys.executable, "-m", "tools.ship.probe", "--provider", provider, "--worker", str(first)]
 
 
-def answers(provider: str) -> Iterator[tuple[Probe, Answer]]:
+def answers(provider: str) -> Iterator[tuple[Probe, ProbeAnswer]]:
     """All answers, from as many child processes as it takes."""
     todo, index = probes(), 0
     while index < len(todo):
@@ -305,14 +225,14 @@ def answers(provider: str) -> Iterator[tuple[Probe, Answer]]:
                 for line in lines:
                     said = json.loads(line)
                     if "end" in said:
-                        yield todo[said["end"]], Answer(said["status"], said["detail"])
+                        yield todo[said["end"]], ProbeAnswer(said["status"], said["detail"])
                         index = said["end"] + 1
             if index < len(todo):
-                yield todo[index], Answer("refused", f"{reason} (exit code {child.wait()})")
+                yield todo[index], ProbeAnswer("refused", f"{reason} (exit code {child.wait()})")
                 index += 1
 
 
-def summary(found: list[tuple[Probe, Answer]]) -> dict[str, dict[str, list[str]]]:
+def summary(found: list[tuple[Probe, ProbeAnswer]]) -> dict[str, dict[str, list[str]]]:
     """Operator to the element types in which the provider has a kernel, and those in which it runs all the same.
 
     One sample with a kernel is enough; one with a wrong result is too much.
@@ -344,7 +264,7 @@ def main() -> None:
 
     if arguments.provider not in usable_providers():
         parser.error(f"provider {arguments.provider}: onnxruntime finds none on this machine")
-    found: list[tuple[Probe, Answer]] = []
+    found: list[tuple[Probe, ProbeAnswer]] = []
     for probe, answer in answers(arguments.provider):
         found.append((probe, answer))
         if answer.status in ("wrong", "refused"):

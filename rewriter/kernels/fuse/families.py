@@ -71,11 +71,11 @@ def plainer(term: Term) -> Term | None:
             x = make(op, [x, parameter])
         return x
     operator = REGISTRY.get(term.op)
-    if operator is None or operator.decompose is None or operator.elementwise:
+    if operator is None or not operator.composite or operator.elementwise:
         return None
     unknown = TensorType(DataType.FLOAT, ())
     try:
-        parts = operator.decompose({**operator.defaults, **dict(term.attrs)}, [unknown] * len(term.inputs))
+        parts = operator.decompose(term.attrs, [unknown] * len(term.inputs))
     except (ShapeError, ValueError, IndexError):  # it depends on the operands' shapes, so it is not of one row
         return None
     return substitute(parts[term.out], {f"x{i}": operand for i, operand in enumerate(term.inputs)})

@@ -36,19 +36,14 @@ from mugraph.blocks.block import (
     statement_operands,
 )
 from mugraph.domains.base import FLOATS
-from mugraph.ops import REGISTRY, get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, substitute, var, variables, walk
 from rewriter.kernels.fuse.families import Builder, NotFusable, plainer
 
-__all__ = ["MOVEMENTS", "PLAIN", "REDUCTIONS", "Form", "is_elementwise", "lower"]
-
-MOVEMENTS = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Split", "Concat", "Tile"})
-"""What changes an access only; a Concat chooses between two."""
-REDUCTIONS = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMin": "min"}
-_RESHAPES = frozenset({"Identity", "Transpose", "Reshape", "Unsqueeze", "Squeeze"})
-"""Movements that keep every entry."""
+__all__ = ["PLAIN", "Form", "is_elementwise", "lower"]
 
 _LARGEST_EPILOGUE_ROW = 512
 """Entries of a row that a product's epilogue may reduce: it stays in registers whole."""
@@ -98,19 +93,14 @@ def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[s
 
 
 def is_elementwise(op: str) -> bool:
-    return op in REGISTRY and REGISTRY[op].elementwise and op != "Identity"
+    """Whether an operator computes entry by entry; the identity only moves."""
+    traits = traits_of(op)
+    return traits.entrywise is not None and traits.movement is None
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
     """a / b where that is a dimension."""
-    if same_dim(a, b) is True:
-        return 1
-    if isinstance(a, int):
-        return a // b if isinstance(b, int) and b and a % b == 0 else None
-    try:
-        return a.exact_div(b)
-    except Undecided:
-        return None
+    return 1 if a == b else quotient(a, b)
 
 
 def _digit(axis: str, size: Dim) -> Digits:
@@ -220,10 +210,10 @@ class _Lowering:
                 return path
             if self.has_product[term]:
                 found = next(i for i in term.inputs if self.has_product[i])
-                if term.op not in _RESHAPES and not is_elementwise(term.op):
+                if not traits_of(term.op).rearranges and not is_elementwise(term.op):
                     raise NotFusable(f"{term.op} behind a product")
                 path.append(found)
-            elif term.op in _RESHAPES:
+            elif traits_of(term.op).rearranges:
                 path.append(term.inputs[0])
             else:
                 return path
@@ -348,11 +338,11 @@ class _Lowering:
     def value(self, term: Term, access: Access, hint: Access) -> Term:
         if term.is_var:
             return var(self.builder.load(term.name, _view_of(access, self.builder.sizes)))
-        if term.op in MOVEMENTS:
+        if traits_of(term.op).addresses:
             return self.moved(term, access, hint)
         if term.op == "CausalMask":
             return var(self.sees(term, access))
-        if term.op in REDUCTIONS:
+        if traits_of(term.op).monoid is not None:
             return self.reduction(term, access, hint)
         if term.op == "MatMul":
             return self.attention(term, access) if self.softmax_of(term.inputs[0]) else self.product(term, access)
@@ -371,7 +361,7 @@ class _Lowering:
         """Whether a value has in 32 bits every infinity that it has in its own element types."""
         parts = [part for part in walk([term]) if part.op != "Const"]
         narrow = [part for part in parts if self.types[part].dtype in FLOATS - {DataType.FLOAT}]
-        return all(part.is_var or part.op in MOVEMENTS for part in narrow)
+        return all(part.is_var or traits_of(part.op).addresses for part in narrow)
 
     def moved(self, term: Term, access: Access, hint: Access) -> Term:
         (source, *more), axis = term.inputs, term.attr("axis")
@@ -458,7 +448,8 @@ class _Lowering:
 
     def total(self, term: Term) -> Term:
         """A reduction of all entries to one: the loop goes over them as they are in memory."""
-        (source,), kind = term.inputs, REDUCTIONS[term.op]
+        (source,), kind = term.inputs, traits_of(term.op).monoid
+        assert kind is not None
         size = product(self.shape(source))
         if kind == "min":
             raise NotFusable("an accumulated minimum")
@@ -482,7 +473,8 @@ class _Lowering:
         if term.attr("axes") != (-1,):
             raise NotFusable(f"{term.op} other than along a row")
         (source,) = term.inputs
-        size, kind = self.shape(source)[-1], REDUCTIONS[term.op]
+        size, kind = self.shape(source)[-1], traits_of(term.op).monoid
+        assert kind is not None
         outer = access[:-1] if term.attr("keepdims", True) else access
         if same_dim(size, 1) is True:
             return self.emit(source, (*outer, ()), (*outer, ()))
@@ -579,7 +571,7 @@ class _Lowering:
     def is_row_statistic(self, term: Term) -> bool:
         if term.op == "Const" or not self.shape(term) or same_dim(self.shape(term)[-1], 1) is not True:
             return False
-        return any(part.op in REDUCTIONS for part in walk([term]))
+        return any(traits_of(part.op).monoid is not None for part in walk([term]))
 
     # Attention
 
@@ -636,7 +628,7 @@ class _Lowering:
                 return None
             within = [i for i in scores.inputs if self.has_product[i]]
             place = scores.inputs.index(within[0]) if len(within) == 1 else None
-            passes = scores.op in _RESHAPES or scores.op in ("Add", "Sub")
+            passes = traits_of(scores.op).rearranges or scores.op in ("Add", "Sub")
             passes |= scores.op == "Cast" and scores.attr("to") in FLOATS
             passes |= scores.op == "Mul" and all(self.is_single(i) for i in scores.inputs if i not in within)
             passes |= scores.op == "Div" and place == 0 and self.is_single(scores.inputs[1])
@@ -760,11 +752,11 @@ def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
         return None
     if part.op == "Gemm":
         return _gemm(part)
-    if part.op == "BatchNormalization" or record.decompose is None:
+    if part.op == "BatchNormalization" or not record.composite:
         return plainer(part)
     beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
-    roots = record.decompose({**record.defaults, **dict(part.attrs)}, operands)
+    roots = record.decompose(part.attrs, operands)
     return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
 
 

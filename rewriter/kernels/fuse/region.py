@@ -18,26 +18,42 @@ from functools import cached_property
 
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
-from mugraph.ops import get_operator
+from mugraph.ops import ProductKind, get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const, make, var, walk
-from rewriter.kernels.fuse.lower import MOVEMENTS, REDUCTIONS, is_elementwise
+from rewriter.kernels.fuse.lower import is_elementwise
 from rewriter.search.match import resolve
 
-__all__ = ["PRODUCTS", "Region", "propose"]
+__all__ = ["Region", "is_product", "propose"]
 
 _LAST = (-1,)
-_ROWS = frozenset({"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"})
-PRODUCTS = frozenset({"MatMul", "Gemm"})
 _MOST_NODES = 60
 """Of a region."""
 _MOST_RESULTS = 3
 _MOST_SHARING = 4
 """Products in one kernel."""
-_CUTTING = frozenset({"Concat", "Slice", "Split", "Expand", "Tile"})
-"""Movements that are no part of an epilogue: a store writes every entry once."""
 _FLOATS_AND_TRUTH = FLOATS | {DataType.BOOL}
 _FLAGS = _FLOATS_AND_TRUTH | INTEGERS
+
+
+def is_product(op: str) -> bool:
+    return traits_of(op).product is ProductKind.MATRIX and not get_operator(op).composite
+
+
+def _is_row(op: str) -> bool:
+    return traits_of(op).rows is not None and not get_operator(op).composite
+
+
+def _is_plain(op: str) -> bool:
+    """Whether an operator, or a leaf, is one that a kernel has in a stage of its own."""
+    traits = traits_of(op)
+    staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
+    return staged or op in ("Var", "Const", "CausalMask")
+
+
+def _cuts(op: str) -> bool:
+    """Whether an operator is a movement that is no part of an epilogue: a store writes every entry once."""
+    return traits_of(op).addresses and not traits_of(op).rearranges
 
 
 @dataclass(frozen=True)
@@ -98,39 +114,38 @@ class _Growth:
         if node.is_opaque or any(t is None for t in types) or node.op == "Kernel":
             return "other"
         attrs = dict(node.attrs)
-        if node.op in REDUCTIONS and attrs["axes"] != _LAST and self.has_one_entry(node):
+        if traits_of(node.op).monoid is not None and attrs["axes"] != _LAST and self.has_one_entry(node):
             return "total"
         if any(t is not None and t.dtype not in _FLOATS_AND_TRUTH for t in types):
             return "flag" if node.op == "Cast" and all(t is not None and t.dtype in _FLAGS for t in types) else "other"
         if node.op == "IsInf":
             return "flag"
-        if node.op in MOVEMENTS:
+        if traits_of(node.op).addresses:
             return "movement"
         if is_elementwise(node.op):
             tables = self.graph.tables
             floats = [v for v in node.inputs if (t := tables.types[v]) is not None and t.dtype in FLOATS]
             # A choice between two numbers is a mask: it is made once and read everywhere.
             return "other" if floats and all(tables.constant[v] for v in floats) else "pointwise"
-        if node.op in REDUCTIONS:
+        if traits_of(node.op).monoid is not None:
             return "row" if attrs["axes"] == _LAST else "other"
-        if node.op in _ROWS:
+        if _is_row(node.op):
             return "row" if attrs.get("axis", -1) == -1 else "other"
-        if node.op in PRODUCTS:
+        if is_product(node.op):
             return "product"
         record = get_operator(node.op)
-        if record.decompose is None:
+        if not record.composite:
             return "other"
         operands = [t for t in types[len(node.values) :] if t is not None]
         try:
-            inner = {part.op for root in record.decompose({**record.defaults, **attrs}, operands) for part in walk([root])}
+            inner = {part.op for root in record.decompose(attrs, operands) for part in walk([root])}
         except (ShapeError, Undecided, ValueError):
             return "other"
-        known = MOVEMENTS | set(REDUCTIONS) | _ROWS | PRODUCTS | {"Var", "Const", "CausalMask"}
-        if any(op not in known and not is_elementwise(op) for op in inner):
+        if not all(map(_is_plain, inner)):
             return "other"
-        if inner & PRODUCTS:
+        if any(map(is_product, inner)):
             return "attention" if "Softmax" in inner else "product"
-        return "row" if inner & (set(REDUCTIONS) | _ROWS) else "pointwise"
+        return "row" if any(traits_of(op).monoid or _is_row(op) for op in inner) else "pointwise"
 
     def maker(self, value: int) -> Node | None:
         """The node that computes a value at run time."""
@@ -196,7 +211,7 @@ class _Growth:
             maker = self.maker(value)
             if maker is None or maker in region or self.kind(maker) not in ("movement", "pointwise", "flag"):
                 continue
-            if maker.op != "Cast" and (asked or maker.op in _CUTTING or not region.issuperset(self.readers(maker))):
+            if maker.op != "Cast" and (asked or _cuts(maker.op) or not region.issuperset(self.readers(maker))):
                 continue
             region.add(maker)
             stack += [(v, asked or maker.op == "IsInf") for v in maker.inputs]
@@ -233,7 +248,7 @@ class _Growth:
                 return found
             (current,) = readers
             others = [v for v in current.inputs if (m := self.maker(v)) is not None and m not in found]
-            if self.kind(current) not in ("movement", "pointwise") or others or current.op in _CUTTING:
+            if self.kind(current) not in ("movement", "pointwise") or others or _cuts(current.op):
                 return found
             found.add(current)
 
@@ -318,7 +333,7 @@ class _Growth:
                 if len(self.exposed(region - prologue)) > results:
                     return
                 continue
-            if node.op in _CUTTING or not self.may_join(node, region):
+            if _cuts(node.op) or not self.may_join(node, region):
                 blocked.add(node)
                 continue
             for sibling in self.siblings(node, region) if results == 1 else ():

@@ -17,6 +17,7 @@ from typing import Any
 from mugraph.blocks.block import product
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output, infer_types
+from mugraph.terms.equations import bindable, isolated, quotient
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, Unequal, evaluate_dim, same_dim, symbol
 from mugraph.terms.term import Attrs, Term, bind_attrs, make, substitute, walk
 
@@ -68,19 +69,7 @@ def generalised(terms: Sequence[Term], types: Mapping[str, TensorType], variant:
 def untold(terms: Sequence[Term], types: Mapping[str, TensorType]) -> set[str]:
     """The symbols whose sizes a match does not tell (:func:`rewriter.search.match.bind_dims`)."""
     dims = [dim for type_ in types.values() for dim in type_.shape] + [d for term in walk(terms) for d in _dims(term.attrs)]
-    every = {dim for dim in dims if isinstance(dim, SymDim)}
-    told: set[str] = set()
-    while True:
-        fresh = {
-            name
-            for dim in every
-            if len(left := dim.symbols() - told) == 1
-            for name in left
-            if all(dict(powers).get(name, 1) == 1 for powers, _ in dim.terms)
-        }
-        if not fresh:
-            return {name for dim in every for name in dim.symbols()} - told
-        told |= fresh
+    return {name for dim in dims if isinstance(dim, SymDim) for name in dim.symbols()} - bindable(dims)
 
 
 def _dims(attrs: Attrs) -> list[Dim]:
@@ -154,22 +143,7 @@ class _Sizes:
 
     def solution(self, a: Dim, b: Dim) -> tuple[str, Dim] | None:
         """A symbol, the last one where there is a choice, and what it is for two sizes to be equal."""
-        difference = a - b
-        assert isinstance(difference, SymDim)
-        terms = [(dict(powers), factor) for powers, factor in difference.terms]
-        common = {n: least for n in terms[0][0] if (least := min(powers.get(n, 0) for powers, _ in terms))}
-        scale = math.gcd(*(factor for _, factor in terms))
-        monomials = {
-            tuple(sorted((n, p - common.get(n, 0)) for n, p in powers.items() if p > common.get(n, 0))): factor // scale
-            for powers, factor in terms
-        }
-        for name in sorted(difference.symbols() & self.values.keys(), key=self.place, reverse=True):
-            factor = monomials.get(((name, 1),))
-            others = {powers: n for powers, n in monomials.items() if powers != ((name, 1),)}
-            alone = factor in (1, -1) and all(name not in dict(powers) for powers in others)
-            if alone and factor is not None and all(-factor * n > 0 for n in others.values()):
-                return name, SymDim.make({powers: -factor * n for powers, n in others.items()})
-        return None
+        return isolated(a, b, list(reversed(self.values)))
 
     # Terms
 
@@ -256,12 +230,12 @@ class _Sizes:
     def composed(self, op: str, attrs: Attrs, operands: Sequence[TensorType]) -> None:
         """Solves what the parts of a composite operator ask."""
         record = get_operator(op)
-        if record.decompose is None:
+        if not record.composite:
             return
         inputs = {f"x{i}": type_ for i, type_ in enumerate(operands)}
         types: dict[Term, TensorType] = {}
         try:
-            for part in walk(record.decompose({**record.defaults, **dict(attrs)}, operands)):
+            for part in walk(record.decompose(attrs, operands)):
                 self.infer(part, inputs, types)
         except (ShapeError, Undecided):  # the operator itself is asked again
             return
@@ -353,12 +327,7 @@ class _Sizes:
     @staticmethod
     def quotient(dim: Dim, by: Dim) -> Dim | None:
         """One size in parts of another, where that is a size."""
-        if isinstance(dim, int):
-            return 0 if dim == 0 else dim // by if isinstance(by, int) and by and dim % by == 0 else None
-        try:
-            return dim.exact_div(by)
-        except Undecided:
-            return None
+        return 0 if dim == 0 else quotient(dim, by)
 
     def heads(self, op: str, attrs: Mapping[str, Any], operands: Sequence[TensorType]) -> Iterator[tuple[Dim, Dim]]:
         """Packed widths as so many heads of some width; that onnxruntime wants to be a multiple of 8 or 16 in one operator."""

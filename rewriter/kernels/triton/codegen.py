@@ -45,7 +45,7 @@ from mugraph.blocks.block import (
     storage_types,
 )
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, TensorType, plain_symbol
 from mugraph.terms.term import format_term, variables
 from rewriter.kernels.triton.scalar import SHORT_ERF, Expr, NotGenerated, write_thread
 from rewriter.runtime.plan import Argument, Expression, Output
@@ -202,8 +202,8 @@ class _Places:
         self.symbols: dict[str, Expression] = {}
         for number, tensor in enumerate(kernel.inputs):
             for axis, dim in enumerate(tensor.type.shape):
-                if isinstance(dim, SymDim) and dim == symbol(min(dim.symbols())):
-                    self.symbols.setdefault(min(dim.symbols()), Expression.dimension(number, axis))
+                if (name := plain_symbol(dim)) is not None:
+                    self.symbols.setdefault(name, Expression.dimension(number, axis))
         for name in kernel.symbols:
             if name not in self.symbols:
                 raise NotGenerated(f"the symbol {name}, which is no dimension of an input")

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.ops import get_operator
+from mugraph.domains.functions import FUNCTIONS
+from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, walk
 
@@ -48,9 +49,6 @@ def literal(value: float) -> str:
     return repr(float(value))
 
 
-_PLAIN = frozenset({"abs", "ceil", "cos", "erf", "floor", "log", "sigmoid", "sin"})
-"""Function symbols that are calls of Triton's."""
-
 SHORT_ERF = """\
 @triton.jit
 def short_erf(x):
@@ -63,13 +61,6 @@ def short_erf(x):
     return tl.where(x < 0, -result, result)
 """
 """The function that kernels which read and write no float of more than 16 bits call for erf: half the work of Triton's."""
-
-_CALLS: dict[str, str] = {
-    "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))",
-    "softplus": "tl.maximum({0}, 0.0) + tl.log(1.0 + tl.exp(-tl.abs({0})))",
-    "tanh": "2.0 * tl.sigmoid(2.0 * {0}) - 1.0",
-}
-"""Other function symbols; operands are names."""
 
 _LOGIC = {
     np.logical_and: "({0} & {1})",
@@ -131,10 +122,10 @@ class TritonText:
         return Expr("(" + " * ".join([a.text] * exponent) + ")", a.kind)
 
     def sqrt(self, a: Expr) -> Expr:
-        return Expr(f"tl.sqrt({_bare(a.text)})")
+        return self.apply("sqrt", a)
 
     def exp(self, a: Expr) -> Expr:
-        return Expr(f"tl.exp({_bare(a.text)})")
+        return self.apply("exp", a)
 
     def maximum(self, a: Expr, b: Expr) -> Expr:
         return Expr(f"tl.maximum({_bare(a.text)}, {_bare(b.text)})", a.kind)
@@ -167,13 +158,14 @@ class TritonText:
         return Expr(f"tl.where({_bare(condition.text)}, {_bare(a.text)}, {_bare(b.text)})", kind)
 
     def apply(self, function: str, *operands: Expr) -> Expr:
-        if function not in _CALLS and function not in _PLAIN:
+        text = FUNCTIONS[function].triton if function in FUNCTIONS else None
+        if text is None:
             raise NotGenerated(f"{function} in a kernel")
         if function == "erf" and self.short:
-            return Expr(f"short_erf({_bare(operands[0].text)})")
-        if function in _PLAIN:
-            return Expr(f"tl.{function}({_bare(operands[0].text)})")
-        return Expr("(" + _CALLS[function].format(*(x.text for x in operands)) + ")")
+            text = "short_erf"
+        if "{" in text:
+            return Expr("(" + text.format(*(x.text for x in operands)) + ")")
+        return Expr(f"{text}({_bare(operands[0].text)})")
 
     def cast(self, a: Expr, to: DataType) -> Expr:
         if to == DataType.BOOL:
@@ -191,11 +183,6 @@ class TritonText:
     def __getattr__(self, name: str) -> Any:
         raise NotGenerated(f"{name} within a thread graph")
 
-
-_ONCE = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Neg", "Sqrt", "Exp", "Reciprocal", "Relu", "Less", "Greater", "Where", "Cast", "IsInf"}
-)
-"""Operators that write each operand once, so that an operand may be more than a name."""
 
 _WIDTH = 70
 
@@ -226,7 +213,7 @@ def write_thread(
     domain = TritonText(short)
     parts = list(walk([root]))
     uses = Counter(operand for part in parts for operand in part.inputs)
-    once = {part: all(user.op in _ONCE for user in parts if part in user.inputs) for part in parts}
+    once = {part: all(traits_of(user.op).nests for user in parts if part in user.inputs) for part in parts}
     done: dict[Term, Expr] = {}
     number = 0
     for part in parts:

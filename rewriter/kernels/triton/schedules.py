@@ -48,6 +48,7 @@ from mugraph.blocks.block import (
     statement_operands,
     storage_types,
 )
+from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
@@ -76,7 +77,6 @@ _CLOCK = 1.7
 """Cycles of a multiprocessor in a nanosecond."""
 _LANES, _SLOW_LANES = 128, 16
 """Plain and transcendental operations a cycle of a multiprocessor."""
-_SLOW = frozenset({"Exp", "Log", "Erf", "Tanh", "Sigmoid", "Sqrt", "Div", "Reciprocal", "Pow", "Sin", "Cos", "Gelu", "Softplus"})
 _ASYNCHRONOUS = frozenset({"h100", "h200"})
 """Devices whose products run beside what follows them."""
 _CACHED = 16 << 20
@@ -185,7 +185,7 @@ def _number(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 def _operations(term: Term) -> tuple[int, int]:
     """Plain and transcendental operations of a thread graph, an entry."""
-    slow = sum(part.op in _SLOW for part in walk([term]))
+    slow = sum(traits_of(part.op).slow for part in walk([term]))
     return sum(bool(part.inputs) for part in walk([term])) - slow, slow
 
 

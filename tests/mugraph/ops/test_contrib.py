@@ -560,12 +560,10 @@ def test_ill_typed(term: str, types: str) -> None:
 
 def test_a_decomposition_is_a_term_over_the_operands() -> None:
     record = get_operator("FusedMatMul")
-    assert record.decompose is not None
     types = [parse_type("[b,k,n]"), parse_type("[b,k,m]")]
     (term,) = record.decompose({"alpha": 0.5, "transA": True}, types)
     assert repr(term) == "Mul(MatMul(Transpose[perm=(1,0)](x0), x1), 0.5)"
     skip = get_operator("SkipSimplifiedLayerNormalization")
-    assert skip.decompose is not None
     normal, total = skip.decompose({"sum": True, "epsilon": 0.5}, [parse_type("[n,h]")] * 2 + [parse_type("[h]")])
     assert repr(total) == "Add(x0, x1)" and repr(normal) == "RMSNormalization[axis=-1,epsilon=0.5](Add(x0, x1), x2)"
 

@@ -22,6 +22,7 @@ from mugraph.terms.shape import (
     broadcast,
     concrete,
     evaluate_dim,
+    largest_number,
     normalize_axis,
     same_dim,
     same_shape,
@@ -180,3 +181,16 @@ def test_tensor_types() -> None:
     with pytest.raises(Undecided, match="size"):
         type_.size()
     assert TensorType(DataType.FLOAT, (2, 3)).size() == 6 and TensorType(DataType.FLOAT, ()).size() == 1
+
+
+@pytest.mark.parametrize("dtype", [DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.DOUBLE])
+def test_the_largest_number_of_a_float_type(dtype: DataType) -> None:
+    largest = largest_number(dtype)
+    assert largest is not None
+    with np.errstate(over="ignore"):
+        rounded = np.asarray([largest, largest * (1 + 2.0**-7)]).astype(dtype.numpy()).astype(np.float64)
+    assert rounded[0] == largest and np.isinf(rounded[1])
+
+
+def test_other_element_types_have_no_largest_number() -> None:
+    assert largest_number(DataType.INT64) is None and largest_number(DataType.BOOL) is None

@@ -29,13 +29,12 @@ def price(op: str, operands: Sequence[TensorType], **attrs: object) -> float:
 
 def _composites() -> list[Probe]:
     floats = (DataType.FLOAT, DataType.FLOAT16)
-    return [p for p in probes() if p.dtype in floats and get_operator(p.application()[0].op).decompose is not None]
+    return [p for p in probes() if p.dtype in floats and get_operator(p.application()[0].op).composite]
 
 
 def _parts(term: Term, types: Sequence[TensorType]) -> list[tuple[Term, list[TensorType]]]:
     record = get_operator(term.op)
-    assert record.decompose is not None
-    roots = record.decompose({**record.defaults, **dict(term.attrs)}, types)
+    roots = record.decompose(term.attrs, types)
     known = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(types)})
     found = []
     for part in walk(roots):

@@ -143,7 +143,7 @@ def softmax_over_queries(s: Sketch) -> str:
 )
 def test_what_is_no_spelling_gives_no_rule(write: Write) -> None:
     mining = mine({"wrong": graph_of(sketch(write))})
-    fused = {op for op in targets(mining) if get_operator(op).decompose is not None}
+    fused = {op for op in targets(mining) if get_operator(op).composite}
     assert fused <= {"FusedMatMul"} and not mining.suspicious
 
 

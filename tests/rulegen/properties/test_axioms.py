@@ -16,7 +16,8 @@ from mugraph.terms.term import substitute
 from mugraph.terms.text import Parser, parse_type
 from rulegen.properties.sampling import Sampler
 from rulegen.properties.validate import validate
-from rules_db.trust.condition import PREDICATES, RANGE_PREDICATES, SIGNATURES, SOLVERS, Condition, Facts, parse_condition
+from rules_db.trust.condition import Condition, Facts, parse_condition
+from rules_db.trust.guards import GUARDS
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom, AxiomError, load_axioms, parse_axioms
 
@@ -111,7 +112,8 @@ def test_every_shape_condition_is_needed(family: str) -> None:
         for axiom in first_instances()
         if axiom.family == family
         for condition in axiom.conditions
-        if condition.predicate not in RANGE_PREDICATES | {"floating", "typed"}
+        if not condition.guard.of_values
+        and condition.predicate not in ("floating", "typed")
         and (axiom.name, str(condition)) not in CONVENIENT
         and not is_needed(axiom, condition)
     ]
@@ -362,8 +364,8 @@ def test_what_predicates_say(text: str, answer: bool | None) -> None:
     ],
 )
 def test_solvers_find_what_predicates_want(predicate: str, arguments: tuple[object, ...]) -> None:
-    assert PREDICATES[predicate](None, *arguments)
-    for position, solver in SOLVERS[predicate].items():
+    assert GUARDS[predicate].predicate(None, *arguments)
+    for position, solver in GUARDS[predicate].solvers.items():
         unknown = (*arguments[:position], None if position else arguments[0], *arguments[position + 1 :])
         assert solver(*unknown) == arguments[position]
 
@@ -371,17 +373,17 @@ def test_solvers_find_what_predicates_want(predicate: str, arguments: tuple[obje
 @pytest.mark.parametrize("size", [3, symbol("n"), symbol("n") + symbol("n") + 1])
 def test_what_is_odd_has_no_half(size: Dim) -> None:
     with pytest.raises(ValueError, match="has no known half"):
-        SOLVERS["doubles"][1](size, None)
+        GUARDS["doubles"].solvers[1](size, None)
 
 
 @pytest.mark.parametrize(("total", "factor"), [(7, 2), (7, 0), (1.0, 0.0), (symbol("n"), symbol("p")), (6, symbol("n"))])
 def test_what_is_no_multiple_has_no_factor(total: Any, factor: Any) -> None:
     with pytest.raises(ValueError):
-        SOLVERS["product"][1](total, None, factor)
+        GUARDS["product"].solvers[1](total, None, factor)
 
 
 def test_every_solver_belongs_to_a_predicate_of_attributes() -> None:
-    assert all(set(SIGNATURES[name]) == {"v"} for name in SOLVERS)
+    assert all(set(guard.kinds) == {"v"} for guard in GUARDS.values() if guard.solvers)
 
 
 @pytest.mark.parametrize(

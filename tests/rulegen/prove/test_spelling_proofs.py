@@ -19,7 +19,7 @@ from rulegen.numeric.samples import arrange
 from rulegen.prove.prover import Proof, Prover
 from rulegen.show.equations import parse_equation, parse_let
 from rules_db.trust.check import check
-from rules_db.trust.condition import RANGE_PREDICATES, Facts, parse_condition
+from rules_db.trust.condition import Facts, parse_condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
@@ -372,7 +372,7 @@ def test_decompositions_hold(name: str) -> None:
     known = infer_types(sides, types)
     assert known[sides[0]] == known[sides[1]]
     facts = Facts(lambda term: infer_types([term], types)[term], lambda term: Range.top())
-    of_types = [c for c in axiom.conditions if c.predicate not in RANGE_PREDICATES]
+    of_types = [c for c in axiom.conditions if not c.guard.of_values]
     assert all(condition.substitute({}, attrs).holds(facts) for condition in of_types)
     inputs = arrange(_inputs(types), axiom.conditions)
     results = evaluate(sides, Real(), inputs)

@@ -118,6 +118,14 @@ def test_a_changed_property_is_noticed() -> None:
     assert check(rule, {**AXIOMS, changed.name: changed})
 
 
+def test_attributes_are_alike_only_where_their_types_are() -> None:
+    """A flag and the number that equals it in Python are two attributes."""
+    largest = "ReduceMax[axes=(-1,),keepdims={}](Relu(x))"
+    assert check(rule_of(largest.format("true"), largest.format("true"), ""), AXIOMS) == []
+    failures = check(rule_of(largest.format("true"), largest.format("1"), ""), AXIOMS)
+    assert any("do not lead" in failure for failure in failures)
+
+
 @pytest.mark.parametrize(
     ("wanted", "given", "answer"),
     [
@@ -145,6 +153,13 @@ def test_a_changed_property_is_noticed() -> None:
         ("same_shape(a, b)", ("same_shape(b, c)",), False),
         ("floating(MatMul(a, b))", ("floating(b)",), True),
         ("floating(IsNaN(a))", ("floating(a)",), False),
+        ("floating(Softplus(a))", ("floating(a)",), True),
+        ("floating(Tanh(a))", ("floating(a)",), False),  # asked of Tanh itself
+        ("rank(Softmax[axis=-1](a), 4)", ("rank(a, 4)",), True),
+        ("rank(Trilu[upper=true](a), 2)", ("rank(a, 2)",), True),
+        ("rank(CumSum[axis=-1](a), 2)", ("rank(a, 2)",), False),  # asked of CumSum itself
+        ("rank(Pad[begins=(0,1),ends=(1,0),mode='constant',value=0.0](a), 2)", ("rank(a, 2)",), True),
+        ("rank(Reshape[drop=1,shape=(2,n)](a), 2)", ("rank(a, 2)",), False),
         ("floating(2.0)", (), False),
         ("finite(2.0)", (), True),
         ("nonnegative(-2.0)", (), False),

@@ -1,0 +1,401 @@
+"""onnxruntime's own attention (domain ``com.microsoft``), by its decomposition (:mod:`mugraph.ops.attention`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mugraph.ops.attention import (
+    attended,
+    causal_mask,
+    expect_bias,
+    expect_rank3,
+    into_heads,
+    joined,
+    optional_inputs,
+    optional_operands,
+    repeated,
+    resolved_scale,
+    written_scale,
+)
+from mugraph.ops.base import RuntimeFacts, applied, floating, operands
+from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape
+from mugraph.ops.forms import (
+    AttrMap,
+    ForeignNode,
+    NotExpressible,
+    NotUnderstood,
+    OnnxForm,
+    Reading,
+    attributes_of,
+    integers,
+    type_of,
+)
+from mugraph.ops.rotary import rotated
+from mugraph.ops.traits import Traits
+from mugraph.terms.equations import divided
+from mugraph.terms.shape import DataType, ShapeError, TensorType
+from mugraph.terms.term import Term, const
+
+
+def _padding(mask: Term, axes: tuple[int, ...], dtype: DataType, value: float) -> Term:
+    """What onnxruntime adds to the scores of padded keys: ``value`` where the mask is zero."""
+    seen = applied("Cast", applied("Cast", applied("Unsqueeze", mask, axes=axes), to=DataType.BOOL), to=dtype)
+    return applied("Mul", applied("Sub", seen, const(1.0)), const(-value))
+
+
+def _positions(names: Sequence[str], present: Sequence[str], required: int) -> tuple[int | None, ...]:
+    """ONNX inputs of a node with the optional operands that are present."""
+    return (*range(required), *(required + present.index(n) if n in present else None for n in names[required:]))
+
+
+_ATTENTION = Traits(attention=True, accumulates=True, piecewise=True)
+
+_TWELVE = "num_heads=12,scale=0.125"
+_WIDE = "q:[1,128,768] k:[1,128,768] v:[1,128,768]"
+_PROJECTED = "x:[1,128,768] w:[768,2304] b:[2304]"
+"""Attributes and operands of a size at which providers have their fast kernels."""
+
+# MultiHeadAttention
+
+_MHA_INPUTS = (
+    "query",
+    "key",
+    "value",
+    "bias",
+    "key_padding_mask",
+    "attention_bias",
+    "past_key",
+    "past_value",
+    "past_sequence_length",
+    "cache_indirection",
+)
+_MHA_KNOWN = ("bias", "key_padding_mask", "attention_bias")
+_MHA = {"given": (), "mask_filter_value": -10000.0, "present": False, "unidirectional": False}
+
+
+def _multi_head(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    inputs, heads = operands(len(types)), attrs["num_heads"]
+    more = optional_operands(attrs, inputs, 3)
+    sizes = tuple(t.shape[-1] for t in types[:3])
+    projected = list(inputs[:3])
+    if "bias" in more:
+        parts = [Term("Split", (("axis", -1), ("sizes", sizes)), (more["bias"],), i) for i in range(3)]
+        projected = [applied("Add", x, part) for x, part in zip(projected, parts, strict=True)]
+    q, k, v = (into_heads(x, size, heads) for x, size in zip(projected, sizes, strict=True))
+    biases = []
+    if "key_padding_mask" in more:
+        biases.append(_padding(more["key_padding_mask"], (-3, -2), types[0].dtype, attrs["mask_filter_value"]))
+    if "attention_bias" in more:
+        biases.append(more["attention_bias"])
+    result = attended(q, k, v, attrs["scale"], biases, causal_mask(attrs, types[0].shape[1], types[1].shape[1]))
+    result = joined(result, sizes[2])
+    return (result, k, v) if attrs["present"] else (result,)
+
+
+def _check_multi_head(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    expect_rank3("MultiHeadAttention", types[:3])
+    floating(types[:3])
+    q, k, v = types[:3]
+    expect_shape("the keys of MultiHeadAttention", k, (q.shape[0], k.shape[1], q.shape[2]), q.dtype)
+    expect_shape("the values of MultiHeadAttention", v, (*k.shape[:2], v.shape[2]), q.dtype)
+    if attrs["unidirectional"]:
+        expect_shape("the keys of causal MultiHeadAttention", k, q.shape, q.dtype)
+    more = optional_operands(attrs, types, 3)
+    if "bias" in more:
+        expect_shape("the bias of MultiHeadAttention", more["bias"], (q.shape[2] + k.shape[2] + v.shape[2],), q.dtype)
+    if "key_padding_mask" in more:
+        expect_shape("the mask of MultiHeadAttention", more["key_padding_mask"], k.shape[:2], DataType.INT32)
+    if "attention_bias" in more:
+        shape = (q.shape[0], attrs["num_heads"], q.shape[1], k.shape[1])
+        expect_bias("MultiHeadAttention", more["attention_bias"], shape, q.dtype)
+
+
+def _ranks_multi_head(attrs: AttrMap, count: int) -> list[int]:
+    return [3, 3, 3, *({"bias": 1, "key_padding_mask": 2, "attention_bias": 4}[name] for name in attrs["given"])]
+
+
+def _read_multi_head(node: ForeignNode) -> Reading:
+    attributes = attributes_of(node, num_heads=0, scale=0.0, mask_filter_value=-10000.0, unidirectional=0)
+    optional = optional_inputs(node, _MHA_INPUTS, _MHA_KNOWN, 3)
+    heads = int(attributes["num_heads"])
+    attrs = {
+        "num_heads": heads,
+        "scale": resolved_scale(attributes["scale"], divided(type_of(node).shape[-1], heads)),
+        "mask_filter_value": float(attributes["mask_filter_value"]) if "key_padding_mask" in optional else -10000.0,
+        "unidirectional": bool(attributes["unidirectional"]),
+        "present": node.output_count > 1,
+        "given": optional,
+    }
+    return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
+
+
+def _write_multi_head(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": written_scale(attrs)}
+    if attrs["unidirectional"]:
+        form["unidirectional"] = 1
+    if "key_padding_mask" in attrs["given"]:
+        form["mask_filter_value"] = attrs["mask_filter_value"]
+    return OnnxForm("MultiHeadAttention", _positions(_MHA_INPUTS[:6], attrs["given"], 3), form, RUNTIME_DOMAIN)
+
+
+define(
+    "MultiHeadAttention",
+    (3, 6),
+    _multi_head,
+    check=_check_multi_head,
+    read=_read_multi_head,
+    write=_write_multi_head,
+    contract=contract("MultiHeadAttention", "num_heads scale mask_filter_value unidirectional", 6, int32=[4]),
+    ranks=_ranks_multi_head,
+    vectors=lambda attrs, count: [3] if "bias" in attrs["given"] else [],
+    traits=_ATTENTION,
+    samples=(
+        "MultiHeadAttention[num_heads=2,scale=0.25](q, k, v) | q:[2,3,32] k:[2,5,32] v:[2,5,32]",
+        f"MultiHeadAttention[{_TWELVE}](q, k, v) | {_WIDE}",
+        f"MultiHeadAttention[{_TWELVE},unidirectional=true](q, k, v) | {_WIDE}",
+        f"MultiHeadAttention[{_TWELVE},given=('bias',)](q, k, v, b) | {_WIDE} b:[2304]",
+        f"MultiHeadAttention[{_TWELVE},given=('key_padding_mask',)](q, k, v, m) | {_WIDE} m:int32[1,128]",
+        f"MultiHeadAttention[{_TWELVE},given=('attention_bias',)](q, k, v, a) | {_WIDE} a:[1,1,128,128]",
+        f"MultiHeadAttention[{_TWELVE},present=true](q, k, v) | {_WIDE}",
+    ),
+    defaults=_MHA,
+)
+
+
+# Attention of onnxruntime: the projections of queries, keys and values are in it. Its schema makes the bias optional, but
+# onnxruntime 1.31 on the CPU does not survive a node without one, so here it is required.
+
+_ATTENTION_INPUTS = (
+    "input",
+    "weights",
+    "bias",
+    "mask_index",
+    "past",
+    "attention_bias",
+    "past_sequence_length",
+)
+_ATTENTION_KNOWN = ("mask_index", "attention_bias")
+
+
+def _ort_attention(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    inputs, heads, sizes = operands(len(types)), attrs["num_heads"], attrs["qkv_hidden_sizes"]
+    more = optional_operands(attrs, inputs, 3)
+    projected = applied("Add", applied("MatMul", inputs[0], inputs[1]), inputs[2])
+    parts = [Term("Split", (("axis", -1), ("sizes", sizes)), (projected,), i) for i in range(3)]
+    q, k, v = (into_heads(x, size, heads) for x, size in zip(parts, sizes, strict=True))
+    biases = []
+    if "mask_index" in more:
+        biases.append(_padding(more["mask_index"], (-3, -2), types[0].dtype, attrs["mask_filter_value"]))
+    if "attention_bias" in more:
+        biases.append(more["attention_bias"])
+    length = types[0].shape[1]
+    result = attended(q, k, v, attrs["scale"], biases, causal_mask(attrs, length, length))
+    return (joined(result, sizes[2]),)
+
+
+def _check_ort_attention(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    x, w, sizes = types[0], types[1], attrs["qkv_hidden_sizes"]
+    expect_rank3("Attention", types[:1])
+    floating(types[:2])
+    if len(sizes) != 3 or sizes[0] != sizes[1]:
+        raise ShapeError(f"Attention with projections of {sizes}")
+    expect_shape("the weights of Attention", w, (x.shape[2], sum(sizes)), x.dtype)
+    expect_shape("the bias of Attention", types[2], w.shape[1:], x.dtype)
+    more = optional_operands(attrs, types, 3)
+    if "mask_index" in more:
+        expect_shape("the mask of Attention", more["mask_index"], x.shape[:2], DataType.INT32)
+    if "attention_bias" in more:
+        shape = (x.shape[0], attrs["num_heads"], x.shape[1], x.shape[1])
+        expect_bias("Attention", more["attention_bias"], shape, x.dtype)
+
+
+def _ranks_ort_attention(attrs: AttrMap, count: int) -> list[int]:
+    return [3, 2, 1, *({"mask_index": 2, "attention_bias": 4}[name] for name in attrs["given"])]
+
+
+def _read_ort_attention(node: ForeignNode) -> Reading:
+    attributes = attributes_of(
+        node,
+        num_heads=0,
+        scale=0.0,
+        mask_filter_value=-10000.0,
+        unidirectional=0,
+        qkv_hidden_sizes=None,
+        do_rotary=0,
+        past_present_share_buffer=0,
+        rotary_embedding_dim=0,
+    )
+    if attributes["do_rotary"] or attributes["past_present_share_buffer"] or node.output_count > 1:
+        raise NotUnderstood("Attention with rotary embedding or a cache")
+    optional = optional_inputs(node, _ATTENTION_INPUTS, _ATTENTION_KNOWN, 3)
+    if "mask_index" in optional and type_of(node, 3).rank != 2:
+        raise NotUnderstood(f"Attention with the mask {type_of(node, 3)}")
+    width, heads = type_of(node, 1).shape[-1], int(attributes["num_heads"])
+    sizes = tuple(attributes["qkv_hidden_sizes"] or (divided(width, 3),) * 3)
+    attrs = {
+        "num_heads": heads,
+        "scale": resolved_scale(attributes["scale"], divided(sizes[0], heads)),
+        "mask_filter_value": float(attributes["mask_filter_value"]) if "mask_index" in optional else -10000.0,
+        "unidirectional": bool(attributes["unidirectional"]),
+        "qkv_hidden_sizes": sizes,
+        "given": optional,
+    }
+    return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
+
+
+def _write_ort_attention(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    sizes = attrs["qkv_hidden_sizes"]
+    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": written_scale(attrs)}
+    if attrs["unidirectional"]:
+        form["unidirectional"] = 1
+    if sizes[2] != sizes[0]:
+        form["qkv_hidden_sizes"] = tuple(integers(sizes, "the projections of Attention").tolist())
+    if "mask_index" in attrs["given"]:
+        form["mask_filter_value"] = attrs["mask_filter_value"]
+    return OnnxForm("Attention", _positions(_ATTENTION_INPUTS[:6], attrs["given"], 3), form, RUNTIME_DOMAIN)
+
+
+define(
+    "OrtAttention",
+    (3, 5),
+    _ort_attention,
+    check=_check_ort_attention,
+    read=_read_ort_attention,
+    write=_write_ort_attention,
+    contract=contract("Attention", "num_heads scale mask_filter_value unidirectional qkv_hidden_sizes", 6, int32=[3]),
+    ranks=_ranks_ort_attention,
+    vectors=lambda attrs, count: [2],
+    traits=_ATTENTION,
+    runtime=RuntimeFacts(fuses=True, kernels=3),
+    samples=(
+        "OrtAttention[num_heads=2,qkv_hidden_sizes=(32,32,32),scale=0.25](x, w, b) | x:[2,5,32] w:[32,96] b:[96]",
+        f"OrtAttention[{_TWELVE},qkv_hidden_sizes=(768,768,768)](x, w, b) | {_PROJECTED}",
+        f"OrtAttention[{_TWELVE},given=('mask_index',),qkv_hidden_sizes=(768,768,768)](x, w, b, m) | {_PROJECTED} m:int32[1,128]",
+    ),
+    defaults={"given": (), "mask_filter_value": -10000.0, "unidirectional": False},
+)
+
+
+# GroupQueryAttention: causal, a whole prompt at once, no cache before it and no padding
+
+_GQA_INPUTS = (
+    "query",
+    "key",
+    "value",
+    "past_key",
+    "past_value",
+    "seqlens_k",
+    "total_sequence_length",
+    "cos_cache",
+    "sin_cache",
+)
+
+
+def _group_query(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    q, k, v, *tables = operands(len(types))
+    heads, groups, length = attrs["num_heads"], attrs["kv_num_heads"], types[0].shape[1]
+    sizes = [divided(types[i].shape[-1], n) for i, n in enumerate((heads, groups, groups))]
+    q, k, v = (into_heads(x, t.shape[-1], n) for x, t, n in zip((q, k, v), types, (heads, groups, groups), strict=False))
+    if tables:
+        rows = [applied("Slice", t, axes=(-2,), starts=(0,), ends=(length,), steps=(1,)) for t in tables]
+        half = types[3].shape[-1]
+        q, k = (rotated(x, rows[0], rows[1], sizes[0], 2 * half, attrs["rotary_interleaved"]) for x in (q, k))
+    times = divided(heads, groups)
+    wide = [repeated(x, groups, times, (length, size)) for x, size in zip((k, v), sizes[1:], strict=True)]
+    result = attended(q, wide[0], wide[1], attrs["scale"], (), causal_mask({"unidirectional": True}, length, length))
+    return (joined(result, heads * sizes[2]), k, v)
+
+
+def _check_group_query(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    expect_rank3("GroupQueryAttention", types[:3])
+    floating(types)
+    q, k, v = types[:3]
+    if len(types) not in (3, 5):
+        raise ShapeError("GroupQueryAttention with one table of a rotary embedding")
+    size = divided(q.shape[2], attrs["num_heads"])
+    divided(attrs["num_heads"], attrs["kv_num_heads"])
+    divided(size, 8 if len(types) == 3 else 16)  # onnxruntime refuses others
+    for operand in (k, v):
+        expect_shape("the keys and values of GroupQueryAttention", operand, (*q.shape[:2], size * attrs["kv_num_heads"]), q.dtype)
+    if len(types) == 5:
+        for table in types[3:]:
+            if table.rank != 2:
+                raise ShapeError(f"GroupQueryAttention with the table {table}")
+            divided(table.shape[1], 8)
+            expect_shape("the tables of GroupQueryAttention", table, types[3].shape, q.dtype)
+
+
+def _read_group_query(node: ForeignNode) -> Reading:
+    """The lengths must be constants that say: every key of every sequence counts, and none was before."""
+    attributes = attributes_of(
+        node,
+        num_heads=0,
+        kv_num_heads=0,
+        scale=0.0,
+        do_rotary=0,
+        rotary_interleaved=0,
+        softcap=0.0,
+        local_window_size=-1,
+        smooth_softmax=-1,
+        causal=1,
+        k_quant_type="NONE",
+        v_quant_type="NONE",
+    )
+    optional = optional_inputs(node, _GQA_INPUTS, _GQA_INPUTS[5:], 3)
+    plain = not attributes["softcap"] and attributes["local_window_size"] == -1 and attributes["smooth_softmax"] in (-1, 0)
+    if not plain or attributes["causal"] != 1 or {attributes["k_quant_type"], attributes["v_quant_type"]} != {"NONE"}:
+        raise NotUnderstood("GroupQueryAttention with a window, a softcap, a smooth softmax or quantised keys")
+    if ("cos_cache" in optional) != bool(attributes["do_rotary"]):
+        raise NotUnderstood("GroupQueryAttention with tables and without rotary embedding, or the reverse")
+    q, length = type_of(node), type_of(node).shape[1]
+    last, total = node.constant(5), node.constant(6)
+    if last is None or total is None or not isinstance(length, int) or np.any(last != length - 1) or np.any(total != length):
+        raise NotUnderstood("GroupQueryAttention with computed or unequal sequence lengths")
+    if last.shape != q.shape[:1]:
+        raise NotUnderstood(f"GroupQueryAttention of {q} with {last.shape} lengths")
+    heads = int(attributes["num_heads"])
+    attrs = {
+        "num_heads": heads,
+        "kv_num_heads": int(attributes["kv_num_heads"]),
+        "scale": resolved_scale(attributes["scale"], divided(q.shape[-1], heads)),
+        "rotary_interleaved": bool(attributes["rotary_interleaved"]) if attributes["do_rotary"] else False,
+    }
+    return Reading(attrs, (0, 1, 2, 7, 8) if attributes["do_rotary"] else (0, 1, 2))
+
+
+def _write_group_query(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    batch, length = integers(types[0].shape[:2], "the lengths of GroupQueryAttention").tolist()
+    lengths = (np.full((batch,), length - 1, np.int32), np.asarray(length, np.int32))
+    form = {**{name: attrs[name] for name in ("num_heads", "kv_num_heads")}, "scale": written_scale(attrs)}
+    tables: tuple[int, ...] = ()
+    if len(types) == 5:
+        form |= {"do_rotary": 1, "rotary_interleaved": int(attrs["rotary_interleaved"])}
+        tables = (3, 4)
+        rows = types[3].shape[0]
+        if not isinstance(rows, int) or rows < length:
+            raise NotExpressible(f"GroupQueryAttention of {length} positions with a table {types[3]}")
+    return OnnxForm("GroupQueryAttention", (0, 1, 2, None, None, *lengths, *tables), form, RUNTIME_DOMAIN)
+
+
+define(
+    "GroupQueryAttention",
+    (3, 5),
+    _group_query,
+    check=_check_group_query,
+    read=_read_group_query,
+    write=_write_group_query,
+    contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved", 9),
+    ranks=lambda attrs, count: [3, 3, 3, 2, 2][:count],
+    traits=replace(_ATTENTION, one_dtype=True),
+    runtime=RuntimeFacts(kernels=3),
+    samples=(
+        "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v) | q:[1,128,256] k:[1,128,128] v:[1,128,128]",
+        "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v, c, s) "
+        "| q:[1,128,256] k:[1,128,128] v:[1,128,128] c:[128,32] s:[128,32]",
+    ),
+    defaults={"rotary_interleaved": False},
+)

@@ -1,0 +1,255 @@
+"""What a guard is: one record with all that is known of a typed predicate over terms and attribute values.
+
+A predicate answers yes, no or unknown (``None``) from the types and ranges of the terms that it is given, so that one definition
+serves the checker (on sample types) and the rewriter (on a model's possibly symbolic types). Its docstring are its words.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from mugraph.domains.range import Range
+from mugraph.terms.shape import DataType, Dim, Shape, TensorType
+from mugraph.terms.term import AttrValue, Term
+
+__all__ = [
+    "EVERYWHERE",
+    "About",
+    "Argument",
+    "ElementType",
+    "Facts",
+    "Fits",
+    "Given",
+    "Guard",
+    "LeastRank",
+    "Ones",
+    "Rank",
+    "SameShape",
+    "Size",
+    "Told",
+    "guard",
+]
+
+Argument = Term | AttrValue
+
+
+class Facts:
+    """What is known where a guard is asked: types, ranges and the binding of dimension symbols and attribute variables.
+
+    ``value_of`` gives the entries of what is constant, ``None`` for anything else; without it nothing is.
+    """
+
+    def __init__(
+        self,
+        type_of: Callable[[Term], TensorType],
+        range_of: Callable[[Term], Range],
+        binding: Mapping[str, AttrValue] | None = None,
+        value_of: Callable[[Term], np.ndarray | None] = lambda term: None,
+    ) -> None:
+        self.type_of, self.range_of, self.binding, self.value_of = type_of, range_of, binding or {}, value_of
+
+    def shape(self, term: Term) -> Shape:
+        return self.type_of(term).shape
+
+
+# What a condition tells, in the terms in which laws ask
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRank:
+    """A term has at least so many dimensions."""
+
+    term: Term
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A term has exactly so many dimensions."""
+
+    term: Term
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A term has a size at an axis (negative)."""
+
+    term: Term
+    axis: int
+    size: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """A term has size 1 at axes (negative), or does not reach them."""
+
+    term: Term
+    axes: Container[int]
+
+
+EVERYWHERE = range(-sys.maxsize, 0)
+"""All axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameShape:
+    """Two terms have equal shapes."""
+
+    term: Term
+    other: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """A term broadcasts to the shape of another."""
+
+    term: Term
+    other: Term
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """The entries of a term are of an element type."""
+
+    term: Term
+    dtype: DataType
+
+
+Told = LeastRank | Rank | Size | Ones | SameShape | Fits | ElementType
+
+
+class Given(Protocol):
+    """What conditions tell of well-typed terms, for the laws by which others follow from them.
+
+    Every answer holds wherever the conditions do; ``None`` and no are also said where they do not tell.
+    """
+
+    def follows(self, name: str, *arguments: Argument) -> bool:
+        """Whether the condition ``name(arguments)`` follows."""
+
+    def least_rank(self, term: Term) -> int:
+        """A lower bound of the number of dimensions."""
+
+    def rank(self, term: Term) -> int | None:
+        """The number of dimensions."""
+
+    def size(self, term: Term, axis: int) -> Dim | None:
+        """The size at an axis (negative)."""
+
+    def ends(self, term: Term, dims: Shape) -> bool:
+        """Whether the last dimensions are these."""
+
+    def ones(self, term: Term, axes: Iterable[int]) -> bool:
+        """Whether the size is 1 at axes (negative) or the term does not reach them."""
+
+    def same_shape(self, x: Term, y: Term) -> bool:
+        """Whether the shapes are equal."""
+
+    def fits(self, x: Term, y: Term) -> bool:
+        """Whether x broadcasts to the shape of y."""
+
+    def element_type(self, term: Term) -> DataType | None:
+        """The element type."""
+
+    def of_operands(self, name: str, term: Term) -> bool:
+        """Whether the guard ``name`` holds of an operand that has the term's element type."""
+
+
+Predicate = Callable[..., bool | None]
+"""Of facts and the arguments."""
+Solver = Callable[..., AttrValue]
+"""Of all arguments, one of which it does not read and returns instead. Raises ValueError where no value does."""
+Tells = Callable[..., Iterable[Told]]
+"""Of the arguments."""
+Law = Callable[..., bool]
+"""Of what is given and the arguments."""
+
+
+class About(StrEnum):
+    """What a guard speaks of."""
+
+    SHAPES = "shapes"
+    ELEMENT_TYPES = "element types"
+    ATTRIBUTES = "attributes alone"
+    RANGES = "the range of the entries"
+    ENTRIES = "single entries of masks and constants"
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """A typed predicate.
+
+    Attributes:
+        name: as conditions cite it.
+        number: its place where guards are listed; a new one takes the next.
+        about: what it speaks of.
+        predicate: the answer for facts and arguments; ill-typed terms and axes that are none raise ShapeError and IndexError.
+        solvers: of attributes alone: position of an argument to its value by the others. Only who looks for a proof or a
+            match solves; what is solved is asked like anything else.
+        tells: what the condition tells of its arguments.
+        law: whether the condition on these arguments follows from given ones; it looks at operators, attributes and what is
+            given, never at sample types.
+        of_numbers: whether numbers written in a rule answer it, which have no element type of their own.
+    """
+
+    name: str
+    number: int
+    about: About
+    predicate: Predicate
+    solvers: Mapping[int, Solver]
+    tells: Tells
+    law: Law
+    of_numbers: bool
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the arguments, which its words use."""
+        return tuple(inspect.signature(self.predicate).parameters)[1:]
+
+    @cached_property
+    def kinds(self) -> str:
+        """Of each argument: ``t`` for a term, ``v`` for an attribute value."""
+        annotations = self.predicate.__annotations__
+        return "".join("t" if annotations[name] in ("Term", Term) else "v" for name in self.parameters)
+
+    @property
+    def words(self) -> str:
+        """What it says, in words that name its parameters."""
+        return (self.predicate.__doc__ or self.name).strip()
+
+    @cached_property
+    def of_ranges(self) -> bool:
+        """Whether it is about the range of entries."""
+        return self.about == About.RANGES
+
+    @cached_property
+    def of_entries(self) -> bool:
+        """Whether it asks which entries stand where."""
+        return self.about == About.ENTRIES
+
+    @cached_property
+    def of_values(self) -> bool:
+        """Whether it is about entries or their range, so that only a model can answer."""
+        return self.of_ranges or self.of_entries
+
+
+def guard(
+    number: int,
+    about: About,
+    *,
+    solvers: Mapping[int, Solver] | None = None,
+    tells: Tells = lambda *arguments: (),
+    law: Law = lambda given, *arguments: False,
+    of_numbers: bool = True,
+) -> Callable[[Predicate], Guard]:
+    """Makes the predicate that follows a guard of its name; the rest are attributes of :class:`Guard`."""
+    return lambda predicate: Guard(predicate.__name__, number, about, predicate, solvers or {}, tells, law, of_numbers)

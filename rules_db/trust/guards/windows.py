@@ -1,0 +1,106 @@
+"""Guards about the attributes of windows: pads (all begins, then all ends), kernel sizes, strides and dilations."""
+
+from __future__ import annotations
+
+from mugraph.terms.shape import concrete
+from mugraph.terms.term import AttrValue, Term
+from rules_db.trust.guards.record import About, Facts, guard
+
+Entries = tuple[int, ...]
+"""Pads, sizes, strides or dilations: an entry for each spatial axis, of pads two."""
+
+
+def _centring(pads: AttrValue, kernel: Entries, dilations: Entries) -> Entries:
+    begins = tuple(d * (k // 2) for k, d in zip(kernel, dilations, strict=True))
+    return begins + tuple(d * (k - 1) - b for k, d, b in zip(kernel, dilations, begins, strict=True))
+
+
+@guard(37, About.ATTRIBUTES, solvers={0: _centring})
+def centred(facts: Facts, pads: Entries, kernel: Entries, dilations: Entries) -> bool | None:
+    """At stride 1 the kernel stands around each entry: its middle, at half its size rounded down, lies there."""
+    return pads == _centring(pads, kernel, dilations)
+
+
+def _grown(more: AttrValue, pads: Entries, begins: Entries, ends: Entries, dilations: Entries = ()) -> Entries:
+    added = tuple(d * p for d, p in zip((dilations or (1,) * len(begins)) * 2, begins + ends, strict=True))
+    return tuple(p + a for p, a in zip(pads, added, strict=True))
+
+
+def _shrunk(more: Entries, pads: AttrValue, begins: Entries, ends: Entries, dilations: Entries = ()) -> Entries:
+    added = _grown(more, (0,) * len(more), begins, ends, dilations)
+    less = tuple(p - a for p, a in zip(more, added, strict=True))
+    if min(less, default=0) < 0:
+        raise ValueError(f"pads {more} less {added}")
+    return less
+
+
+@guard(38, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk})
+def padded(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries) -> bool | None:
+    """The pads ``more`` are ``pads`` and those of the spatial axes added."""
+    return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
+
+
+@guard(39, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk})
+def widened(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries, dilations: Entries) -> bool | None:
+    """The pads ``more`` are ``pads`` grown as a kernel needs it that has ``begins`` and ``ends`` entries more."""
+    return more == _grown(more, pads, begins, ends, dilations) and min(pads, default=0) >= 0
+
+
+@guard(40, About.ATTRIBUTES)
+def unpadded(facts: Facts, pads: Entries) -> bool | None:
+    """There is no padding."""
+    return not any(pads)
+
+
+@guard(41, About.ATTRIBUTES)
+def unit(facts: Facts, steps: Entries) -> bool | None:
+    """Every stride, or dilation, is 1."""
+    return set(steps) <= {1}
+
+
+@guard(42, About.ATTRIBUTES)
+def odd(facts: Facts, sizes: Entries) -> bool | None:
+    """Every size is odd."""
+    return all(size % 2 for size in sizes)
+
+
+def _each(total: AttrValue, a: Entries, b: Entries) -> Entries:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+@guard(34, About.ATTRIBUTES, solvers={0: _each})
+def sums_each(facts: Facts, total: Entries, a: Entries, b: Entries) -> bool | None:
+    """The sizes are the sums of the two others, entry by entry."""
+    return total == _each(total, a, b)
+
+
+def _enlarge(large: AttrValue, small: Entries, begins: Entries, ends: Entries) -> Entries:
+    return tuple(map(sum, zip(small, begins, ends, strict=True)))
+
+
+def _reduce(large: Entries, small: AttrValue, begins: Entries, ends: Entries) -> Entries:
+    return tuple(m - b - e for m, b, e in zip(large, begins, ends, strict=True))
+
+
+@guard(43, About.ATTRIBUTES, solvers={0: _enlarge, 1: _reduce})
+def enlarged(facts: Facts, large: Entries, small: Entries, begins: Entries, ends: Entries) -> bool | None:
+    """Adding entries makes the small kernel the large one, and its middle stays the middle."""
+    middles = all(b + k // 2 == m // 2 for m, k, b in zip(large, small, begins, strict=True))
+    return middles and large == _enlarge(large, small, begins, ends)
+
+
+def _reach(pads: AttrValue, kernel: Entries, dilations: Entries) -> Entries:
+    return tuple(d * (k - 1) for k, d in zip(kernel, dilations, strict=True)) * 2
+
+
+@guard(51, About.ATTRIBUTES, solvers={0: _reach})
+def full(facts: Facts, pads: Entries, kernel: Entries, dilations: Entries) -> bool | None:
+    """The pads reach just as far as the kernel, so that every place where it meets an entry has a result."""
+    return pads == _reach(pads, kernel, dilations)
+
+
+@guard(52, About.SHAPES)
+def surrounds(facts: Facts, w: Term, pads: Entries, dilations: Entries) -> bool | None:
+    """The pads reach as far as the kernel: each place where it meets an entry of the image has a result."""
+    kernel = concrete(facts.shape(w)[-len(dilations) :])
+    return None if kernel is None else all(p >= r for p, r in zip(pads, _reach(pads, kernel, dilations), strict=True))
