@@ -1,1 +1,1 @@
-"""Where rules come from: enumeration, filters, pruning and certification of substitutions."""
+"""The rule generator: enumeration, filters, pruning and certification of substitutions."""

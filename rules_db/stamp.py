@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["PACKAGES", "ROOTS", "stamp", "trusted_files"]
+__all__ = ["PACKAGES", "ROOTS", "imported_files", "stamp", "trusted_files"]
 
 ROOTS = ("rules_db.trust.check", "rules_db.exchange", "rules_db.stamp")
 """The checker, the reader of rules, and this module, which says what else is trusted."""
@@ -38,32 +38,46 @@ def _imported(text: str) -> Iterator[str]:
         yield from (f"{module}.{name}" for name in re.findall(r"(\w+)(?: as \w+)?\s*(?:,|\)|$)", names))
 
 
-def _file(module: str, home: Path) -> Path | None:
-    """The source of a module of this project; ``None`` for anything else."""
+def _file(module: str, packages: Collection[str], home: Path) -> Path | None:
+    """The source of a module of some packages; ``None`` for anything else."""
     parts = module.split(".")
-    if parts[0] not in PACKAGES:
+    if parts[0] not in packages:
         return None
     base = home.joinpath(*parts)
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
-def trusted_files(home: Path = _HOME) -> Mapping[str, Path]:
-    """Every file of the trusted base, by its path below ``home``, the folder in which the packages stand."""
+def imported_files(
+    roots: Iterable[str], packages: Collection[str], home: Path = _HOME, without: Collection[str] = ()
+) -> dict[str, Path]:
+    """The source of modules and of all that they import, directly or not, by its path below ``home``, in order of that.
+
+    Args:
+        roots: names of the modules.
+        packages: whose modules count.
+        home: the folder in which the packages stand.
+        without: modules that are left out, with those that they alone import.
+    """
     files: dict[str, Path] = {}
-    pending = list(ROOTS)
-    seen: set[str] = set()
+    pending, seen = list(roots), set(without)
     while pending:
         module = pending.pop()
         if module in seen:
             continue
         seen.add(module)
-        file = _file(module, home)
+        file = _file(module, packages, home)
         if file is None:
             continue
         files[file.relative_to(home).as_posix()] = file
         pending.extend(_imported(file.read_text(encoding="utf-8")))
         if "." in module:
             pending.append(module.rpartition(".")[0])  # a package's own source runs before its modules'
+    return dict(sorted(files.items()))
+
+
+def trusted_files(home: Path = _HOME) -> Mapping[str, Path]:
+    """Every file of the trusted base, by its path below ``home``, the folder in which the packages stand."""
+    files = imported_files(ROOTS, PACKAGES, home)
     files.update((file.relative_to(home).as_posix(), file) for file in home.glob(_DATA))
     return dict(sorted(files.items()))
 

@@ -29,7 +29,7 @@ from rewriter.cli.main import main
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.triton import generate
 from rulegen.properties.validate import validate
-from rulegen.prove import Prover
+from rulegen.prove.prover import Prover
 from rules_db.exchange import format_rule
 from rules_db.trust.check import check
 from rules_db.trust.properties import Axiom, load_axioms

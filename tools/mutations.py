@@ -23,10 +23,10 @@ from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
+from rulegen.numeric.samples import arrange, assignments, specialise
+from rulegen.numeric.trials import try_out
 from rulegen.properties.cases import enumerate_cases
-from rulegen.prove import Prover
-from rulegen.prove.refute import arrange, assignments, specialise
-from rulegen.share.audit import try_out
+from rulegen.prove.prover import Prover
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.condition import Condition

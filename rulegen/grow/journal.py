@@ -1,4 +1,4 @@
-"""The journal of a growth: what is finished stands on disk, so that a killed growth resumes where it stopped.
+"""The journal of a growth: finished stages stand on disk, so that a killed growth resumes where it stopped.
 
 A growth has one file in the cache folder, named by all that determines its outcome: group, operators, seed, operator properties
 and the source of the generator. A record is a line, written at once, with a checksum: one that a kill or a full disk cut off
@@ -22,7 +22,7 @@ import rulegen
 import rules_db
 from mugraph.terms.term import format_term
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.enumerate.candidates import Candidate
+from rulegen.candidate import CandidateRule
 from rules_db.files import cache_folder
 from rules_db.trust.properties import load_axioms
 
@@ -67,8 +67,8 @@ class Journal:
         """The journal of a growth, empty where there was none or a fresh one is wanted.
 
         Args:
-            parameters: what determines the outcome besides the generator itself: group, operators, seed.
-            fresh: forget what an earlier growth finished.
+            parameters: that determine the outcome besides the generator itself: group, operators, seed.
+            fresh: whether to forget the stages that an earlier growth finished.
             folder: default: ``grow`` in the cache folder.
         """
         text = json.dumps({**parameters, "generator": _generator()}, sort_keys=True, default=str)
@@ -86,7 +86,7 @@ class Journal:
             self._append(b"\n")  # so that the next record does not continue a torn one
 
     def get(self, key: str) -> Any | None:
-        """What was put under the key, also by an earlier process; ``None`` where nothing was."""
+        """The data put under the key, also by an earlier process; ``None`` where there are none."""
         return self._records.get(key)
 
     def put(self, key: str, data: Any) -> None:
@@ -124,16 +124,16 @@ class Journal:
             self.path.unlink(missing_ok=True)
 
 
-def pack(candidate: Candidate) -> list[Any]:
+def pack(candidate: CandidateRule) -> list[Any]:
     """A candidate as JSON can say it."""
     sides = [[format_term(root) for root in side] for side in (candidate.source, candidate.target)]
     return [*sides, {name: str(type_) for name, type_ in candidate.types.items()}]
 
 
-def unpack(data: list[Any]) -> Candidate:
+def unpack(data: list[Any]) -> CandidateRule:
     """The candidate that was packed."""
     source, target, types = data
-    return Candidate(
+    return CandidateRule(
         tuple(map(parse_term, source)), tuple(map(parse_term, target)), {name: parse_type(text) for name, text in types.items()}
     )
 

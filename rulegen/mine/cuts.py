@@ -108,12 +108,13 @@ def whole(graph: Graph) -> Cone:
 
 
 def _cuts(graph: Graph, nodes: Sequence[Node], limits: Cutting) -> dict[int, list[_Cut]]:
-    known: dict[int, list[_Cut]] = {}
+    """The cuts of every value that a node computes, its own first."""
+    cuts: dict[int, list[_Cut]] = {}
 
     def of(value: int) -> list[_Cut]:
         if number(graph, value) is not None:
             return [_NOTHING]
-        return known.get(value, [(frozenset((value,)), frozenset())])
+        return cuts.get(value, [(frozenset((value,)), frozenset())])
 
     for node in nodes:
         if node.is_opaque or any(graph.type(v) is None for v in (*node.inputs, *node.values)):
@@ -126,13 +127,12 @@ def _cuts(graph: Graph, nodes: Sequence[Node], limits: Cutting) -> dict[int, lis
                 for c, d in of(operand)
                 if len(a | c) <= limits.leaves and len(b | d) < limits.operators
             }
-        own = frozenset((node.index,))
-        found = [(leaves, inside | own) for leaves, inside in merged]
-        found = [cut for cut in found if _is_cut(graph, *cut)]
-        found.sort(key=lambda cut: (len(cut[0]), len(cut[1]), sorted(cut[0])))
+        further = [(leaves, inside | {node.index}) for leaves, inside in merged]
+        further = [cut for cut in further if _is_cut(graph, *cut)]
+        further.sort(key=lambda cut: (len(cut[0]), len(cut[1]), sorted(cut[0])))
         for value in node.values:
-            known[value] = [(frozenset((value,)), frozenset()), *found[: limits.cuts]]
-    return known
+            cuts[value] = [(frozenset((value,)), frozenset()), *further[: limits.cuts]]
+    return cuts
 
 
 def _is_cut(graph: Graph, leaves: frozenset[int], inside: frozenset[int]) -> bool:
@@ -142,15 +142,15 @@ def _is_cut(graph: Graph, leaves: frozenset[int], inside: frozenset[int]) -> boo
 
 
 def _outputs(graph: Graph, root: int, inside: frozenset[int]) -> list[int]:
-    """The root, then the inner values that are read from outside; what depends on constants alone is free to have twice."""
-    found = [root]
+    """The root, then the inner values that are read from outside, but for those that depend on constants alone."""
+    outputs = [root]
     for index in sorted(inside):
         for value in graph.tables.nodes[index].values:
             readers = graph.users.get(value, frozenset())
             escapes = value in graph.outputs or any(reader.index not in inside for reader in readers)
             if value != root and escapes and not graph.tables.constant[value]:
-                found.append(value)
-    return found
+                outputs.append(value)
+    return outputs
 
 
 def _looks(graph: Graph, nodes: Sequence[Node], depth: int) -> dict[int, int]:
@@ -169,6 +169,7 @@ def _looks(graph: Graph, nodes: Sequence[Node], depth: int) -> dict[int, int]:
 
 
 def _cone(graph: Graph, outputs: Sequence[int], leaves: frozenset[int]) -> Cone:
+    """The cone between leaves and outputs; model inputs and constants that are no numbers are leaves too."""
     terms: dict[int, Term] = {}
     types: dict[str, TensorType] = {}
     stack = list(reversed(outputs))
@@ -177,18 +178,18 @@ def _cone(graph: Graph, outputs: Sequence[int], leaves: frozenset[int]) -> Cone:
         if value in terms:
             stack.pop()
             continue
-        known = number(graph, value)
-        if known is not None and value not in leaves:
-            terms[value] = const(known)
+        literal = number(graph, value)
+        if literal is not None and value not in leaves:
+            terms[value] = const(literal)
             continue
-        found = graph.definition(value)
-        if value in leaves or found is None:
+        definition = graph.definition(value)
+        if value in leaves or definition is None:
             type_ = graph.type(value)
             assert type_ is not None
             terms[value] = var(f"x{len(types)}")
             types[f"x{len(types)}"] = type_
             continue
-        node, out = found
+        node, out = definition
         missing = [operand for operand in node.inputs if operand not in terms]
         if missing:
             stack.extend(reversed(missing))

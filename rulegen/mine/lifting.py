@@ -1,8 +1,8 @@
-"""From a program with sizes to one with dimension symbols: what a cone of one model says of models of every size.
+"""From a program with sizes to one with dimension symbols, so that a cone of one model speaks of models of every size.
 
-Every dimension of a leaf and every size in an attribute becomes a symbol of its own; what the operators demand of them binds
-symbols to each other, to products (Reshape) and sums (Slice, Split). The model's own sizes say which way: which factors of a
-Reshape belong together, which slices are halves. A size of 1 stays 1. The result is more general than what was seen, so it
+Every dimension of a leaf and every size in an attribute becomes a symbol of its own; the operators bind symbols to each other,
+to products (Reshape) and sums (Slice, Split). The model's own sizes say which way: which factors of a
+Reshape belong together, which slices are halves. A size of 1 stays 1. The result is more general than the model, so it
 must be compared again, as fingerprints do.
 """
 
@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim, symbol
 from mugraph.terms.term import Term, walk
-from rulegen.prove.typings import Dimensions, output_shape, readable_symbols
+from rulegen.typings.dimensions import Dimensions, readable_symbols
+from rulegen.typings.shapes import output_shape
 from rules_db.trust.rule import Side
 
 __all__ = ["lift"]
@@ -27,36 +28,36 @@ _MOST_FACTORS = 5
 """Of so many factors of a dimension all orders are tried."""
 
 
-class _Sizes(Dimensions):
+class _LiftedSizes(Dimensions):
     """Dimensions that know the size that each symbol has in the model.
 
     Args:
-        alike: what is equally large in the model is one symbol.
+        alike: sizes that are equal in the model are one symbol.
     """
 
     def __init__(self, alike: bool = False) -> None:
         super().__init__()
         self.sizes: dict[str, int] = {}
-        self._known: dict[int, Dim] | None = {} if alike else None
+        self._by_size: dict[int, Dim] | None = {} if alike else None
 
     def sized(self, size: Dim) -> Dim:
-        """A symbol of this size; 1 and what is symbolic already stay."""
+        """A symbol of this size; 1 and symbols stay."""
         if not isinstance(size, int) or size <= 1:
             return size
-        if self._known is not None and size in self._known:
-            return self.resolve(self._known[size])
+        if self._by_size is not None and size in self._by_size:
+            return self.resolve(self._by_size[size])
         symbol = self.fresh()
         self.sizes[str(symbol)] = size
-        if self._known is not None:
-            self._known[size] = symbol
+        if self._by_size is not None:
+            self._by_size[size] = symbol
         return symbol
 
     def equal(self, a: Dim, b: Dim) -> None:
-        """As of any dimensions; of two products factors of one size are equal, as repeated heads of keys and values are."""
+        """Makes two dimensions equal; of two products the factors of one size, as repeated heads of keys and values are."""
         a, b = self.resolve(a), self.resolve(b)
-        own, other = _factors(a), _factors(b)
-        shared = own & other
-        left, right = (sorted((own - shared).elements()), sorted((other - shared).elements()))
+        one, other = _factors(a), _factors(b)
+        shared = one & other
+        left, right = (sorted((one - shared).elements()), sorted((other - shared).elements()))
         if len(left) == len(right) > 1:
             by_size = [{self.sizes[name]: symbol(name) for name in side} for side in (left, right)]
             if by_size[0].keys() == by_size[1].keys() and len(by_size[0]) == len(left):
@@ -66,12 +67,14 @@ class _Sizes(Dimensions):
         super().equal(a, b)
 
     def value(self, dim: Dim) -> int:
-        found = evaluate_dim(dim, self.sizes)
-        if not isinstance(found, int):
+        """The size that a dimension has in the model."""
+        size = evaluate_dim(dim, self.sizes)
+        if not isinstance(size, int):
             raise Undecided(f"the size of {dim}")
-        return found
+        return size
 
     def product(self, dims: Sequence[Dim]) -> Dim:
+        """The product of dimensions."""
         total: Dim = 1
         for dim in dims:
             total = total * self.resolve(dim)
@@ -153,7 +156,7 @@ class _Sizes(Dimensions):
 
 
 def _factors(dim: Dim) -> Counter[str]:
-    """The symbols of a product, with their powers; nothing of what is no product of symbols."""
+    """The symbols of a product, with their powers; empty where the dimension is none."""
     if not isinstance(dim, SymDim) or len(dim.terms) != 1 or dim.terms[0][1] != 1:
         return Counter()
     return Counter(dict(dim.terms[0][0]))
@@ -172,10 +175,10 @@ def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> t
     Args:
         roots: outputs of a program.
         types: of its variables; all sizes are numbers.
-        alike: whether what is equally large is one symbol, and what is a multiple of a vector's length is so for all sizes:
-            runtimes have operators for such sizes alone.
+        alike: whether equal sizes are one symbol, and multiples of a vector's length are multiples for all sizes: runtimes have
+            operators for such sizes alone.
     """
-    dims = _Sizes(alike)
+    dims = _LiftedSizes(alike)
     shapes: dict[Term, Shape] = {}
     made: dict[Term, Term] = {}
     leaves: dict[str, Shape] = {}
@@ -200,15 +203,15 @@ def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> t
         }
         lifted = tuple(_resolved(root, made, dims, names) for root in roots)
         inferred = infer_types(lifted, symbolic)
-        own = infer_types(roots, types)
+        before = infer_types(roots, types)
     except (ShapeError, Undecided):
         return None
-    if any(inferred[new].rank != own[old].rank for new, old in zip(lifted, roots, strict=True)):
+    if any(inferred[new].rank != before[old].rank for new, old in zip(lifted, roots, strict=True)):
         return None
     return lifted, symbolic
 
 
-def _attributes(dims: _Sizes, term: Term, operands: Sequence[Shape]) -> tuple[tuple[str, object], ...]:
+def _attributes(dims: _LiftedSizes, term: Term, operands: Sequence[Shape]) -> tuple[tuple[str, object], ...]:
     """The attributes with symbols for sizes."""
     attrs = dict(term.attrs)
     x = operands[0] if operands else ()
@@ -242,7 +245,7 @@ def _attributes(dims: _Sizes, term: Term, operands: Sequence[Shape]) -> tuple[tu
 
 
 def _resolved(root: Term, made: Mapping[Term, Term], dims: Dimensions, names: Mapping[str, Dim]) -> Term:
-    """The term with its symbols as they were found in the end."""
+    """The term with its symbols as they are bound in the end."""
 
     def final(value: object) -> object:
         if isinstance(value, tuple):

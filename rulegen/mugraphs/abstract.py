@@ -1,4 +1,4 @@
-"""Abstract expressions: what a program computes, up to equalities that a search may assume (Mirage, section 4.3).
+"""Abstract expressions: the results of programs, up to equalities that a search may assume (Mirage, section 4.3).
 
 An expression is in normal form a sum of monomials, a monomial a product of atoms over a product of atoms. Atoms are inputs,
 functions of expressions, sums of several monomials that something is divided by, and for every axis that was summed over a
@@ -40,7 +40,7 @@ def atom(name: str) -> Expression:
 
 
 def apply(function: str, x: Expression) -> Expression:
-    """A function of which nothing is known."""
+    """A function without known equalities."""
     name = f"{function}({x})"
     _INNER[name] = x
     return atom(name)

@@ -37,7 +37,7 @@ from rulegen.mugraphs.abstract import Expression, add, apply, atom, axis_of, div
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
 
-__all__ = ["GOALS", "Found", "Goal", "search"]
+__all__ = ["GOALS", "FoundKernels", "Goal", "search"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ GOALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _BlockValue:
     """A tile.
 
     Attributes:
@@ -84,8 +84,8 @@ class _Value:
 
 
 @dataclass
-class Found:
-    """What a search found.
+class FoundKernels:
+    """The outcome of a search.
 
     Attributes:
         rules: kernel graph and kernel, those of fewest block operators first.
@@ -102,38 +102,40 @@ class Found:
     seconds: float = 0.0
 
 
-def search(goal: Goal, max_ops: int, seed: int = 0) -> Found:
+def search(goal: Goal, max_ops: int, seed: int = 0) -> FoundKernels:
     """All block graphs of at most so many operators that compute the goal; loads, accumulators and stores do not count."""
-    began, found = time.monotonic(), Found(goal)
+    began, outcome = time.monotonic(), FoundKernels(goal)
     shape = infer_types([goal.root], goal.types)[goal.root].shape
     grid = tuple(axis_of(dim) for dim in shape)
     axes = list(dict.fromkeys(axis_of(dim) for type_ in goal.types.values() for dim in type_.shape))
     seen: set[bytes] = set()
     for loop in (*(axis for axis in axes if axis not in grid), None):
-        for size, kernel in _Enumeration(goal, grid, loop, axes, max_ops, found).kernels():
+        for size, kernel in _BlockEnumeration(goal, grid, loop, axes, max_ops, outcome).kernels():
             if kernel.digest in seen:
                 continue
             seen.add(kernel.digest)
-            found.candidates += 1
+            outcome.candidates += 1
             try:
                 check_kernel(kernel)
                 problem = interpret(kernel, LEAST_TESTS, seed)
             except InvalidBlock as reason:
                 problem = str(reason)
             if problem:
-                found.refuted += 1
+                outcome.refuted += 1
             else:
-                found.rules.append(kernel_rule(kernel, {"group": "block", "block-ops": str(size), "seed": str(seed)}, seed))
-    found.rules.sort(key=lambda rule: (int(rule.provenance["block-ops"]), rule.id))
-    found.seconds = time.monotonic() - began
-    return found
+                outcome.rules.append(kernel_rule(kernel, {"group": "block", "block-ops": str(size), "seed": str(seed)}, seed))
+    outcome.rules.sort(key=lambda rule: (int(rule.provenance["block-ops"]), rule.id))
+    outcome.seconds = time.monotonic() - began
+    return outcome
 
 
-class _Enumeration:
+class _BlockEnumeration:
     """The block graphs of one grid and loop."""
 
-    def __init__(self, goal: Goal, grid: tuple[str, ...], loop: str | None, axes: list[str], max_ops: int, found: Found) -> None:
-        self.goal, self.grid, self.loop, self.axes, self.max_ops, self.found = goal, grid, loop, axes, max_ops, found
+    def __init__(
+        self, goal: Goal, grid: tuple[str, ...], loop: str | None, axes: list[str], max_ops: int, outcome: FoundKernels
+    ) -> None:
+        self.goal, self.grid, self.loop, self.axes, self.max_ops, self.outcome = goal, grid, loop, axes, max_ops, outcome
         self.wanted = expression_of(goal.root, goal.types)
         ops = {term.op for term in walk([goal.root])}
         self.unary = sorted(ops & {"Sqrt", "Exp", "Sigmoid"})
@@ -145,27 +147,27 @@ class _Enumeration:
     def kernels(self) -> Iterator[tuple[int, Kernel]]:
         values = []
         for name, type_ in self.goal.types.items():
-            own = [axis_of(dim) for dim in type_.shape]
-            factors = tuple(Factor(Index(axis), symbol(axis)) for axis in own)
+            tile_axes = [axis_of(dim) for dim in type_.shape]
+            factors = tuple(Factor(Index(axis), symbol(axis)) for axis in tile_axes)
             self.statements[f"{name}_tile"] = Load(f"{name}_tile", name, factors)
-            phase = "loop" if self.loop in own else "fixed"
-            values.append(_Value(f"{name}_tile", frozenset(own), phase, atom(name)))
+            phase = "loop" if self.loop in tile_axes else "fixed"
+            values.append(_BlockValue(f"{name}_tile", frozenset(tile_axes), phase, atom(name)))
         start = [*values, *(v for value in values for v in self.accumulated(value))]
         yield from self.extend(tuple(start), 0)
 
-    def extend(self, values: tuple[_Value, ...], ops: int) -> Iterator[tuple[int, Kernel]]:
+    def extend(self, values: tuple[_BlockValue, ...], ops: int) -> Iterator[tuple[int, Kernel]]:
         key = frozenset(value.name for value in values)
         if key in self.seen:
             return
         self.seen.add(key)
-        self.found.states += 1
+        self.outcome.states += 1
         if ops == self.max_ops:
             return
         for value, statement in self.applications(values):
             if value.name in key:
                 continue
             if not is_part(value.expression, self.wanted):
-                self.found.pruned += 1
+                self.outcome.pruned += 1
                 continue
             self.statements.setdefault(value.name, statement)
             new = (value, *self.accumulated(value))
@@ -175,26 +177,29 @@ class _Enumeration:
                     yield size, kernel
             yield from self.extend((*values, *new), ops + 1)
 
-    def accumulated(self, value: _Value) -> Iterator[_Value]:
-        """The sum over the loop of what changes in it."""
+    def accumulated(self, value: _BlockValue) -> Iterator[_BlockValue]:
+        """The sum over the loop of a value that changes in it."""
         if value.phase != "loop" or self.loop is None or not (value.partial or self.loop in value.axes):
             return
         expression = summed(self.loop, value.expression)
         if is_part(expression, self.wanted):
             name = f"total_{value.name}"
             self.statements.setdefault(name, Accumulate((name,), "sum", (value.name,)))
-            yield _Value(name, value.axes - {self.loop}, "after", expression)
+            yield _BlockValue(name, value.axes - {self.loop}, "after", expression)
 
-    def applications(self, values: tuple[_Value, ...]) -> Iterator[tuple[_Value, Statement]]:
+    def applications(self, values: tuple[_BlockValue, ...]) -> Iterator[tuple[_BlockValue, Statement]]:
         whole = [value for value in values if not value.partial]
         for a in whole:
             for op in self.unary:
                 name = f"{op.lower()}_{a.name}"
-                yield _Value(name, a.axes, a.phase, apply(op, a.expression)), Compute(name, make(op, [var(a.name)]))
+                yield _BlockValue(name, a.axes, a.phase, apply(op, a.expression)), Compute(name, make(op, [var(a.name)]))
             for axis in sorted(a.axes) if self.has_sums else ():
                 if axis not in self.grid and axis != self.loop:
                     name = f"sum_{axis}_{a.name}"
-                    yield _Value(name, a.axes - {axis}, a.phase, summed(axis, a.expression)), Reduce(name, "sum", a.name, (axis,))
+                    yield (
+                        _BlockValue(name, a.axes - {axis}, a.phase, summed(axis, a.expression)),
+                        Reduce(name, "sum", a.name, (axis,)),
+                    )
             for b in whole:
                 if {a.phase, b.phase} == {"loop", "after"}:
                     continue
@@ -204,7 +209,7 @@ class _Enumeration:
                         continue
                     combine = {"Add": add, "Mul": multiply, "Div": divide}[op]
                     name = f"{op.lower()}_{a.name}_{b.name}"
-                    value = _Value(name, a.axes | b.axes, phase, combine(a.expression, b.expression))
+                    value = _BlockValue(name, a.axes | b.axes, phase, combine(a.expression, b.expression))
                     yield value, Compute(name, make(op, [var(a.name), var(b.name)]))
                 for axis in sorted(a.axes & b.axes) if a.name < b.name else ():
                     if axis in self.grid:
@@ -212,13 +217,13 @@ class _Enumeration:
                     name, product = f"dot_{axis}_{a.name}_{b.name}", multiply(a.expression, b.expression)
                     rest = (a.axes | b.axes) - {axis}
                     if axis == self.loop:
-                        value = _Value(name, rest, "loop", product, partial=True)
+                        value = _BlockValue(name, rest, "loop", product, partial=True)
                     else:
-                        value = _Value(name, rest, phase, summed(axis, product))
+                        value = _BlockValue(name, rest, phase, summed(axis, product))
                     yield value, Dot(name, a.name, b.name, axis)
 
-    def kernel(self, result: _Value) -> tuple[Kernel, int]:
-        """The kernel that saves a value, without what it does not need; and its block operators."""
+    def kernel(self, result: _BlockValue) -> tuple[Kernel, int]:
+        """The kernel that saves a value, without statements that it does not need; and its number of block operators."""
         needed: dict[str, Statement] = {}
 
         def need(name: str) -> None:

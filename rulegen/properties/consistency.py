@@ -1,4 +1,4 @@
-"""What a set of operator properties entails: which of them follow from the others, and that nothing false does.
+"""The consequences of a set of operator properties: which of them follow from the others, and that nothing false does.
 
 Both questions go to the prover's e-graph. For the second it is filled with small random terms, one side of a property with
 sides of others in place of its variables (so that the properties meet as in a critical pair), and closed under all of them.
@@ -18,7 +18,11 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, substitute, var, variables
 from rulegen.properties.cases import Case, enumerate_cases
-from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Search
+from rulegen.prove.egraph import EGraph
+from rulegen.prove.language import Language
+from rulegen.prove.laws import Law
+from rulegen.prove.search import ProofLimits, ProofSearch
+from rulegen.prove.selection import Laws
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -37,25 +41,24 @@ class Inconsistency:
         return f"{self.left!r} = {self.right!r} by {', '.join(self.derivation)}"
 
 
-def _laws(axioms: Mapping[str, Axiom]) -> Laws:
+def _laws(axioms: Mapping[str, Axiom]) -> tuple[Laws, list[Law]]:
     laws = Laws(Language())
-    for axiom in axioms.values():
-        laws.add(axiom)
-    return laws
+    return laws, [laws.add(axiom) for axiom in axioms.values()]
 
 
-def lemmas(axioms: Mapping[str, Axiom], limits: Limits | None = None, cases: int = 3) -> Iterator[str]:
+def lemmas(axioms: Mapping[str, Axiom], limits: ProofLimits | None = None, cases: int = 3) -> Iterator[str]:
     """Names of the properties that the others derive, each at its first cases and under its own range conditions."""
-    laws, limits = _laws(axioms), limits or Limits(nodes=400, rounds=4, growth=3)
-    for axiom in axioms.values():
-        laws.remove(axiom)
-        found = enumerate_cases(axiom, limit=cases).cases
-        if found and all(_derives(laws, axiom, case, limits) for case in found):
+    limits = limits or ProofLimits(nodes=400, rounds=4, growth=3)
+    laws, each = _laws(axioms)
+    for axiom, law in zip(axioms.values(), each, strict=True):
+        laws.suspend(law)
+        first = enumerate_cases(axiom, limit=cases).cases
+        if first and all(_derives(laws, axiom, case, limits) for case in first):
             yield axiom.name
-        laws.add(axiom)
+        laws.resume(law)
 
 
-def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
+def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
     graph = EGraph(laws.language)
     left, right = (graph.add_term(substitute(side, {}, case.attrs), case.types) for side in (axiom.left, axiom.right))
     if left is None or right is None:
@@ -63,10 +66,10 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: Limits) -> bool:
     assumed = []
     for condition in axiom.conditions:
         if condition.guard.of_values:
-            node, *others = condition.substitute({}, case.attrs).arguments
-            known = graph.add_term(node, case.types)
-            assumed += [] if known is None else [(condition.predicate, (known, *others))]
-    return Search(graph, laws, [(left, right)], assumed=assumed).run(limits)
+            term, *others = condition.substitute({}, case.attrs).arguments
+            number = graph.add_term(term, case.types)
+            assumed += [] if number is None else [(condition.predicate, (number, *others))]
+    return ProofSearch(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
 class _Terms:
@@ -91,9 +94,9 @@ class _Terms:
 
     def draw(self, index: int) -> tuple[Term, dict[str, TensorType]]:
         """Piece ``index`` with another in place of one of its variables, where one has its type."""
-        term, given = self.pieces[index]
-        types = dict(given)
-        for name, type_ in given.items():
+        term, before = self.pieces[index]
+        types = dict(before)
+        for name, type_ in before.items():
             fitting = self.by_type.get(type_, [])
             if not fitting or self.generator.random() < 0.3:
                 continue
@@ -113,7 +116,7 @@ class _Terms:
 
 
 def inconsistencies(
-    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: Limits | None = None
+    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: ProofLimits | None = None
 ) -> Iterator[Inconsistency]:
     """False equations that the properties entail; at most one for each term tried.
 
@@ -125,18 +128,19 @@ def inconsistencies(
     """
     generator = np.random.default_rng([seed, 11])
     terms = _Terms(list(axioms.values()), generator)
-    laws, limits = _laws(axioms), limits or Limits(nodes=150, rounds=2, growth=2)
+    limits = limits or ProofLimits(nodes=150, rounds=2, growth=2)
+    laws, _ = _laws(axioms)
     for trial in range(len(terms.pieces) if trials is None else trials):
         term, types = terms.draw(trial % len(terms.pieces))
-        found = _examine(laws, term, types, generator, limits)
-        if found is not None:
-            yield found
+        inconsistency = _examine(laws, term, types, generator, limits)
+        if inconsistency is not None:
+            yield inconsistency
 
 
 def _examine(
-    laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: Limits
+    laws: Laws, term: Term, types: Mapping[str, TensorType], generator: np.random.Generator, limits: ProofLimits
 ) -> Inconsistency | None:
-    """Closes the e-graph of a term, of which all variables are known to be positive, and compares values."""
+    """Closes the e-graph of a term, all of whose variables are taken to be positive, and compares values."""
     graph = EGraph(laws.language)
     root = graph.add_term(term, types)
     if root is None:
@@ -148,7 +152,7 @@ def _examine(
         assert node is not None
         assumed += [(predicate, (node,)) for predicate in sorted(name for name, guard in GUARDS.items() if guard.of_ranges)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
-    Search(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
+    ProofSearch(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
     inputs = {}
     for name, type_ in types.items():
         drawn = generator.random(concrete(type_.shape) or ()) + 0.2

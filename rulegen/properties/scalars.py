@@ -21,14 +21,20 @@ from mugraph.domains.functions import FUNCTIONS
 from mugraph.domains.symbolic import Atom, Poly
 from rules_db.trust.rule import Verdict
 
-__all__ = ["Answer", "decide", "input_atoms", "order_form", "rename_inputs"]
+__all__ = ["ScalarVerdict", "decide", "input_atoms", "order_form", "rename_inputs"]
 
 _TIMEOUT_MS = 1500
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What Z3 says: for ``unknown`` the reason, and a model of the inputs where it gives one."""
+class ScalarVerdict:
+    """The verdict on an equation of entries.
+
+    Attributes:
+        verdict: proved, refuted or unknown.
+        reason: why not proved.
+        model: inputs that tell the sides apart, where there are such.
+    """
 
     verdict: Verdict
     reason: str = ""
@@ -44,6 +50,7 @@ def _solver() -> z3.Solver:
 
 
 def _parts(value: Any) -> Iterator[Poly]:
+    """The polynomials in an atom's argument."""
     if isinstance(value, Poly):
         yield value
     elif isinstance(value, frozenset | tuple):
@@ -53,20 +60,20 @@ def _parts(value: Any) -> Iterator[Poly]:
 
 def input_atoms(poly: Poly) -> list[Atom]:
     """The entries of inputs that a polynomial depends on, in order of name and place."""
-    found: set[Atom] = set()
-    pending, seen = [poly], set()
+    atoms: set[Atom] = set()
+    pending, seen = [poly], set[Poly]()
     while pending:
         current = pending.pop()
-        if id(current) in seen:
+        if current in seen:
             continue
-        seen.add(id(current))
+        seen.add(current)
         for monomial in current.terms:
             for atom, _ in monomial:
                 if atom[0] == "x":
-                    found.add(atom)
+                    atoms.add(atom)
                 else:
                     pending.extend(_parts(atom[1:]))
-    return sorted(found, key=lambda a: (a[1], a[2]))
+    return sorted(atoms, key=lambda a: (a[1], a[2]))
 
 
 def rename_inputs(poly: Poly, names: Mapping[Atom, Atom]) -> Poly:
@@ -120,10 +127,10 @@ def _order_atom(atom: Atom) -> Poly:
 
 def _spread(poly: Poly) -> tuple[bool, list[Poly]] | None:
     """The members, where a polynomial is a multiple of one maximum and summands without any, and whether it is a maximum."""
-    found = [(m, c) for m, c in poly.terms.items() if any(atom[0] == "max" for atom, _ in m)]
-    if len(found) != 1 or len(found[0][0]) != 1:
+    with_maxima = [(m, c) for m, c in poly.terms.items() if any(atom[0] == "max" for atom, _ in m)]
+    if len(with_maxima) != 1 or len(with_maxima[0][0]) != 1:
         return None
-    ((monomial, coefficient),) = found
+    ((monomial, coefficient),) = with_maxima
     ((atom, power),) = monomial
     rest = poly - Poly({monomial: coefficient})
     factor = Poly.constant(coefficient)
@@ -131,6 +138,7 @@ def _spread(poly: Poly) -> tuple[bool, list[Poly]] | None:
 
 
 def _maximum(members: Iterable[Poly], distribute: bool = True) -> Poly:
+    """The greatest of the members, nested maxima joined and constants reduced to the greatest."""
     flat: set[Poly] = set()
     pending = list(members)
     while pending:
@@ -233,12 +241,12 @@ class _Problem:
         return -self._atoms[key] if negative else self._atoms[key]
 
 
-def decide(left: Poly, right: Poly, assumed: Iterable[tuple[str, Poly]] = ()) -> Answer:
+def decide(left: Poly, right: Poly, assumed: Iterable[tuple[str, Poly]] = ()) -> ScalarVerdict:
     """Whether two entries are equal for all values of the inputs.
 
     Args:
         left, right: the entries.
-        assumed: what is known of values: ``(">=", p)``, ``(">", p)`` or ``("!=", p)``, each against zero.
+        assumed: relations of values to zero that hold: ``(">=", p)``, ``(">", p)`` or ``("!=", p)``.
 
     Returns:
         ``proved``; or ``unknown`` with the reason, and with a model where Z3 finds values that tell the sides apart: those
@@ -246,7 +254,7 @@ def decide(left: Poly, right: Poly, assumed: Iterable[tuple[str, Poly]] = ()) ->
     """
     left, right = order_form(left), order_form(right)
     if left == right:
-        return Answer(Verdict.PROVED)
+        return ScalarVerdict(Verdict.PROVED)
     problem = _Problem()
     goal = problem.poly(left) != problem.poly(right)
     relations = {">=": lambda v: v >= 0, ">": lambda v: v > 0, "!=": lambda v: v != 0}
@@ -256,13 +264,13 @@ def decide(left: Poly, right: Poly, assumed: Iterable[tuple[str, Poly]] = ()) ->
     solver.add(*facts, *problem.facts, goal)
     answer = solver.check()
     if answer == z3.unsat:
-        return Answer(Verdict.PROVED)
+        return ScalarVerdict(Verdict.PROVED)
     if answer == z3.unknown:
-        return Answer(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})")
+        return ScalarVerdict(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})")
     model = solver.model()
     values = {}
     for atom, constant in problem.inputs.items():
         value = model.eval(constant, model_completion=True)
         value = value.approx(20) if z3.is_algebraic_value(value) else value
         values[atom] = float(value.as_fraction())
-    return Answer(Verdict.UNKNOWN, "Z3 tells the sides apart, but functions are only symbols to it", values)
+    return ScalarVerdict(Verdict.UNKNOWN, "Z3 tells the sides apart, but functions are only symbols to it", values)

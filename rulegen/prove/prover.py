@@ -6,21 +6,26 @@ trusted: :mod:`rules_db.trust.check` decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import ShapeError, SymDim, TensorType
-from mugraph.terms.term import Term, attr_symbols, variables, walk
-from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Part, Reason, Search, fill, is_fused
+from mugraph.terms.shape import ShapeError, TensorType
+from mugraph.terms.term import Term, variables, walk
+from rulegen.prove.compile import is_fused
+from rulegen.prove.egraph import EGraph, Reason
+from rulegen.prove.instances import Instances
+from rulegen.prove.language import Language
+from rulegen.prove.patterns import fill
+from rulegen.prove.reduction import reduced
+from rulegen.prove.search import ProofLimits, ProofPart, ProofSearch
+from rulegen.prove.selection import Laws
+from rulegen.prove.weakest import weakest_conditions
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.condition import Condition
-from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["Limits", "Proof", "Prover", "certify"]
+__all__ = ["Proof", "Prover"]
 
 
 @dataclass(frozen=True)
@@ -31,25 +36,42 @@ class Proof:
     conditions: tuple[Condition, ...]
 
 
-_Kind = tuple[int, bool, tuple[()] | None]
-_QUIET, _EVIDENT, _ANYTHING, _LONG = (120, False, None), (400, True, ()), (400, True, None), (1000, False, None)
-_PLAIN, _PLAINER = (700, False, None), (700, True, None)
-"""Searches: nodes, and what may be asked of values: nothing; what is evident; anything; nothing again, in a longer search,
-for which what only needs a number to be positive should not have to wait. The last two, for goals with operators that stand
-for several, meet in plain terms and go on from there."""
+@dataclass(frozen=True)
+class _Attempt:
+    """A search of a goal: its greatest number of nodes, and the conditions on values that its laws may have.
+
+    Attributes:
+        assume: whether they may have any.
+        assumed: ``()`` where only evident conditions are admitted, ``None`` for any (see :class:`ProofSearch`).
+        plain: whether it is for goals with fused operators alone, which meet in plain terms and go on from there.
+    """
+
+    nodes: int
+    assume: bool
+    assumed: tuple[()] | None = None
+    plain: bool = False
+
+
+_QUIET = _Attempt(120, assume=False)
+_EVIDENT = _Attempt(400, assume=True, assumed=())
+_ANYTHING = _Attempt(400, assume=True)
+_LONG = _Attempt(1000, assume=False)
+"""The quiet attempt again with more nodes: a goal that needs no more than a positive number should not have to wait for it."""
+_PLAIN = _Attempt(700, assume=False, plain=True)
+_PLAIN_ASKING = _Attempt(700, assume=True, plain=True)
 _ORDER = (
-    (_QUIET, Part.FAMILIAR),
-    (_EVIDENT, Part.FAMILIAR),
-    (_QUIET, Part.ALL),
-    (_EVIDENT, Part.ALL),
-    (_PLAIN, Part.DIRECTED),
-    (_PLAINER, Part.DIRECTED),
-    (_PLAIN, Part.FAMILIAR),
-    (_PLAIN, Part.ALL),
-    (_ANYTHING, Part.FAMILIAR),
-    (_ANYTHING, Part.ALL),
-    (_LONG, Part.FAMILIAR),
-    (_LONG, Part.ALL),
+    (_QUIET, ProofPart.FAMILIAR),
+    (_EVIDENT, ProofPart.FAMILIAR),
+    (_QUIET, ProofPart.ALL),
+    (_EVIDENT, ProofPart.ALL),
+    (_PLAIN, ProofPart.DIRECTED),
+    (_PLAIN_ASKING, ProofPart.DIRECTED),
+    (_PLAIN, ProofPart.FAMILIAR),
+    (_PLAIN, ProofPart.ALL),
+    (_ANYTHING, ProofPart.FAMILIAR),
+    (_ANYTHING, ProofPart.ALL),
+    (_LONG, ProofPart.FAMILIAR),
+    (_LONG, ProofPart.ALL),
 )
 
 
@@ -61,11 +83,9 @@ class Prover:
         limits: where a search gives up.
     """
 
-    def __init__(self, axioms: Mapping[str, Axiom] | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, axioms: Mapping[str, Axiom] | None = None, limits: ProofLimits | None = None) -> None:
         self.axioms = load_axioms() if axioms is None else axioms
-        self.limits = limits or Limits()
-        kinds = dict.fromkeys(kind for kind, _ in _ORDER)
-        self._limits = {kind: replace(self.limits, nodes=min(kind[0], self.limits.nodes)) for kind in kinds}
+        self.limits = limits or ProofLimits()
         self._language = Language()
         self._laws = Laws(self._language)
         for axiom in self.axioms.values():
@@ -74,42 +94,46 @@ class Prover:
         roots = {side.op for axiom in about_values for side in (axiom.left, axiom.right)} - {"Var", "Const"}
         self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
-    def certify(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
+    def certify(
+        self, source: Side, target: Side, types: Mapping[str, TensorType], limits: ProofLimits | None = None
+    ) -> Proof | None:
         """A proof that every output of ``target`` equals that of ``source``, or ``None`` (unknown) within the limits.
 
         Args:
             source, target: outputs in the same order.
             types: sample types of all variables; symbols stand for distinct sizes.
+            limits: where a search gives up; the prover's own where left out.
 
         Raises:
             ShapeError: a side is ill-typed under the sample types, or typing it depends on their symbols.
         """
         if len(source) != len(target):
             raise ValueError(f"{len(source)} outputs on the left and {len(target)} on the right")
+        limits = limits or self.limits
         operators = {term.op for term in walk([*source, *target])}
         asks = any(wanted <= operators for wanted in self._asking)
         fused = any(map(is_fused, operators))
         evident: Proof | None = None
-        searches: dict[_Kind, Search] = {}
-        for kind, part in _ORDER:
-            _, assume, assumed = kind
-            if (assume and not asks) or (kind in (_PLAIN, _PLAINER) and not fused):
+        searches: dict[_Attempt, ProofSearch] = {}
+        for attempt, part in _ORDER:
+            if (attempt.assume and not asks) or (attempt.plain and not fused):
                 continue
-            if kind not in searches:
-                if (kind == _ANYTHING and not searches[_EVIDENT].withheld) or (
-                    kind == _LONG and len(searches[_QUIET].graph.op) <= self._limits[_QUIET].nodes
+            nodes = min(attempt.nodes, limits.nodes)
+            if attempt not in searches:
+                if (attempt == _ANYTHING and not searches[_EVIDENT].withheld) or (
+                    attempt == _LONG and len(searches[_QUIET].graph.op) <= min(_QUIET.nodes, limits.nodes)
                 ):
                     continue  # would do again what was done
                 graph, goals = self._goals(source, target, types)
                 if any(graph.type[a] != graph.type[b] for a, b in goals):
                     return None
-                searches[kind] = Search(graph, self._laws, goals, assume, assumed)
-            search = searches[kind]
-            if kind == _EVIDENT and evident is not None:
+                searches[attempt] = ProofSearch(graph, self._laws, goals, attempt.assume, attempt.assumed)
+            search = searches[attempt]
+            if attempt == _EVIDENT and evident is not None:
                 return evident
-            if search.run_part(self._limits[kind], part):
-                proof = self._proof(search.graph, search.goals, types)
-                if kind != _EVIDENT or part is Part.ALL or not _asks_of_variables(proof):
+            if search.run_part(replace(limits, nodes=nodes), part):
+                proof = _proof(search.graph, search.goals, types)
+                if attempt != _EVIDENT or part is ProofPart.ALL or not _asks_of_variables(proof):
                     return proof
                 evident = proof  # unless a little more of the quiet search does without
         return None
@@ -119,6 +143,7 @@ class Prover:
         return self._language.evident(condition.predicate, condition.terms()[0])
 
     def _goals(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> tuple[EGraph, list[tuple[int, int]]]:
+        """A new e-graph of both sides, and the pairs of nodes that are to become equal."""
         graph = EGraph(self._language)
         nodes: dict[Term, int] = {}
         for term in (*source, *target):
@@ -128,12 +153,14 @@ class Prover:
             nodes[term] = node
         return graph, [(nodes[s], nodes[t]) for s, t in zip(source, target, strict=True)]
 
-    def _proof(self, graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, TensorType]) -> Proof:
-        reasons, typed = _needed(graph, goals, graph.explain(goals))
-        instances = sorted((_instance(graph, reason) for reason in reasons), key=str)
-        conditions = weakest([c for reason in reasons for c in _conditions(graph, reason)], types)
-        conditions += sorted((Condition("typed", (graph.term(node),)) for node in typed), key=str)
-        return Proof(Certificate(tuple(instances)), tuple(conditions))
+
+def _proof(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, TensorType]) -> Proof:
+    """The proof of goals that hold in an e-graph."""
+    reasons, typed = reduced(graph, goals, graph.explain(goals))
+    instances = sorted((_instance(graph, reason) for reason in reasons), key=str)
+    conditions = weakest_conditions([c for reason in reasons for c in _conditions(graph, reason)], types)
+    conditions += sorted((Condition("typed", (graph.term(node),)) for node in typed), key=str)
+    return Proof(Certificate(tuple(instances)), tuple(conditions))
 
 
 def _asks_of_variables(proof: Proof) -> bool:
@@ -149,146 +176,9 @@ def _instance(graph: EGraph, reason: Reason) -> Instance:
 
 
 def _conditions(graph: EGraph, reason: Reason) -> Iterator[Condition]:
-    """What an instance asks, beside terms to be well-typed."""
-    binding = [*reason.nodes, *reason.values]
+    """The conditions of an instance, but for terms to be well-typed."""
+    binding, instances = [*reason.nodes, *reason.values], Instances(graph)
     for predicate, arguments, is_term in reason.direction.conditions:
         if predicate != "typed":
-            parts = [graph.built_term(a, binding) if t else fill(a, binding) for a, t in zip(arguments, is_term, strict=True)]
+            parts = [instances.term(a, binding) if t else fill(a, binding) for a, t in zip(arguments, is_term, strict=True)]
             yield Condition(predicate, tuple(parts))
-
-
-def _needed(graph: EGraph, goals: Sequence[tuple[int, int]], reasons: Sequence[Reason]) -> tuple[list[Reason], list[int]]:
-    """Drops every instance, and every term that must be well-typed, that the proof does without.
-
-    The order is that of the terms that the instances' conditions cite, so that those which ask most go first.
-    """
-    closure = _Congruence(graph, goals)
-    if len(reasons) == 1 and not closure.typed(reasons[0]):
-        return list(reasons), []
-    typed = {reason: closure.typed(reason) for reason in reasons}
-    kept = list(reasons)
-    for reason in sorted(reasons, key=lambda r: -sum(len(c.terms()) for c in r.direction.law.conditions)):
-        without = [r for r in kept if r is not reason]
-        if closure.proves(without, typed, [n for r in without for n in typed[r]]):
-            kept = without
-    terms = list(dict.fromkeys(n for r in kept for n in typed[r]))
-    for node in list(terms):
-        without_term = [n for n in terms if n != node]
-        if closure.proves(kept, typed, without_term):
-            terms = without_term
-    return kept, terms
-
-
-class _Congruence:
-    """The checker's notion of a proof (:func:`rules_db.trust.check.presence`) on nodes of the e-graph, where it is quick."""
-
-    def __init__(self, graph: EGraph, goals: Sequence[tuple[int, int]]) -> None:
-        self.graph, self.goals = graph, goals
-        self._under: dict[int, frozenset[int]] = {}
-        self._start: set[int] = set()
-        for pair in goals:
-            self._start.update(*map(self.under, pair))
-
-    def under(self, node: int) -> frozenset[int]:
-        if node not in self._under:
-            self._under[node] = frozenset((node,)).union(*map(self.under, self.graph.operands[node]))
-        return self._under[node]
-
-    def typed(self, reason: Reason) -> list[int]:
-        """The terms that a property wants well-typed beyond its two sides."""
-        binding = [*reason.nodes, *reason.values]
-        found = []
-        for predicate, arguments, _ in reason.direction.conditions:
-            if predicate == "typed":
-                node = self.graph.build(arguments[0], binding)
-                assert node is not None, reason
-                found.append(node)
-        return found
-
-    def proves(self, reasons: Sequence[Reason], typed: Mapping[Reason, Sequence[int]], given: Sequence[int]) -> bool:
-        """Whether the instances prove the goals, each used, where the ``given`` terms are known to be well-typed."""
-        ops, operands = self.graph.op, self.graph.operands
-        present = self._start.union(*map(self.under, given))
-        order = sorted(present.union(*[self.under(n) for r in reasons for n in (*r.left, *r.right, *typed[r])]))
-        parent = {node: node for node in order}
-
-        def find(node: int) -> int:
-            while parent[node] != node:
-                node = parent[node]
-            return node
-
-        pending, changed = list(reasons), True
-        while changed:
-            changed = False
-            known: dict[int, int] = {}
-            built: dict[tuple[int, ...], int] = {}
-            for node in order:  # operands come before what is built on them
-                try:
-                    key = (ops[node], *[known[o] for o in operands[node]])
-                except KeyError:
-                    continue
-                other = built.get(key)
-                if node in present:
-                    root = find(node)
-                    if other is None:
-                        built[key] = root
-                    elif (other := find(other)) != root:
-                        parent[other] = root
-                        changed = True
-                    known[node] = root
-                elif other is not None:
-                    known[node] = find(other)
-            waiting = []
-            for reason in pending:
-                if all([a in known or b in known for a, b in zip(reason.left, reason.right, strict=True)]) and all(
-                    [n in known for n in typed[reason]]
-                ):
-                    for a, b in zip(reason.left, reason.right, strict=True):
-                        present |= self.under(a) | self.under(b)
-                        parent[find(a)] = find(b)
-                    changed = True
-                else:
-                    waiting.append(reason)
-            pending = waiting
-        return not pending and all(find(a) == find(b) for a, b in self.goals)
-
-
-_SIZED = {"dim": 2, "keeps": 1, "leads": 2}
-"""Predicates about dimensions of terms, and which of their arguments says what these are."""
-
-
-def weakest(wanted: Iterable[Condition], types: Mapping[str, TensorType]) -> list[Condition]:
-    """The conditions without those that follow from the rest.
-
-    A size of a compound term is asked of the variables instead: ``dim(MatMul(x, w), -1, n)`` as ``dim(w, -1, n)``.
-    """
-    needed = [c for c in dict.fromkeys(wanted) if c.terms()]
-    extra: list[Condition] = []
-    sizes = [c.arguments[_SIZED[c.predicate]] for c in needed if c.predicate in _SIZED]
-    symbols = {name for size in sizes for name in attr_symbols(size)}
-    about_types = any(c.predicate == "dtype" for c in needed)
-    for term in variables([t for c in needed if not c.terms()[0].is_var for t in c.terms()]):
-        shape = types[term.name].shape
-        dims = [(axis, shape[axis]) for axis in range(-len(shape), 0)]
-        extra += [Condition("dim", (term, axis, d)) for axis, d in dims if isinstance(d, SymDim) and d.symbols() <= symbols]
-        extra += [Condition("matrix", (term,))] if len(shape) >= 2 else []
-        extra += [Condition("vector", (term,))] if len(shape) == 1 else []
-        extra += [Condition("floating", (term,))] if types[term.name].dtype in FLOATS else []
-        extra += [Condition("dtype", (term, types[term.name].dtype))] if about_types else []
-    given = list(dict.fromkeys([*needed, *extra]))
-    removable = sorted(given, key=lambda c: (c in extra and c not in needed, -sum(t.size for t in c.terms()), str(c)))
-    for condition in removable:
-        rest = [c for c in given if c is not condition]
-        if all(implied(c, rest) for c in needed):
-            given = rest
-    return sorted(given, key=lambda c: (c.guard.of_values, sum(t.size for t in c.terms()), str(c)))
-
-
-@lru_cache(maxsize=1)
-def _shared() -> Prover:
-    return Prover()
-
-
-def certify(source: Side, target: Side, types: Mapping[str, TensorType]) -> Proof | None:
-    """:meth:`Prover.certify` with the package's own properties and default limits."""
-    return _shared().certify(source, target, types)

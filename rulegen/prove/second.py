@@ -31,8 +31,8 @@ def _solver() -> tuple[z3.Solver, z3.SortRef]:
 def z3check(rule: Rule, axioms: Mapping[str, Axiom] | None = None) -> list[str]:
     """Failures; empty where Z3 confirms that the instances entail every output's equation."""
     try:
-        known = load_axioms() if axioms is None else axioms
-        steps = [instantiate(instance, known, rule.attrs) for instance in rule.certificate.instances]
+        properties = load_axioms() if axioms is None else axioms
+        steps = [instantiate(instance, properties, rule.attrs) for instance in rule.certificate.instances]
     except ValueError as problem:
         return [str(problem)]
     solver, tensor = _solver()

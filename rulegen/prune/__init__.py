@@ -1,1 +1,1 @@
-"""What is left of true candidates: instances, derivability, generalisation."""
+"""Pruning and generalisation of true candidates: instances, derivability, wider rules."""

@@ -1,4 +1,4 @@
-"""Generalisation of proved rules: what the proof does not care for becomes a variable, and the checker decides.
+"""Generalisation of proved rules: values that the proof does not look at become variables, and the checker decides.
 
 Attribute values (strides, pads, axes, ...) become attribute variables, subterms that both sides share become variables.
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import AttrValue, AttrVar, Term, open_names, rebuild, substitute, var, variables, walk
-from rulegen.prove.prover import weakest
+from rulegen.prove.weakest import weakest_conditions
 from rulegen.prune.instances import replace as substitute_terms
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check, instantiate
@@ -24,7 +24,7 @@ from rules_db.trust.rule import Rule
 __all__ = ["generalise_attrs", "generalise_numbers", "generalise_terms"]
 
 _Place = tuple[str, str]
-"""An attribute's name and the text of its value: what becomes one variable wherever it occurs."""
+"""An attribute's name and the text of its value: together they become one variable wherever they occur."""
 
 
 def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[str] = ()) -> Rule:
@@ -37,7 +37,7 @@ def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[s
     places: dict[_Place, AttrValue] = {}
     for term in walk([*rule.source, *rule.target]):
         if term.op not in ("Var", "Const"):
-            is_constant = not term.inputs  # whose shape is all that is known of it
+            is_constant = not term.inputs  # whose shape is all that there is to it
             closed = [(name, value) for name, value in term.attrs if is_constant or not _is_open(value)]
             places |= {(name, repr(value)): value for name, value in closed if name not in keep}
     opened = _opened(rule, places, axioms) if places else None
@@ -171,7 +171,7 @@ def _proved(
     except ValueError:
         return None
     wanted = [c for step in steps for c in step.conditions if c.predicate != "typed"]
-    conditions = weakest(wanted, rule.types)
+    conditions = weakest_conditions(wanted, rule.types)
     conditions += [c for c in dict.fromkeys(wanted) if not c.terms() and any(map(_is_open, c.arguments))]
     conditions += [Condition("typed", tuple(map(open_term, c.terms()))) for c in rule.conditions if c.predicate == "typed"]
     certificate = Certificate(tuple(sorted(instances, key=str)))
@@ -180,10 +180,12 @@ def _proved(
 
 
 def _open_in(roots: Iterable[Term]) -> Iterable[str]:
+    """Names of the attribute variables of terms, as often as they occur."""
     return (name for term in walk(roots) for _, value in term.attrs for name in open_names(value))
 
 
 def _replace(root: Term, variables: Mapping[_Place, AttrVar]) -> Term:
+    """The term with variables in these places."""
     done: dict[Term, Term] = {}
     for term in walk([root]):
         if term.op in ("Var", "Const"):
@@ -204,6 +206,6 @@ def _instance(instance: Instance, axiom: Axiom, variables: Mapping[_Place, AttrV
                 stands_in.setdefault(value.name, set()).add(name)
     attrs = []
     for key, value in instance.attrs:
-        found = [variables[name, repr(value)] for name in sorted(stands_in.get(key, ())) if (name, repr(value)) in variables]
-        attrs.append((key, found[0] if found else value))
+        opened = [variables[name, repr(value)] for name in sorted(stands_in.get(key, ())) if (name, repr(value)) in variables]
+        attrs.append((key, opened[0] if opened else value))
     return replace(instance, terms=tuple((k, _replace(t, variables)) for k, t in instance.terms), attrs=tuple(attrs))

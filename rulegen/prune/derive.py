@@ -8,53 +8,61 @@ is built in, since candidates are compared up to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from mugraph.ops import REGISTRY
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, open_names, substitute, walk
-from rulegen.enumerate.candidates import Candidate
-from rulegen.prove.egraph import EGraph, Language, Laws, Limits, Sealed, Search
+from rulegen.candidate import CandidateRule
+from rulegen.prove.egraph import EGraph
+from rulegen.prove.language import Language, Sealed
+from rulegen.prove.laws import Law
+from rulegen.prove.search import ProofLimits, ProofSearch
+from rulegen.prove.selection import Laws
 from rules_db.trust.condition import Condition
-from rules_db.trust.properties import parse_axioms
+from rules_db.trust.properties import Axiom, parse_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["DERIVING", "ONE_STEP", "THOROUGH", "Deriver"]
 
-DERIVING = Limits(nodes=200, rounds=4, growth=1)
-"""Small: rules are a basis from which what is found follows in few steps, and many questions are answered by no."""
-THOROUGH = Limits(nodes=600, rounds=5, growth=2)
+DERIVING = ProofLimits(nodes=200, rounds=4, growth=1)
+"""Small: a basis derives the other rules in few steps, and the answer to most questions is no."""
+THOROUGH = ProofLimits(nodes=600, rounds=5, growth=2)
 """For the few questions about rules that were kept."""
-ONE_STEP = Limits(nodes=60, rounds=1, growth=0)
+ONE_STEP = ProofLimits(nodes=60, rounds=1, growth=0)
 """For whether a single application does it."""
 
 
 class Deriver:
-    """Decides whether the rules it knows derive a candidate.
+    """Decides whether its rules derive a candidate.
 
     Args:
-        rules: what is known at first.
+        rules: that it begins with.
         limits: where a search gives up.
     """
 
-    def __init__(self, rules: Iterable[Rule] = (), limits: Limits = DERIVING) -> None:
+    def __init__(self, rules: Iterable[Rule] = (), limits: ProofLimits = DERIVING) -> None:
         self.limits = limits
         self._language = Language()
         self._laws = Laws(self._language)
-        commutative = [name for name, operator in sorted(REGISTRY.items()) if operator.commutative]
-        for axiom in parse_axioms("\n".join(f"{name}.swap: {name}(x, y) = {name}(y, x)" for name in commutative), "built in"):
+        self._rule_laws: list[Law] = []
+        for axiom in _commutativity():
             self._laws.add(axiom)
         for rule in rules:
             self.add(rule)
 
     def add(self, rule: Rule) -> None:
         """Makes a rule available, in both directions as far as one side binds the other's variables."""
-        self._laws.add(rule)
+        self._rule_laws.append(self._laws.add(rule))
 
     def remove(self, rule: Rule) -> None:
         """Takes a rule away."""
-        self._laws.remove(rule)
+        self._laws.suspend(self._law_of(rule))
 
-    def derivation(self, goal: Candidate | Rule, conditions: Sequence[Condition] = ()) -> tuple[Rule, ...] | None:
+    def _law_of(self, rule: Rule) -> Law:
+        return next(law for law in self._rule_laws if law.origin is rule)
+
+    def derivation(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> tuple[Rule, ...] | None:
         """The rules that turn one side into the other, assuming ``conditions``; ``None`` where none are found."""
         attrs = {name: Sealed(name, value) for name, value in goal.attrs.items()} if isinstance(goal, Rule) else {}
         graph = EGraph(self._language)
@@ -70,28 +78,40 @@ class Deriver:
             opened = condition.substitute({}, attrs)
             arguments = tuple(graph.add_term(a, goal.types) if isinstance(a, Term) else a for a in opened.arguments)
             assumed.append((opened.predicate, arguments))
-        if not Search(graph, self._laws, goals, assumed=assumed).run(self.limits):  # type: ignore[arg-type]
+        if not ProofSearch(graph, self._laws, goals, assumed=assumed).run(self.limits):  # type: ignore[arg-type]
             return None
         used = (reason.direction.law.origin for reason in graph.explain(goals))  # type: ignore[arg-type]
-        return tuple({id(origin): origin for origin in used if isinstance(origin, Rule)}.values())
+        rules: list[Rule] = []
+        for origin in used:
+            if isinstance(origin, Rule) and not any(origin is rule for rule in rules):
+                rules.append(origin)
+        return tuple(rules)
 
-    def derives(self, goal: Candidate | Rule, conditions: Sequence[Condition] = ()) -> bool:
-        """Whether the known rules derive the goal, assuming ``conditions``."""
+    def derives(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> bool:
+        """Whether the rules derive the goal, assuming ``conditions``."""
         return self.derivation(goal, conditions) is not None
 
     def redundant(self, rule: Rule) -> bool:
         """Whether the other rules derive this one, under its own conditions."""
-        self.remove(rule)
-        found = self.derives(rule, rule.conditions) or (bool(rule.attrs) and self._derives_sample(rule))
-        self.add(rule)
-        return found
+        law = self._law_of(rule)
+        self._laws.suspend(law)
+        derived = self.derives(rule, rule.conditions) or (bool(rule.attrs) and self._derives_sample(rule))
+        self._laws.resume(law)
+        return derived
 
     def _derives_sample(self, rule: Rule) -> bool:
-        """Whether the rule is derived with its sample attributes, by rules that do not fix what it leaves open."""
+        """Whether the rule is derived with its sample attributes, by rules that do not fix the attributes that it leaves open."""
         sample = rule.sample()
         used = self.derivation(sample, sample.conditions)
         left_open = _attributes(rule, True)
         return used is not None and not any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
+
+
+@lru_cache(maxsize=1)
+def _commutativity() -> tuple[Axiom, ...]:
+    """That operands of commutative operators may be exchanged, which is built in."""
+    names = [name for name, operator in sorted(REGISTRY.items()) if operator.commutative]
+    return tuple(parse_axioms("\n".join(f"{name}.swap: {name}(x, y) = {name}(y, x)" for name in names), "built in"))
 
 
 def _attributes(rule: Rule, is_open: bool) -> set[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Pruning: what is left of thousands of true substitutions (TASO section 3.2, and derivability beyond it).
 
-* *Renaming* is done on columns, before any Python object exists: :func:`rulegen.enumerate.candidates.unique_up_to_renaming`.
+* *Renaming* is done on columns, before any Python object exists: :func:`rulegen.enumerate.pairs.unique_up_to_renaming`.
 * *Common subgraph*: f(s) = g(s) with a shared subterm s becomes f(v) = g(v), if that is true. A shared constant stays.
 * *Instances* of a more general rule go, modulo commutativity, renaming of dimension symbols and exchange of sides.
 
@@ -16,7 +16,8 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided, plain_symbol
 from mugraph.terms.term import Term, var, walk
-from rulegen.enumerate.candidates import Candidate, candidate_types
+from rulegen.candidate import CandidateRule as Candidate
+from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
 
 __all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "more_general_first"]

@@ -1,6 +1,6 @@
 """From binary to variadic: rules of two parts widened to rules of three and more.
 
-Enumeration concatenates and splits two tensors at a time. What is true of two parts is mostly true of any number, and then a
+Enumeration concatenates and splits two tensors at a time. Equations of two parts mostly hold for any number, and then a
 model with three products that share an operand wants one step, not two and a tidying. A candidate is widened by its text
 alone: the second part of every Concat and Split is copied under new variables. Nothing is believed of the result; it is
 proved like any other candidate.
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, plain_symbol, symbol
 from mugraph.terms.term import Term, substitute, var, variables, walk
-from rulegen.enumerate.candidates import Candidate, candidate_types
+from rulegen.candidate import CandidateRule, candidate_types
 from rules_db.trust.rule import Side
 
 __all__ = ["widen"]
 
 
-def widen(candidate: Candidate, parts: int = 3) -> Candidate | None:
+def widen(candidate: CandidateRule, parts: int = 3) -> CandidateRule | None:
     """The candidate with ``parts`` parts in place of two, or ``None`` where it has no such parts or they are nested.
 
     Args:
@@ -36,7 +36,7 @@ def widen(candidate: Candidate, parts: int = 3) -> Candidate | None:
     source, target = widener.side(candidate.source), widener.side(candidate.target)
     if source is None or target is None:
         return None
-    return Candidate(source, target, candidate_types(source, target, widener.types))
+    return CandidateRule(source, target, candidate_types(source, target, widener.types))
 
 
 def _nested(every: Iterable[Term]) -> bool:
@@ -63,20 +63,28 @@ def _variables_of_parts(every: Iterable[Term]) -> tuple[set[str], set[str]]:
 
 
 class _Widener:
+    """Copies the second part of every Concat and Split of a candidate under new variables.
+
+    Attributes:
+        copied: variables of second parts alone; ``first``: of first parts alone.
+        dims: per copy its dimension symbols for those of the second part, the second part itself first.
+        names: per copy its variables for those of the second part.
+        types: of all variables, old and new.
+    """
+
     def __init__(
         self, types: Mapping[str, TensorType], copied: set[str], first: set[str], parts: int, every: Iterable[Term]
     ) -> None:
         self.copied, self.first, self.parts = copied, first - copied, parts
-        own = self._symbols(types, [n for n in types if n in copied]) - self._symbols(
-            types, [n for n in types if n not in copied]
-        )
+        repeated = self._symbols(types, [n for n in types if n in copied])
+        repeated -= self._symbols(types, [n for n in types if n not in copied])
         for term in every:  # a split of a variable: the size of its second part
             if term.op == "Split":
                 before, after = term.attr("sizes")
                 if before != after and (name := plain_symbol(after)) is not None:
-                    own.add(name)
-        self.dims: list[dict[str, Dim]] = [{} if i == 1 else {s: symbol(f"{s}{i}") for s in own} for i in range(1, parts)]
-        total: dict[str, Dim] = {s: sum((d.get(s, symbol(s)) for d in self.dims[1:]), start=symbol(s)) for s in own}
+                    repeated.add(name)
+        self.dims: list[dict[str, Dim]] = [{} if i == 1 else {s: symbol(f"{s}{i}") for s in repeated} for i in range(1, parts)]
+        total: dict[str, Dim] = {s: sum((d.get(s, symbol(s)) for d in self.dims[1:]), start=symbol(s)) for s in repeated}
         self.names = [{n: n if i == 1 else f"{n}{i}" for n in copied} for i in range(1, parts)]
         self.types = {n: _with(t, {} if n in copied else total) for n, t in types.items()}
         for names, dims in zip(self.names[1:], self.dims[1:], strict=True):
@@ -111,7 +119,7 @@ class _Widener:
         return Term(term.op, term.attrs, inputs, term.out) if inputs else term
 
     def copy(self, term: Term, number: int) -> Term:
-        """The ``number``-th copy of what speaks of the second part: 0 is itself."""
+        """The ``number``-th copy of a term of the second part: 0 is itself."""
         if term.op == "Concat":
             return self.term(term)
         if term.op == "Split":

@@ -18,7 +18,7 @@ __all__ = ["MergeReport", "merge"]
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What a merge did with the rules it was given.
+    """The outcome of a merge.
 
     Attributes:
         new: rules that the outcome did not hold before.
@@ -47,13 +47,13 @@ def merge(
     Raises:
         StoreError: a source cannot be read as a whole, or ``out`` cannot be written. Nothing is changed then.
     """
-    found = [entry for source in sources for entry in read_entries(source)]
+    entries = [entry for source in sources for entry in read_entries(source)]
     if out.endswith(".rules"):
         check_writable(out)
     else:
         with RuleStore.open(out) as store:
             store.check_writable()
-    texts = list({entry.text: entry for entry in reversed(found)}.values())[::-1]
+    texts = list({entry.text: entry for entry in reversed(entries)}.values())[::-1]
     report = audit(texts, progress=lambda done: progress(done, len(texts)), jobs=jobs)
     groups: dict[str, list[Rule]] = {}
     for index in report.standing:
@@ -67,5 +67,5 @@ def merge(
         with RuleStore.open(out) as store:
             new = store.add_all(taken)
     standing = {texts[index].text for index in report.standing}
-    accepted = sum(entry.text in standing for entry in found)
-    return MergeReport(new, accepted - new, len(found) - accepted, report.failures)
+    accepted = sum(entry.text in standing for entry in entries)
+    return MergeReport(new, accepted - new, len(entries) - accepted, report.failures)

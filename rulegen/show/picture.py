@@ -26,7 +26,7 @@ _SWEEPS = 6
 
 
 @dataclass(eq=False)
-class _Box:
+class _RuleBox:
     """A node of the picture; one without lines is where a long edge passes."""
 
     lines: tuple[str, ...] = ()
@@ -34,8 +34,8 @@ class _Box:
     rounded: bool = False
     x: float = 0.0
     y: float = 0.0
-    above: list[_Box] = field(default_factory=list)
-    below: list[_Box] = field(default_factory=list)
+    above: list[_RuleBox] = field(default_factory=list)
+    below: list[_RuleBox] = field(default_factory=list)
 
     @property
     def width(self) -> float:
@@ -48,9 +48,9 @@ class _Box:
 
 @dataclass(frozen=True, eq=False)
 class _Edge:
-    """From an operand to one of the slots of what uses it, through the places between them."""
+    """From an operand to one of the slots of its user, through the places between them."""
 
-    path: tuple[_Box, ...]
+    path: tuple[_RuleBox, ...]
     slot: int
     slots: int
     label: str = ""
@@ -76,23 +76,23 @@ def _lines(term: Term, types: Mapping[str, str]) -> tuple[str, ...]:
     return (term.op, *(f"{name}={format_value(value)}" for name, value in term.attrs))
 
 
-def _layers(side: Side, types: Mapping[str, str], colours: Mapping[str, str]) -> tuple[list[list[_Box]], list[_Edge]]:
+def _layers(side: Side, types: Mapping[str, str], colours: Mapping[str, str]) -> tuple[list[list[_RuleBox]], list[_Edge]]:
     """Boxes by layer, operands first, and the edges between them."""
-    graph, boxes = nx.DiGraph(), dict[_Key, _Box]()
+    graph, boxes = nx.DiGraph(), dict[_Key, _RuleBox]()
     used: list[tuple[_Key, _Key, int, int, str]] = []
     for term in walk(side):
         key = _key(term)
         if key in boxes:
             continue
         colour = colours[term.name] if term.is_var else "#f0f0f0" if not term.inputs else "#ffffff"
-        boxes[key] = _Box(_lines(term, types), colour, not term.inputs)
+        boxes[key] = _RuleBox(_lines(term, types), colour, not term.inputs)
         graph.add_node(key)
         for slot, operand in enumerate(term.inputs):
             used.append((_key(operand), key, slot, len(term.inputs), _part(operand)))
             graph.add_edge(_key(operand), key)
     for number, root in enumerate(side):
         key = ("output", number)
-        boxes[key] = _Box((f"output {number}" if len(side) > 1 else "output",), "#ffffff", True)
+        boxes[key] = _RuleBox((f"output {number}" if len(side) > 1 else "output",), "#ffffff", True)
         used.append((_key(root), key, 0, 1, _part(root)))
         graph.add_edge(_key(root), key)
     level = {key: number for number, keys in enumerate(nx.topological_generations(graph)) for key in keys}
@@ -101,14 +101,14 @@ def _layers(side: Side, types: Mapping[str, str], colours: Mapping[str, str]) ->
             level[key] = min(level[user] for user in graph.successors(key)) - 1
     for number in range(len(side)):
         level["output", number] = max(level.values()) if number == 0 else level["output", 0]
-    rows: list[list[_Box]] = [[] for _ in range(max(level.values()) + 1)]
+    rows: list[list[_RuleBox]] = [[] for _ in range(max(level.values()) + 1)]
     for key, box in boxes.items():
         rows[level[key]].append(box)
     edges = []
     for source, target, slot, slots, label in used:
         path = [boxes[source]]
         for number in range(level[source] + 1, level[target]):
-            place = _Box()
+            place = _RuleBox()
             rows[number].append(place)
             path.append(place)
         path.append(boxes[target])
@@ -119,7 +119,7 @@ def _layers(side: Side, types: Mapping[str, str], colours: Mapping[str, str]) ->
     return rows, edges
 
 
-def _arrange(rows: Sequence[list[_Box]]) -> None:
+def _arrange(rows: Sequence[list[_RuleBox]]) -> None:
     """Orders each row by the mean place of its neighbours, in turn above and below, and gives coordinates."""
     _place(rows)
     for sweep in range(_SWEEPS):
@@ -139,7 +139,7 @@ def _arrange(rows: Sequence[list[_Box]]) -> None:
         y += height + _ROW
 
 
-def _place(rows: Sequence[Sequence[_Box]]) -> None:
+def _place(rows: Sequence[Sequence[_RuleBox]]) -> None:
     for row in rows:
         x = -sum(box.width + _GAP for box in row) / 2
         for box in row:
@@ -147,9 +147,9 @@ def _place(rows: Sequence[Sequence[_Box]]) -> None:
             x += box.width + _GAP
 
 
-def _spread(row: Sequence[_Box], wanted: Mapping[_Box, float]) -> None:
+def _spread(row: Sequence[_RuleBox], wanted: Mapping[_RuleBox, float]) -> None:
     """Boxes as near to the wanted places as they fit, in order: groups that would overlap share their mean."""
-    groups: list[tuple[list[_Box], float]] = []
+    groups: list[tuple[list[_RuleBox], float]] = []
     for box in row:
         members, centre = [box], wanted[box]
         while groups:
@@ -170,11 +170,11 @@ def _spread(row: Sequence[_Box], wanted: Mapping[_Box, float]) -> None:
             x += box.width + _GAP
 
 
-def _extent(boxes: Sequence[_Box]) -> float:
+def _extent(boxes: Sequence[_RuleBox]) -> float:
     return sum(box.width + _GAP for box in boxes)
 
 
-def _draw_box(box: _Box) -> list[str]:
+def _draw_box(box: _RuleBox) -> list[str]:
     left, top = box.x - box.width / 2, box.y - box.height / 2
     radius = box.height / 2 if box.rounded else 3
     parts = [

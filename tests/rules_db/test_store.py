@@ -28,7 +28,7 @@ from rules_db.library import open_rules, read_entries, shipped_rules
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.rules_help import LANDMARKS, landmark
+from tests.support.rules import LANDMARKS, landmark
 
 RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
 """A scalar factor is a row factor: the two landmarks are one rule."""

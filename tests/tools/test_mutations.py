@@ -10,13 +10,14 @@ from itertools import islice
 import pytest
 
 from mugraph.terms.term import make
-from rulegen.prove import Limits, Prover
+from rulegen.prove.prover import Prover
+from rulegen.prove.search import ProofLimits
 from rules_db.library import shipped_rules
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.properties import Axiom, load_axioms, parse_axioms
 from rules_db.trust.rule import Rule
-from tests.support.rules_help import landmark
+from tests.support.rules import landmark
 from tools import mutations
 from tools.mutations import Mutant, MutantOutcome, attack, corpus, examine, mutants
 
@@ -24,7 +25,7 @@ AXIOMS = load_axioms()
 CHOSEN = ("conv.concat_outputs", "conv.concat_groups", "conv.input_factor", "conv.pad_input", "pool.concat", "average_pool.conv")
 
 
-LIMITS = Limits(nodes=250, rounds=3, growth=2)
+LIMITS = ProofLimits(nodes=250, rounds=3, growth=2)
 """The bench searches for false proofs with the limits of a growth; here a short search must do."""
 
 

@@ -22,12 +22,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rulegen.cli.main import grow_parts
 from rulegen.enumerate.enumeration import enumerate_terms
+from rulegen.grow.stages import grow_parts
 from rulegen.properties.report import properties_report
-from rulegen.prove import Prover
+from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
-from rulegen.workloads.groups import GROUPS, get_workload
+from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
 from rules_db.trust.properties import load_axioms
@@ -99,7 +99,7 @@ def _left(found: Mapping[str, Any], stage: str) -> int:
 def _classes(group: str, max_ops: str, seed: str) -> Mapping[str, Any]:
     """The partition of a group's terms: for every term the first one of its class."""
     enumeration = enumerate_terms(get_workload(group), int(max_ops), int(seed))
-    _, first, inverse = np.unique(enumeration.cls, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(enumeration.table.cls, return_index=True, return_inverse=True)
     return {"counts": enumeration.counts, "partition": first[inverse].tolist()}
 
 

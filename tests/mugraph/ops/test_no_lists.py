@@ -17,14 +17,17 @@ PACKAGES = ("mugraph", "rules_db", "rulegen", "rewriter", "tools")
 RECORDS = Path("mugraph/ops")
 
 ALLOWED = {
-    (
-        "rulegen/workloads/groups.py",
-        "_ENTRYWISE",
-    ): "a workload: operators of a group, with attributes",
-    ("rulegen/workloads/groups.py", "_POOLS"): "a workload: windows of image models",
-    ("rulegen/workloads/groups.py", "_TASO_PAPER"): "a workload: TASO's own space",
-    ("rulegen/workloads/groups.py", "_ALL"): "the workloads",
-    ("rulegen/taso/translation.py", "_ACTIVATIONS"): "codes of TASO's files, by their number",
+    ("rulegen/workloads/activation.py", "ACTIVATION"): "a workload: operators of a group, with attributes",
+    ("rulegen/workloads/attention.py", "ATTENTION"): "a workload",
+    ("rulegen/workloads/conv.py", "CONV"): "a workload",
+    ("rulegen/workloads/layout.py", "LAYOUT"): "a workload",
+    ("rulegen/workloads/layout.py", "_ENTRYWISE"): "a workload: the functions that others move past",
+    ("rulegen/workloads/layout.py", "_POOLS"): "a workload: windows of image models",
+    ("rulegen/workloads/linear.py", "LINEAR"): "a workload",
+    ("rulegen/workloads/normal.py", "NORMAL"): "a workload",
+    ("rulegen/workloads/taso.py", "TASO"): "a workload",
+    ("rulegen/workloads/taso.py", "TASO_PAPER"): "a workload: TASO's own space",
+    ("rulegen/taso/operators.py", "_ACTIVATIONS"): "codes of TASO's files, by their number",
     ("rewriter/kernels/fuse/families.py", "_REDUCTIONS"): "constructors beside the one that lowers terms",
 }
 """Data that name operators by purpose."""

@@ -38,7 +38,7 @@ from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.replay import replay
 from rewriter.search.roles import Layout, wraps
-from rulegen.cli.main import SHIPPED
+from rulegen.cli.growing import SHIPPED
 from rules_db.exchange import read_rules
 from rules_db.trust.rule import Rule
 

@@ -16,7 +16,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, U
 from mugraph.terms.term import AttrValue, Term, bind_attrs, bind_value, binding_of, walk
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.prove.refute import causal_mask
+from rulegen.numeric.samples import causal_mask
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rulegen.cli import main as cli_module
+from rulegen.cli import growing, showing
 from rulegen.cli.main import cli, main
 from rules_db.entries import by_size
 from rules_db.exchange import format_rules, read_rules
 from rules_db.library import shipped_rules
 from rules_db.store import RuleStore
 
-SHIPPED = cli_module.SHIPPED
+SHIPPED = growing.SHIPPED
 
 
 def invoke(*arguments: str | Path) -> Result:
@@ -100,14 +100,14 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_what_cannot_be_written_is_told_before_growing(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_module, "grow", lambda *arguments, **options: pytest.fail("grown first"))
+    monkeypatch.setattr(growing, "grow_parts", lambda *arguments, **options: pytest.fail("grown first"))
     for place in (tmp_path / "no" / "x", tmp_path):
         line = fails(capsys, "grow", "--group", "guard", option, place)
         assert str(place) in line and "give another path" in line
 
 
 def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_module, "open_rules", lambda url=None: {}["missing"])
+    monkeypatch.setattr(showing, "open_rules", lambda url=None: {}["missing"])
     monkeypatch.setattr(sys, "argv", ["rulegen", "stats"])
     with pytest.raises(KeyError):
         main()
@@ -131,7 +131,7 @@ def test_an_interrupt_is_quiet_and_leaves_nothing_half_written(arguments: tuple[
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.8)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert (out + err).strip() == ""
     assert not (tmp_path / "x.rules").exists() and {p.name for p in tmp_path.iterdir()} <= {"x.db", "cache"}

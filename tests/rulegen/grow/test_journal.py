@@ -15,14 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulegen.enumerate.candidates import float_test
+from rulegen.grow import candidates, certification
 from rulegen.grow import journal as journal_module
-from rulegen.grow import stages as grow_module
+from rulegen.grow.growth import Growth
 from rulegen.grow.journal import Journal
-from rulegen.grow.stages import Growth, grow
-from rulegen.workloads.groups import WORKLOADS
+from rulegen.grow.stages import grow
+from rulegen.numeric.floats import float_test
+from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
 from rules_db.files import cache_folder
+from tests.support.growths import grown_part
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -174,17 +176,17 @@ def test_a_growth_resumes_wherever_it_was_killed(tmp_path: Path, monkeypatch: py
     workload = WORKLOADS["lowrank"]
     whole = Journal(tmp_path / "whole")
     expected = outcome(grow(workload, journal=whole))
-    assert expected == outcome(grow(workload)) and len(whole._records) > 5
+    assert expected == outcome(grown_part("lowrank")) and len(whole._records) > 5
     path = tmp_path / "j"
     for records in (0, 1, 4, len(whole._records) - 6):  # killed again and again, a little further each time
         with pytest.raises(Killed):
             grow(workload, journal=Mortal(path, records))
     done = Journal(path)
     assert len(done._records) == len(whole._records) - 1
-    monkeypatch.setattr(grow_module, "enumerate_terms", lambda *arguments: pytest.fail("enumerated again"))
+    monkeypatch.setattr(candidates, "enumerate_terms", lambda *arguments: pytest.fail("enumerated again"))
     tests: list[object] = []
     monkeypatch.setattr(
-        grow_module,
+        certification,
         "float_test",
         lambda *arguments: tests.append(arguments) or float_test(*arguments),  # type: ignore[func-returns-value]
     )
@@ -211,4 +213,4 @@ def test_the_command_resumes_after_a_kill(tmp_path: Path) -> None:
     again = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert again.wait(timeout=60) == 0
     assert b'"gated"' in finished and not list(journals.iterdir())
-    assert out.read_text().endswith(format_rules(grow(WORKLOADS["lowrank"]).rules))
+    assert out.read_text().endswith(format_rules(grown_part("lowrank").rules))

@@ -14,7 +14,8 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, ShapeError, Undecided, symbol
 from mugraph.terms.term import substitute
 from mugraph.terms.text import Parser, parse_type
-from rulegen.properties.validate import _Sampler, validate
+from rulegen.properties.sampling import Sampler
+from rulegen.properties.validate import validate
 from rules_db.trust.condition import Condition, Facts, parse_condition
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.implied import implied
@@ -122,7 +123,7 @@ def test_every_shape_condition_is_needed(family: str) -> None:
 def samples(name: str, count: int) -> list[dict[str, Any]]:
     """Attributes of well-typed samples of a property's left side, with the channels of its kernel."""
     axiom = AXIOMS[name]
-    sampler = _Sampler(axiom, np.random.default_rng(3))
+    sampler = Sampler(axiom, np.random.default_rng(3))
     found: list[dict[str, Any]] = []
     while len(found) < count:
         drawn = sampler.draw()

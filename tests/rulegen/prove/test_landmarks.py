@@ -12,9 +12,10 @@ import pytest
 from mugraph.ops import get_operator
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
-from rulegen.enumerate.candidates import multi_output_pairs
 from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
-from rulegen.workloads.groups import WORKLOADS, Workload
+from rulegen.enumerate.pairs import multi_output_pairs
+from rulegen.workloads import WORKLOADS
+from rulegen.workloads.workload import Workload
 
 
 class Classes:
@@ -22,7 +23,7 @@ class Classes:
 
     def __init__(self, workload: Workload) -> None:
         self.enumeration: Enumeration = enumerate_terms(workload)
-        _, self.representative = np.unique(self.enumeration.cls, return_index=True)
+        _, self.representative = np.unique(self.enumeration.table.cls, return_index=True)
         self.leaves = {self.enumeration.term(row): row for row in range(len(self.enumeration.leaves))}
 
     def of(self, root: Term) -> int | None:
@@ -40,12 +41,12 @@ class Classes:
         """The class of an operator applied to representatives."""
         if not term.inputs:
             return self.leaves.get(term)
-        whole = np.full(self.enumeration.operands.shape[1], -1)
+        whole = np.full(self.enumeration.table.operands.shape[1], -1)
         whole[: len(operands)] = operands
-        for row in np.flatnonzero((self.enumeration.operands == whole).all(axis=1)).tolist():
+        for row in np.flatnonzero((self.enumeration.table.operands == whole).all(axis=1)).tolist():
             same = self.enumeration.term(row)
             if (same.op, same.attrs, same.out) == (term.op, term.attrs, term.out):
-                return int(self.enumeration.cls[row])
+                return int(self.enumeration.table.cls[row])
         return None
 
     def equal(self, source: str, target: str) -> bool:
@@ -228,7 +229,7 @@ def test_two_programs_are_the_parts_of_one(group: str, split: str, sources: tupl
     classes = classes_of(group)
     wanted = [classes.of(parse_term(text)) for text in (*sources, f"{split}.0({whole})", f"{split}.1({whole})")]
     assert None not in wanted
-    assert any(classes.enumeration.cls[row].tolist() == wanted for row in multi_output_pairs(classes.enumeration))
+    assert any(classes.enumeration.table.cls[row].tolist() == wanted for row in multi_output_pairs(classes.enumeration))
 
 
 @pytest.mark.parametrize(("group", "source", "target"), FALSE)

@@ -15,9 +15,9 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrVar, Term, substitute, var
 from mugraph.terms.text import Parser, parse_type
-from rulegen.prove import Proof, Prover
-from rulegen.prove.refute import arrange
-from rulegen.show.explain import parse_equation, parse_let
+from rulegen.numeric.samples import arrange
+from rulegen.prove.prover import Proof, Prover
+from rulegen.show.equations import parse_equation, parse_let
 from rules_db.trust.check import check
 from rules_db.trust.condition import Facts, parse_condition
 from rules_db.trust.properties import load_axioms

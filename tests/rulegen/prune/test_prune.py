@@ -6,13 +6,15 @@ import pytest
 
 from mugraph.terms.shape import TensorType
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rulegen.enumerate.candidates import Candidate, cancels, candidate_types
-from rulegen.prove import refute
+from rulegen.candidate import CandidateRule
+from rulegen.numeric.fields import refute
+from rulegen.numeric.gate import cancels
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise, is_instance
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import parse_condition
 from rules_db.trust.rule import FloatClass, Rule
+from tests.support.candidates import candidate_of
 
 TYPES = {
     name: parse_type(text)
@@ -30,9 +32,8 @@ TYPES = {
 }
 
 
-def candidate(text: str, types: dict[str, TensorType] | None = None) -> Candidate:
-    source, target = (tuple(parse_term(t) for t in side.split(";")) for side in text.split(" = "))
-    return Candidate(source, target, candidate_types(source, target, types or TYPES))
+def candidate(text: str, types: dict[str, TensorType] | None = None) -> CandidateRule:
+    return candidate_of(text, types or TYPES)
 
 
 def rule(text: str, *conditions: str) -> Rule:
@@ -44,7 +45,7 @@ def rule(text: str, *conditions: str) -> Rule:
 JOIN = "Neg(Concat[axis=$k](x, y)) = Concat[axis=$k](Neg(x), Neg(y))"
 
 
-def true(general: Candidate) -> bool:
+def true(general: CandidateRule) -> bool:
     return refute(general.source, general.target, general.types) is None
 
 

@@ -6,14 +6,15 @@ import pytest
 
 from mugraph.ops.interp import infer_types
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.enumerate.candidates import Candidate
-from rulegen.prove import certify, refute
+from rulegen.candidate import CandidateRule
+from rulegen.numeric.fields import refute
 from rulegen.prune.variadic import widen
+from tests.support.rules import certify
 
 
-def candidate(source: str, target: str, **types: str) -> Candidate:
+def candidate(source: str, target: str, **types: str) -> CandidateRule:
     sides = [tuple(parse_term(part) for part in side.split(";")) for side in (source, target)]
-    return Candidate(sides[0], sides[1], {name: parse_type(text) for name, text in types.items()})
+    return CandidateRule(sides[0], sides[1], {name: parse_type(text) for name, text in types.items()})
 
 
 def concat(x: str, y: str) -> str:
@@ -86,7 +87,7 @@ def test_three_products_that_share_an_operand_are_one() -> None:
         candidate(concat("x", concat("y", "z")), concat(concat("x", "y"), "z"), x="[n]", y="[p]", z="[q]"),
     ],
 )
-def test_what_has_no_two_parts_stays(binary: Candidate) -> None:
+def test_what_has_no_two_parts_stays(binary: CandidateRule) -> None:
     assert widen(binary) is None
 
 

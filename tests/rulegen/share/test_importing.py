@@ -1,4 +1,4 @@
-"""Import of substitutions from outside: TASO's files, written here by a small encoder, and the text form."""
+"""Import of substitutions from outside: TASO's files and the text form."""
 
 from __future__ import annotations
 
@@ -6,185 +6,43 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mugraph.onnx.wire import Damaged
 from rulegen.cli.main import cli
 from rulegen.share.audit import audit
-from rulegen.share.importing import Imported, Importer, Status, import_file
-from rulegen.taso.translation import Kind, Parameter, Untranslatable, decode, read_taso, typings
+from rulegen.share.imported import Imported, Status
+from rulegen.share.importing import Importer
+from rulegen.share.sources import import_file
+from rulegen.taso.file import TasoKind as Kind
+from rulegen.taso.file import decode, read_taso
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.library import open_rules, shipped_rules
-
-
-def varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
-def message(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def record(number: int, values: tuple[int, ...]) -> bytes:
-    return message(number, b"".join(varint(i << 3) + varint(value) for i, value in enumerate(values, 1)))
-
-
-P = Parameter
-CONV = {P.KERNEL_H: 3, P.KERNEL_W: 3, P.STRIDE_H: 1, P.STRIDE_W: 1, P.PAD: 0, P.ACTI: 0}
-POOL = {P.KERNEL_H: 3, P.KERNEL_W: 3, P.STRIDE_H: 1, P.STRIDE_W: 1, P.PAD: 0, P.ACTI: 0}
-
-
-class Writer:
-    """One side of a rule: operators in order; a call returns the place of the first output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[bytes] = []
-
-    def __call__(self, kind: Kind, *inputs: int | tuple[int, int], **parameters: int) -> int:
-        places = [place if isinstance(place, tuple) else (place, 0) for place in inputs]
-        node = varint(1 << 3) + varint(kind) + b"".join(record(2, place) for place in places)
-        node += b"".join(record(3, (Parameter[key], value)) for key, value in parameters.items())
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def conv(self, x: int, w: int, **parameters: int) -> int:
-        return self(Kind.CONV2D, x, w, **{key.name: value for key, value in CONV.items()} | parameters)
-
-    def pool(self, kind: Kind, x: int, **parameters: int) -> int:
-        return self(kind, x, **{key.name: value for key, value in POOL.items()} | parameters)
-
-    def matmul(self, a: int, b: int) -> int:
-        return self(Kind.MATMUL, a, b, ACTI=0)
-
-    def concat(self, axis: int, rank: int, *inputs: int) -> int:
-        return self(Kind.CONCAT, *inputs, NUM_INPUTS=len(inputs), AXIS=axis, NUMDIM=rank)
-
-    def split(self, axis: int, x: int) -> int:
-        return self(Kind.SPLIT, x, AXIS=axis, NUM_OUTPUTS=2)
-
-    def transpose(self, x: int) -> int:
-        return self(Kind.TRANSPOSE, x, NUMDIM=2, PERM=2, OUTSHUFFLE=1)
-
-
-def rule(source: Writer, target: Writer, *outputs: tuple[int, int, int, int]) -> bytes:
-    """A rule message; an output is (source operator, target operator, source output, target output)."""
-    outputs = outputs or ((len(source.nodes) - 1, len(target.nodes) - 1, 0, 0),)
-    parts = [message(1, node) for node in source.nodes] + [message(2, node) for node in target.nodes]
-    return message(1, b"".join([*parts, *(record(3, output) for output in outputs)]))
-
-
-X1, X2, W1, W2, I1, I2, K1, K2, SCALAR = -1, -2, -4, -5, -7, -8, -10, -11, -20
-Body = Callable[[Writer, Writer], object]
-
-
-def built(body: Body, *outputs: tuple[int, int, int, int]) -> bytes:
-    source, target = Writer(), Writer()
-    body(source, target)
-    return rule(source, target, *outputs)
-
-
-TRUE: dict[str, bytes] = {
-    "associativity": built(lambda s, t: (s.matmul(s.matmul(X1, W1), W2), t.matmul(X1, t.matmul(W1, W2)))),
-    "shared input": built(
-        lambda s, t: (s.matmul(X1, W1), s.matmul(X1, W2), t.split(1, t.matmul(X1, t.concat(1, 2, W1, W2)))),
-        (0, 2, 0, 0),
-        (1, 2, 0, 1),
-    ),
-    "transpose of a product": built(lambda s, t: (s.transpose(s.matmul(X1, X2)), t.matmul(t.transpose(X2), t.transpose(X1)))),
-    "relu of a concatenation": built(
-        lambda s, t: (s.concat(1, 2, s(Kind.RELU, X1), s(Kind.RELU, X2)), t(Kind.RELU, t.concat(1, 2, X1, X2)))
-    ),
-    "scalar": built(lambda s, t: (s(Kind.MUL, s.matmul(X1, W1), SCALAR), t.matmul(X1, t(Kind.MUL, W1, SCALAR)))),
-    "enlarged kernel": built(lambda s, t: (s.conv(I1, K1, KERNEL_H=1), t.conv(I1, t(Kind.ENLARGE, K1, KERNEL_H=3, KERNEL_W=3)))),
-    "identity kernel": built(
-        lambda s, t: (
-            s.conv(s.conv(I1, K1), s(Kind.CONSTANT_ICONV, KERNEL_H=3, KERNEL_W=3), ACTI=2),
-            t.conv(I1, K1, ACTI=2),
-        )
-    ),
-}
-"""Rules without exception."""
-
-GUARDED: dict[str, tuple[bytes, str]] = {
-    "sum of convolutions": (
-        built(
-            lambda s, t: (
-                s(Kind.EW_ADD, s.conv(I1, K1), s.conv(I2, K2)),
-                t.conv(t.concat(1, 4, I1, I2), t.concat(1, 4, K1, K2)),
-            )
-        ),
-        "group = 1",
-    ),
-    "convolutions of one input": (
-        built(
-            lambda s, t: (s.conv(I1, K1), s.conv(I1, K2), t.split(1, t.conv(I1, t.concat(0, 4, K1, K2)))),
-            (0, 2, 0, 0),
-            (1, 2, 0, 1),
-        ),
-        "group = 1",
-    ),
-    "average as convolution": (
-        built(lambda s, t: (s.pool(Kind.POOL2D_AVG, I1), t.conv(I1, t(Kind.CONSTANT_POOL, KERNEL_H=3, KERNEL_W=3)))),
-        "count_include_pad = 1",
-    ),
-    "enlarged kernel at stride 2": (
-        built(
-            lambda s, t: (
-                s.conv(I1, K1, KERNEL_H=1, STRIDE_H=2, STRIDE_W=2),
-                t.conv(I1, t(Kind.ENLARGE, K1, KERNEL_H=3, KERNEL_W=3), STRIDE_H=2, STRIDE_W=2),
-            )
-        ),
-        "spatial sizes = odd",
-    ),
-    "groups side by side": (
-        built(
-            lambda s, t: (
-                s.concat(1, 4, s.conv(I1, K1), s.conv(I2, K2)),
-                t.conv(t.concat(1, 4, I1, I2), t.concat(0, 4, K1, K2)),
-            )
-        ),
-        "same_per_group(y, 1, w, 1)",
-    ),
-}
-"""Rules that hold under a guard, refuted without it."""
-
-FALSE: dict[str, bytes] = {
-    "swapped operands": built(lambda s, t: (s.matmul(X1, W1), t.matmul(W1, X1))),
-    "wrong axis": built(lambda s, t: (s.concat(1, 2, s.matmul(X1, W1), s.matmul(X1, W2)), t.matmul(X1, t.concat(0, 2, W1, W2)))),
-    "product of averages": built(
-        lambda s, t: (
-            s(Kind.EW_MUL, s.pool(Kind.POOL2D_AVG, I1), s.pool(Kind.POOL2D_AVG, I2)),
-            t.pool(Kind.POOL2D_AVG, t(Kind.EW_MUL, I1, I2)),
-        )
-    ),
-    "wrong order of transposes": built(lambda s, t: (s.transpose(s.matmul(X1, X2)), t.matmul(t.transpose(X1), t.transpose(X2)))),
-    "relu of a sum": built(
-        lambda s, t: (s(Kind.RELU, s(Kind.EW_ADD, X1, X2)), t(Kind.EW_ADD, t(Kind.RELU, X1), t(Kind.RELU, X2)))
-    ),
-    "concatenation is not its part": built(lambda s, t: (s(Kind.RELU, X1), t(Kind.RELU, t.concat(1, 2, X1, X2)))),
-    "wrong part of a split": built(
-        lambda s, t: (s(Kind.RELU, X1), s(Kind.RELU, X2), t.split(1, t(Kind.RELU, t.concat(1, 2, X1, X2)))),
-        (0, 2, 0, 1),
-        (1, 2, 0, 0),
-    ),
-}
+from tests.support.rules import prover
+from tests.support.taso_files import (
+    FALSE,
+    GUARDED,
+    I1,
+    I2,
+    K1,
+    SCALAR,
+    TRUE,
+    X1,
+    X2,
+    Writer,
+    built,
+    message,
+    record,
+    varint,
+)
 
 
 def importer() -> Importer:
-    return Importer([], "test.pb")
+    return Importer([], "test.pb", prover=prover())
 
 
 def examine(content: bytes) -> Imported:
@@ -260,30 +118,6 @@ def test_what_the_file_does_not_describe_is_undecided() -> None:
     assert examine(huge).status == Status.UNDECIDED
 
 
-def test_typings_leave_nothing_out() -> None:
-    (one,) = decode(GUARDED["sum of convolutions"][0])
-    found = typings(one)
-    assert isinstance(found, list)
-    assert {typed.choices["group"] for typed in found} >= {"1", "2"}
-    (one,) = decode(GUARDED["average as convolution"][0])
-    found = typings(one)
-    assert isinstance(found, list)
-    assert [typed.choices["count_include_pad"] for typed in found] == ["0", "1"]
-
-
-def test_permutations_are_numbers_of_base_n() -> None:
-    def body(s: Writer, t: Writer) -> None:
-        for side in (s, t):
-            side(Kind.TRANSPOSE, I1, NUMDIM=4, PERM=0 * 64 + 3 * 16 + 1 * 4 + 2)
-
-    (one,) = decode(built(body))
-    found = typings(one)
-    assert isinstance(found, list) and str(found[0].source[0]) == "Transpose[perm=(2,0,1)](x7)"
-    (one,) = decode(built(lambda s, t: (s(Kind.TRANSPOSE, X1, NUMDIM=2, PERM=3), t(Kind.RELU, X1))))
-    with pytest.raises(Untranslatable, match="PERM 3"):
-        typings(one)
-
-
 def test_nested_splits_undo_the_latest_concatenation() -> None:
     def body(s: Writer, t: Writer) -> None:
         for x in (X1, X2, -3):
@@ -343,15 +177,6 @@ def test_batched_products() -> None:
     assert found.status == Status.DERIVABLE
 
 
-@given(st.binary(max_size=60), st.integers(0, 400))
-def test_damaged_files_never_crash(noise: bytes, at: int) -> None:
-    content = b"".join([*TRUE.values(), *FALSE.values()])[:400]
-    try:
-        decode(content[:at] + noise + content[at:])
-    except Damaged as problem:
-        assert str(problem)
-
-
 def test_text_rules_are_proved_again(tmp_path: Path) -> None:
     shipped = next(rule for rule in shipped_rules() if "MatMul" in str(rule) and len(rule.certificate.instances) > 1)
     text = format_rule(shipped)
@@ -363,12 +188,12 @@ def test_text_rules_are_proved_again(tmp_path: Path) -> None:
     file = tmp_path / "some.rules"
     for content in (text, without, wrong):
         file.write_text(content)
-        (found,) = import_file(file, [])
+        (found,) = import_file(file, [], prover=prover())
         assert found.status == Status.NEW and audit(found.rules).passed
-        (again,) = import_file(file, found.rules)
+        (again,) = import_file(file, found.rules, prover=prover())
         assert again.status == Status.DERIVABLE
     file.write_text(without + "\n" + false.replace("rule 0", f"rule {identity.group(1)}"))
-    results = import_file(file, [])
+    results = import_file(file, [], prover=prover())
     assert [result.status for result in results] == [Status.NEW, Status.REFUTED]
 
 
@@ -376,7 +201,7 @@ def read_problem(folder: Path, text: str) -> str:
     file = folder / "problem.rules"
     file.write_text(text)
     with pytest.raises(RuleTextError) as problem:
-        import_file(file, [])
+        import_file(file, [], prover=prover())
     return str(problem.value)
 
 

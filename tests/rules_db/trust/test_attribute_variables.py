@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rulegen.prove import z3check
+from rulegen.prove.second import z3check
 from rules_db.exchange import RuleTextError, format_rule, parse_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms

@@ -11,15 +11,16 @@ import pytest
 from mugraph.terms.shape import ShapeError
 from mugraph.terms.term import Term, make, walk
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rulegen.prove import certify, z3check
-from rulegen.share.audit import audit, try_out
+from rulegen.numeric.trials import try_out
+from rulegen.prove.second import z3check
+from rulegen.share.audit import audit
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import MALFORMED, check
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import load_axioms, parse_axioms
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.rules_help import LANDMARKS, TYPES, landmark, side, types_of
+from tests.support.rules import LANDMARKS, TYPES, certify, landmark, side, types_of
 
 AXIOMS = load_axioms()
 

@@ -9,7 +9,7 @@ import pytest
 
 from mugraph.terms.text import parse_type
 from rulegen.share.audit import audit
-from rulegen.show.explain import proof_in_words
+from rulegen.show.words import proof_in_words
 from rules_db.entries import preferred
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
@@ -20,7 +20,7 @@ from rules_db.trust.check import check
 from rules_db.trust.evidence import gather
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
-from tests.support.rules_help import LANDMARKS, landmark, side
+from tests.support.rules import LANDMARKS, landmark, side
 
 POLYNOMIAL = ["lora", "two_products", "scalar", "row_factor", "transposed_product", "transposed_scaling", "sum_of_products"]
 

@@ -1,0 +1,79 @@
+"""The console, the progress bar, and the options and lines that several commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rules_db.files import check_writable
+from rules_db.store import RuleStore
+from rules_db.trust.rule import Rule
+
+__all__ = ["bar", "check_targets", "jobs_option", "name_of", "output", "print_rules", "progress_console", "store_rules"]
+
+
+def output() -> Console:
+    """The console for results."""
+    return Console(highlight=False, soft_wrap=True)
+
+
+def progress_console() -> Console:
+    """The console for everything else, on standard error."""
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on the terminal; yields a function that takes the number done and the total."""
+    console = progress_console()
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # It draws when told to, not from a thread of its own: processes are forked while it is there.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, refresh=done % 20 == 0)
+
+        yield show
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1), default=_cores, show_default="one per core", metavar="N", help="Processes to work in."
+)
+
+
+def name_of(rules: str | None) -> str:
+    """A database or file as messages name it."""
+    return rules or "the shipped rules"
+
+
+def check_targets(rules: str | None, *files: Path | None) -> None:
+    """Raises StoreError where a database or a file cannot be written: before the work, not after it."""
+    for file in filter(None, files):
+        check_writable(file)
+    if rules is not None:
+        with RuleStore.open(rules) as store:
+            store.check_writable()
+
+
+def store_rules(console: Console, url: str, rules: Iterable[Rule]) -> None:
+    """Enters rules in a database and says how many are new there."""
+    with RuleStore.open(url) as store:
+        console.print(f"{store.add_all(rules)} new rules in {escape(url)}")
+
+
+def print_rules(console: Console, rules: Sequence[Rule]) -> None:
+    """A line for each rule."""
+    for rule in rules:
+        console.print(f"{rule.id} {rule.float_class:<12} {rule}", markup=False)

@@ -1,0 +1,250 @@
+"""The commands that find rules: grow, mine, ship."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+import rules_db
+from mugraph.onnx import ModelError, load
+from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, store_rules
+from rulegen.cli.texts import mined_text, shipped_text
+from rulegen.grow.growth import Growth
+from rulegen.grow.journal import Journal
+from rulegen.grow.stages import grow_parts
+from rulegen.grow.tested import rules_on_tests
+from rulegen.mine.cuts import Cutting
+from rulegen.mine.miner import mine
+from rulegen.mugraphs.enumerate import GOALS, Goal, search
+from rulegen.show.equations import typing_text
+from rulegen.workloads import GROUPS, WORKLOADS
+from rulegen.workloads.workload import Workload
+from rules_db.exchange import format_rules
+from rules_db.files import StoreError, check_writable, write_text
+from rules_db.trust.rule import Rule
+
+__all__ = ["SHIPPED", "grow_command", "mine_command", "ship_command"]
+
+SHIPPED = Path(rules_db.__file__).parent / "shipped"
+"""The folder of the rules that come with the package."""
+
+_fresh = click.option("--fresh", is_flag=True, help="Do not resume: forget what an earlier run finished.")
+
+
+def _group(context: click.Context, parameter: click.Parameter, name: str | None) -> tuple[str, tuple[Workload, ...]]:
+    """The parts of a group, or one part alone; none with ``--levels block``, whose programs have names of their own."""
+    if context.params.get("levels") == "block":
+        if name is not None and name not in GOALS:
+            raise click.BadParameter(f"unknown program '{name}'; known programs: {', '.join(GOALS)}")
+        return name or "", ()
+    if name is None:
+        raise click.MissingParameter(ctx=context, param=parameter)
+    if name in GROUPS:
+        return name, GROUPS[name]
+    if name in WORKLOADS:
+        return name, (WORKLOADS[name],)
+    nearest = get_close_matches(name, [*GROUPS, *WORKLOADS], 1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+    raise click.BadParameter(f"unknown group '{name}'; known groups: {', '.join(GROUPS)}{hint}")
+
+
+def _grow(parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool) -> tuple[list[Growth], list[Journal]]:
+    """Growths, and the journals to remove when the rules are where they belong."""
+    journals: list[Journal] = []
+
+    def journal_of(part: Workload, before: Sequence[Rule]) -> Journal:
+        identities = ",".join(rule.id for rule in before)
+        parameters = {"group": part.name, "ops": max_ops or part.max_ops, "seed": seed, "known": identities}
+        journals.append(Journal.of(parameters, fresh=fresh))
+        return journals[-1]
+
+    with progress_console().status("starting") as status:
+        return grow_parts(parts, max_ops, seed, journal_of, status.update), journals
+
+
+def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
+    """Counts per stage (TASO, table 3); a column may sum several growths."""
+    table = Table("left after", *columns)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    stages = [stage.name for stage in next(iter(columns.values()))[0].stages]
+    for place, name in enumerate(stages):
+        table.add_row(name, *(f"{sum(g.stages[place].left for g in growths):,}" for growths in columns.values()))
+    shares = [(sum(len(g.unproved) for g in growths), sum(g.survivors for g in growths)) for growths in columns.values()]
+    table.add_row("certified", *(f"{100 * (1 - unproved / max(survivors, 1)):.1f} %" for unproved, survivors in shares))
+    table.add_row("(contradicted)", *(f"{sum(len(g.suspicious) for g in growths):,}" for growths in columns.values()))
+    table.add_row("seconds", *(f"{sum(g.seconds for g in growths):.1f}" for growths in columns.values()))
+    return table
+
+
+@click.command("grow")
+@click.option(
+    "--levels",
+    type=click.Choice(["kernel", "block"]),
+    default="kernel",
+    show_default=True,
+    is_eager=True,
+    help="Kernel graphs, or block graphs that compute a given kernel graph.",
+)
+@click.option("--max-block-ops", type=click.IntRange(min=1), default=4, show_default=True, help="Of a block graph.")
+@click.option(
+    "--group",
+    callback=_group,
+    metavar="NAME",
+    help=f"One of {', '.join(GROUPS)}, or a part of one; with --levels block one of {', '.join(GOALS)}, all where left out.",
+)
+@click.option("--max-ops", type=click.IntRange(min=1), help="Greatest number of operators a side; default: the group's.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.rules", help="Write the rules as text.")
+@click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
+@click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
+@_fresh
+def grow_command(
+    levels: str,
+    max_block_ops: int,
+    group: tuple[str, tuple[Workload, ...]],
+    max_ops: int | None,
+    seed: int,
+    rules: str | None,
+    out: Path | None,
+    unproved: Path | None,
+    with_tests: bool,
+    fresh: bool,
+) -> None:
+    """Grows the rules of an operator group.
+
+    A growth that was interrupted or killed resumes where it stopped, with the same outcome.
+    """
+    check_targets(rules, out, unproved)
+    name, parts = group
+    if levels == "block":
+        _grow_blocks([GOALS[name]] if name else list(GOALS.values()), max_block_ops, seed, rules, out)
+        return
+    growths, journals = _grow(parts, max_ops, seed, fresh)
+    for growth in growths if with_tests else ():
+        growth.rules += rules_on_tests(growth)
+    if out is not None:
+        write_text(out, shipped_text(name, growths))
+    if unproved is not None:
+        write_text(unproved, "".join(f"{candidate}\n" for growth in growths for candidate in growth.unproved))
+    console = output()
+    console.print(_table({growth.workload.name: [growth] for growth in growths}))
+    grown = [rule for growth in growths for rule in growth.rules]
+    if rules is not None:
+        store_rules(console, rules, grown)
+    for journal in journals:
+        journal.remove()
+    if out is None and rules is None:
+        print_rules(console, grown)
+    _tell_contradicted(growths)
+
+
+def _grow_blocks(goals: Sequence[Goal], max_ops: int, seed: int, rules: str | None, out: Path | None) -> None:
+    """Every block graph of at most so many operators that computes one of the programs."""
+    with progress_console().status("enumerating block graphs"):
+        outcomes = [search(goal, max_ops, seed) for goal in goals]
+    console = output()
+    headings = ("program", "states", "pruned", "candidates", "refuted", "rules", "seconds")
+    table = Table(*headings)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in outcomes:
+        numbers = (one.states, one.pruned, one.candidates, one.refuted, len(one.rules))
+        table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}")
+    console.print(table)
+    grown = [rule for one in outcomes for rule in one.rules]
+    if out is not None:
+        write_text(out, format_rules(grown))
+    if rules is not None:
+        store_rules(console, rules, grown)
+    if out is None and rules is None:
+        print_rules(console, grown)
+
+
+def _tell_contradicted(growths: Iterable[Growth]) -> None:
+    """Reports proofs that random inputs contradict: an operator property is wrong. Exits with 1 where there are any."""
+    suspicious = [candidate for growth in growths for candidate in growth.suspicious]
+    for candidate in suspicious:
+        output().print(f"proof contradicted: {candidate}", markup=False)
+    if suspicious:
+        sys.exit(1)
+
+
+@click.command("mine")
+@click.argument(
+    "models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="MODEL..."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.rules", help="Write the rules as text.")
+@click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
+@click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@click.option("--leaves", type=click.IntRange(1, 8), default=Cutting.leaves, show_default=True, help="Of a cone, at most.")
+@click.option("--operators", type=click.IntRange(1, 40), default=Cutting.operators, show_default=True, help="Of a cone, at most.")
+def mine_command(
+    models: tuple[Path, ...],
+    out: Path | None,
+    rules: str | None,
+    unproved: Path | None,
+    seed: int,
+    leaves: int,
+    operators: int,
+) -> None:
+    """Finds rules for what models spell out.
+
+    The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
+    and with smaller pieces; what agrees in numbers and is proved becomes a rule.
+    """
+    check_targets(rules, out, unproved)
+    graphs = {}
+    for path in sorted(models):
+        try:
+            graphs[path.stem] = load(path).graph
+        except ModelError as problem:
+            raise StoreError(str(problem)) from None
+    with bar("mine") as show:
+        mining = mine(graphs, Cutting(leaves=leaves, operators=operators), seed, show)
+    if out is not None:
+        write_text(out, mined_text(mining.rules, seed))
+    if unproved is not None:
+        write_text(unproved, "".join(f"{pair} | {typing_text(pair.types)}\n" for pair in mining.unproved))
+    console = output()
+    counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
+    console.print(f"{len(graphs)} models, {counted}", markup=False)
+    if rules is not None:
+        store_rules(console, rules, mining.rules)
+    if out is None and rules is None:
+        print_rules(console, mining.rules)
+    for pair in mining.suspicious:
+        console.print(f"proof contradicted: {pair}", markup=False)
+    if mining.suspicious:
+        sys.exit(1)
+
+
+@click.command("ship")
+@click.option("--out", type=click.Path(path_type=Path), default=SHIPPED, metavar="FOLDER", help="Default: the package's own.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@_fresh
+def ship_command(out: Path, seed: int, fresh: bool) -> None:
+    """Grows every group that ships and writes FOLDER/GROUP.rules.
+
+    It resumes where it stopped, as grow does.
+    """
+    grown: dict[str, list[Growth]] = {}
+    journals: list[Journal] = []
+    shipped = {name: parts for name, parts in GROUPS.items() if parts[0].ships}
+    for name in shipped:
+        check_writable(out / f"{name}.rules")
+    for name, parts in shipped.items():
+        grown[name], made = _grow(parts, None, seed, fresh)
+        journals += made
+        write_text(out / f"{name}.rules", shipped_text(name, grown[name]))
+    for journal in journals:
+        journal.remove()
+    output().print(_table(grown))
+    _tell_contradicted(growth for growths in grown.values() for growth in growths)

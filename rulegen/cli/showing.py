@@ -1,0 +1,115 @@
+"""The commands that show rules: stats, show, explain."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from mugraph.terms.term import format_term, format_value
+from rulegen.cli.console import name_of, output
+from rulegen.show.equations import EquationError, parse_let
+from rulegen.show.explain import explain
+from rulegen.show.picture import svg
+from rulegen.show.words import proof_in_words
+from rules_db.files import StoreError, write_text
+from rules_db.library import open_rules
+from rules_db.trust.rule import FloatClass, Rule
+
+__all__ = ["explain_command", "show_command", "stats_command"]
+
+
+@click.command("stats")
+@click.argument("rules", required=False, metavar="[FILE|URL]")
+def stats_command(rules: str | None) -> None:
+    """Counts the rules of a database or file by group.
+
+    Also those with multiple outputs, by float class (exact, reassociates, approximates) and by kind of evidence: proved
+    from operator properties, or tested within a bound. Guards and proof steps are averages.
+    """
+    every = open_rules(rules)
+    headings = ("group", "rules", "multi", "exact", "reassoc", "approx", "proved", "tested", "interpreted", "guards", "steps")
+    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    groups: dict[str, list[Rule]] = {}
+    for rule in every:
+        groups.setdefault(rule.provenance.get("group", "-"), []).append(rule)
+    table.columns[0].min_width = max(map(len, ["all", *groups]))
+    for name, members in [*sorted(groups.items()), *([("all", every)] if len(groups) > 1 else [])]:
+        classes, kinds = Counter(rule.float_class for rule in members), Counter(rule.certificate.kind for rule in members)
+        table.add_row(
+            name,
+            str(len(members)),
+            str(sum(len(rule.source) > 1 for rule in members)),
+            *(str(classes[float_class]) for float_class in FloatClass),
+            *(str(kinds[kind]) for kind in ("axioms", "tested", "interpreted")),
+            f"{sum(len(rule.conditions) for rule in members) / len(members):.1f}",
+            f"{sum(len(rule.certificate.instances) for rule in members) / len(members):.1f}",
+        )
+    console = output()
+    console.print(f"{len(every)} rules in {escape(name_of(rules))}")
+    console.print(table)
+
+
+def _rule_named(rules: Sequence[Rule], prefix: str, where: str) -> Rule:
+    """The only rule whose identity begins with a prefix."""
+    matching = [rule for rule in rules if rule.id.startswith(prefix)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise StoreError(f"{len(matching)} rules of {where} begin with '{prefix}'; give more digits")
+    nearest = get_close_matches(prefix, [rule.id[: len(prefix)] for rule in rules], 1)
+    hint = f"did you mean '{nearest[0]}'? " if nearest else ""
+    raise StoreError(f"no rule of {where} begins with '{prefix}'; {hint}--rules names another database or file")
+
+
+@click.command("show")
+@click.argument("rule")
+@click.option("--rules", metavar="URL", help="Rule database or .rules file; default: the shipped rules.")
+@click.option("--svg", "picture", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw both graphs side by side.")
+def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
+    """Shows a rule and why it holds.
+
+    Both sides, its conditions in words and its certificate step by step. RULE is an identity or its beginning.
+    """
+    shown = _rule_named(open_rules(rules), rule, name_of(rules))
+    if picture is not None:
+        write_text(picture, svg(shown))
+    lines = [f"rule {shown.id}   float class: {shown.float_class}"]
+    lines.append("variables  " + ", ".join(f"{name}: {type_}" for name, type_ in shown.types.items()))
+    for title, side in (("source", shown.source), ("target", shown.target)):
+        lines += [f"{title if not number else '':<10} {format_term(root)}" for number, root in enumerate(side)]
+    if shown.attrs:
+        lines.append("attributes any, such as " + ", ".join(f"${k} = {format_value(v)}" for k, v in shown.attrs.items()))
+    lines += proof_in_words(shown.conditions, shown.certificate, tuple(shown.attrs))
+    lines.append("from       " + ", ".join(f"{key} {value}" for key, value in shown.provenance.items()))
+    output().print("\n".join(lines), markup=False)
+
+
+@click.command("explain")
+@click.argument("equation")
+@click.option("--let", "let", metavar="TYPES", help="Types of variables: 'x:float[m,k], w:float[k,n]'. Default: inferred.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the answer as JSON too.")
+def explain_command(equation: str, let: str | None, json_file: Path | None) -> None:
+    """Certifies or refutes an equation.
+
+    EQUATION is such as 'MatMul(MatMul(x, y), z) = MatMul(x, MatMul(y, z))'; several outputs are separated by ';'. Exit code:
+    0 proved, under the conditions printed; 1 refuted, with a counterexample; 2 not an equation; 3 undecided.
+    """
+    try:
+        answer = explain(equation, parse_let(let) if let else None)
+    except EquationError as problem:
+        raise StoreError(str(problem)) from None
+    if json_file is not None:
+        write_text(json_file, json.dumps(answer.as_json(), indent=1) + "\n")
+    output().print("\n".join(answer.lines()), markup=False)
+    sys.exit(answer.exit_code)

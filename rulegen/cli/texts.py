@@ -1,0 +1,34 @@
+"""The text of rule files that ship: a header that says how they are made again, then the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rulegen.grow.growth import Growth
+from rulegen.rules import GENERATOR_VERSION
+from rules_db.exchange import format_rules
+from rules_db.trust.rule import Rule
+
+__all__ = ["mined_text", "shipped_text"]
+
+
+def shipped_text(name: str, growths: Sequence[Growth]) -> str:
+    """The text of a grown group, with the rules of its parts one after the other."""
+    limited = [growth for growth in growths if growth.max_ops != growth.workload.max_ops]
+    limit = f" --max-ops {limited[0].max_ops}" if limited else ""
+    command = f"rulegen grow --group {name}{limit} --seed {growths[0].seed}"
+    header = (
+        f"# Grown, not written: {command} (generator {GENERATOR_VERSION}).\n"
+        "# To change it, change the workload or the operator properties and run 'make rules'.\n\n"
+    )
+    return header + format_rules(rule for growth in growths for rule in growth.rules)
+
+
+def mined_text(rules: Sequence[Rule], seed: int) -> str:
+    """The text of mined rules."""
+    header = (
+        f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) "
+        "on the models of tools/ship/spellings.py.\n"
+        "# To change it, change these or the operator properties and run 'make rules'.\n\n"
+    )
+    return header + format_rules(rules)

@@ -1,0 +1,138 @@
+"""From candidates to certified rules: floats, a proof, trials, and the rule as general as its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mugraph.ops import traits_of
+from mugraph.terms.term import walk
+from mugraph.terms.text import parse_term
+from rulegen.candidate import CandidateRule, candidate_types, symbols_of
+from rulegen.grow.growth import Growth
+from rulegen.numeric.floats import FloatVerdict, float_test
+from rulegen.numeric.trials import contradicted, try_out
+from rulegen.prove.prover import Proof, Prover
+from rulegen.prune.attributes import generalise_attrs, generalise_terms
+from rulegen.prune.derive import Deriver
+from rulegen.rules import GENERATOR_VERSION
+from rules_db.exchange import format_rule
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import FloatClass, Rule
+
+__all__ = ["FATES", "Certifier"]
+
+FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
+"""The ends of a candidate that becomes no rule."""
+
+
+class Certifier:
+    """Certifies the candidates of one growth.
+
+    Args:
+        growth: whose workload and parameters go into the rules' provenance.
+        delta: how likely a false candidate passes the gate, for provenance.
+    """
+
+    def __init__(self, growth: Growth, delta: Mapping[CandidateRule, str]) -> None:
+        self.workload, self.seed = growth.workload, growth.seed
+        self._max_ops, self._delta = growth.max_ops, delta
+        self._prover, self._axioms = Prover(), load_axioms()
+
+    def fate(self, candidate: CandidateRule, deriver: Deriver) -> str:
+        """The end of a candidate: one of :data:`FATES`, or the text of the proved rule."""
+        if deriver.derives(candidate):
+            return "derived"
+        verdict = self.float_verdict(candidate)
+        if verdict.float_class is None:
+            return "lost"
+        proof = self.proof(candidate, verdict)
+        if proof is None:
+            return "unproved"
+        if deriver.derives(candidate, proof.conditions):
+            return "proved and derived"
+        rule = self.rule(candidate, proof, verdict)
+        if contradicted(rule, verdict, self._axioms, self.seed):
+            return "suspicious"
+        return format_rule(self.generalised(rule))
+
+    def declared(self) -> tuple[list[Rule], list[CandidateRule], list[CandidateRule]]:
+        """The rules of the workload's own equations, whatever else derives them.
+
+        Returns:
+            The rules, the equations without a proof, and those whose proof random inputs contradict.
+        """
+        rules: list[Rule] = []
+        unproved: list[CandidateRule] = []
+        suspicious: list[CandidateRule] = []
+        for text in self.workload.equations:
+            source, target = ((parse_term(side),) for side in text.split(" = "))
+            candidate = CandidateRule(source, target, candidate_types(source, target, self.workload.types))
+            proof = self._prover.certify(source, target, candidate.types)
+            if proof is None:
+                unproved.append(candidate)
+                continue
+            verdict = float_test(candidate, symbols_of(candidate.types), self.seed, proof.conditions)
+            rule = None if verdict.float_class is None else self.rule(candidate, proof, verdict)
+            if rule is None or try_out(rule, self._axioms, self.seed)[1] is not None:
+                suspicious.append(candidate)
+            else:
+                rules.append(self.generalised(rule))
+        return rules, unproved, suspicious
+
+    def float_verdict(self, candidate: CandidateRule) -> FloatVerdict:
+        """The effect of the candidate on floats."""
+        return float_test(candidate, symbols_of(candidate.types), self.seed)
+
+    def proof(self, candidate: CandidateRule, verdict: FloatVerdict) -> Proof | None:
+        """A proof that asks no more of signs than the candidate does: Relu(x) = x where x >= 0 proves too much too cheaply.
+
+        Where a root is taken of something negative both sides are NaN, so that random inputs show nothing.
+        """
+        proof = self._prover.certify(candidate.source, candidate.target, candidate.types)
+        partial = any(traits_of(t.op).partial for t in walk([*candidate.source, *candidate.target]))
+        if proof is None or verdict.guarded or partial:
+            return proof
+        signs = [c for c in proof.conditions if c.predicate in ("nonnegative", "positive")]
+        return proof if all(self._prover.evident(c) for c in signs) else None
+
+    def rule(self, candidate: CandidateRule, proof: Proof, verdict: FloatVerdict, **more: str) -> Rule:
+        """The proved candidate as a rule; ``more`` goes into its provenance."""
+        assert verdict.float_class is not None
+        provenance = {
+            "group": self.workload.group,
+            "ops": str(self._max_ops),
+            "seed": str(self.seed),
+            "generator": str(GENERATOR_VERSION),
+            "delta": self._delta.get(candidate, "none"),
+            **verdict.provenance(),
+            **more,
+        }
+        return Rule(
+            candidate.source,
+            candidate.target,
+            candidate.types,
+            proof.conditions,
+            verdict.float_class,
+            proof.certificate,
+            provenance,
+        )
+
+    def generalised(self, rule: Rule) -> Rule:
+        """The rule as general as its proof; its effect on floats is measured again where its terms changed."""
+        wider = generalise_terms(rule, self._axioms)
+        if (wider.source, wider.target) != (rule.source, rule.target):
+            verdict = self.float_verdict(CandidateRule(wider.source, wider.target, wider.types))
+            if verdict.float_class is None:
+                wider = rule
+            else:
+                wider = replace(
+                    wider,
+                    float_class=max(verdict.float_class, rule.float_class, key=list(FloatClass).index),
+                    provenance={**rule.provenance, **verdict.provenance()},
+                )
+        return self.with_open_attributes(wider)
+
+    def with_open_attributes(self, rule: Rule) -> Rule:
+        """The rule with variables for attribute values, but for those that the workload keeps."""
+        return generalise_attrs(rule, self._axioms, self.workload.keep)

@@ -1,0 +1,1 @@
+"""Equations on random inputs: counterexamples, float classes, trials of rules."""

@@ -1,0 +1,86 @@
+"""Samples of an equation: sizes for its dimension symbols, and inputs that meet conditions on entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from mugraph.domains.base import Array
+from mugraph.domains.field import FieldArray, FiniteField
+from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
+from mugraph.terms.term import Term, substitute
+from rules_db.trust.condition import Condition
+from rules_db.trust.rule import dim_symbols
+
+__all__ = ["ROOM", "arrange", "assignments", "causal_mask", "dim_sizes", "random_input", "same_residues", "specialise"]
+
+_SIZES = ((2, 3, 5, 7, 4, 6, 9, 8), (3, 2, 4, 5, 7, 9, 6, 10), (5, 4, 2, 3, 6, 8, 7, 9))
+"""Sizes given to the symbols in order, distinct within an assignment."""
+_DIM_SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
+"""The same for the evaluations of an enumeration, one row each: other sizes than those of the tests that follow."""
+ROOM = 4
+"""Added to every size where the sizes are too small for a program."""
+
+
+def assignments(types: Mapping[str, TensorType], count: int = 3, roots: Iterable[Term] = ()) -> list[dict[str, int]]:
+    """Sizes for the symbols of sample types and of the attributes of ``roots``, ``count`` times."""
+    in_types = {s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
+    symbols = sorted(in_types | dim_symbols(roots))
+    return [
+        {s: _SIZES[i % len(_SIZES)][j] if j < len(_SIZES[0]) else 11 + j for j, s in enumerate(symbols)} for i in range(count)
+    ]
+
+
+def dim_sizes(symbols: Sequence[str], evaluation: int) -> dict[str, int]:
+    """The sizes of the dimension symbols in one evaluation of an enumeration."""
+    return dict(zip(symbols, _DIM_SIZES[evaluation % len(_DIM_SIZES)], strict=False))
+
+
+def specialise(
+    roots: Sequence[Term], types: Mapping[str, TensorType], sizes: Mapping[str, int]
+) -> tuple[list[Term], dict[str, TensorType]]:
+    """Programs and types with sizes in place of symbols."""
+    shapes = {name: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for name, t in types.items()}
+    return [substitute(root, {}, dims=sizes) for root in roots], shapes
+
+
+def random_input(field: FiniteField, generator: np.random.Generator, type_: TensorType) -> Array:
+    """Residues for a numeric variable, coin tosses for a boolean one."""
+    shape = concrete(type_.shape)
+    assert shape is not None, type_
+    if type_.dtype == DataType.BOOL:
+        return generator.integers(0, 2, shape).astype(bool)
+    return field.random(generator, shape)
+
+
+def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
+    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is causal or all true."""
+    arranged = dict(inputs)
+    for condition in conditions:
+        about = condition.arguments[0]
+        if not isinstance(about, Term) or not about.is_var:
+            continue
+        if condition.predicate == "repeats":
+            axis = int(condition.arguments[1])  # type: ignore[arg-type]
+            half = np.split(arranged[about.name], 2, axis)[0]
+            arranged[about.name] = np.concatenate([half, half], axis)
+        if condition.predicate == "causal":
+            arranged[about.name] = causal_mask(arranged[about.name].shape)
+        if condition.predicate == "all_true":
+            arranged[about.name] = np.ones_like(arranged[about.name])
+    return arranged
+
+
+def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
+    """The mask that causal attention adds to its scores: zero, and -inf above the diagonal."""
+    rows, columns = shape[-2:]
+    return np.broadcast_to(np.where(np.tri(rows, columns, dtype=bool), 0.0, -np.inf), shape)
+
+
+def same_residues(a: Array, b: Array) -> bool:
+    """Equal in every part that both have; an exponential leaves one residue only."""
+    if not isinstance(a, FieldArray):
+        return bool(np.array_equal(a, b))
+    same = np.array_equal(a.p, b.p)
+    return bool(same and (a.q is None or b.q is None or np.array_equal(a.q, b.q)))

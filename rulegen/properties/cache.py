@@ -1,0 +1,145 @@
+"""Evidence for operator properties on disk, by the digest of the code that it rests on.
+
+That code is the import closure of the modules that find the evidence, and the modules in which the operators that a property
+names are written. The registry of operators imports all of them, so that the closure does not follow it: a change to one
+operator leaves the evidence for properties of others valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mugraph.ops import REGISTRY, get_operator
+from mugraph.terms.term import walk
+from rulegen.properties.symbolic import SymbolicEvidence
+from rulegen.properties.validate import NumericEvidence
+from rules_db.files import write_text
+from rules_db.stamp import imported_files
+from rules_db.trust.properties import Axiom
+from rules_db.trust.rule import Verdict
+
+__all__ = ["Evidence", "EvidenceCache"]
+
+Evidence = tuple[SymbolicEvidence, NumericEvidence]
+SetEvidence = tuple[list[str], list[str]]
+"""Names of lemmas, and false equations."""
+
+_EACH = ("rulegen.properties.symbolic", "rulegen.properties.validate")
+_SET = ("rulegen.properties.consistency",)
+"""Modules that find evidence for each property, and for all as a set."""
+_PACKAGES = ("mugraph", "rules_db", "rulegen")
+_REGISTRY = "mugraph.ops"
+
+
+class EvidenceCache:
+    """A folder of evidence, a file for each property and one for all as a set.
+
+    Args:
+        folder: of the files.
+        samples, limit: of the evidence for each property.
+    """
+
+    def __init__(self, folder: Path, samples: int, limit: int) -> None:
+        self.folder, self.samples, self.limit = folder, samples, limit
+
+    def file(self, axiom: Axiom) -> Path:
+        """The file of a property."""
+        return self.folder / f"{axiom.digest}-{_engine([axiom], _EACH)}-{self.samples}-{self.limit}.json"
+
+    def read(self, axiom: Axiom) -> Evidence | None:
+        """Evidence for a property; ``None`` where there is none that can be read."""
+        try:
+            content = json.loads(self.file(axiom).read_text(encoding="utf-8"))
+            symbolic = SymbolicEvidence(**{**content["symbolic"], "verdict": Verdict(content["symbolic"]["verdict"])})
+            return symbolic, NumericEvidence(**content["numeric"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, axiom: Axiom, evidence: Evidence) -> None:
+        """Records evidence for a property."""
+        _write(self.file(axiom), {"symbolic": asdict(evidence[0]), "numeric": asdict(evidence[1])})
+
+    def read_set(self, axioms: Mapping[str, Axiom]) -> SetEvidence | None:
+        """Evidence for properties as a set; ``None`` where there is none that can be read."""
+        try:
+            content = json.loads(self._set_file(axioms).read_text(encoding="utf-8"))
+            return list(content["lemmas"]), list(content["inconsistent"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_set(self, axioms: Mapping[str, Axiom], evidence: SetEvidence) -> None:
+        """Records evidence for properties as a set."""
+        _write(self._set_file(axioms), {"lemmas": evidence[0], "inconsistent": evidence[1]})
+
+    def _set_file(self, axioms: Mapping[str, Axiom]) -> Path:
+        return self.folder / f"set-{_engine(axioms.values(), _SET)}.json"
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(content))
+
+
+def _engine(axioms: Iterable[Axiom], roots: tuple[str, ...]) -> str:
+    """A digest of the properties, of the code that examines them and of the operators that they name."""
+    content = hashlib.blake2b(_closure_digest(roots), digest_size=8)
+    operators: set[str] = set()
+    for axiom in axioms:
+        content.update(axiom.digest.encode())
+        cited = [term for condition in axiom.conditions for term in condition.terms()]
+        operators |= {t.op for t in walk([axiom.left, axiom.right, *cited]) if t.op not in ("Var", "Const")}
+    for module in sorted({module for op in operators for module in _modules(op)}):
+        content.update(module.encode())
+        content.update(_source(module))
+    return content.hexdigest()
+
+
+@cache
+def _closure_digest(roots: tuple[str, ...]) -> bytes:
+    """A digest of all that some modules import, without the operators."""
+    content = hashlib.blake2b(digest_size=8)
+    for name, file in imported_files((*roots, __name__), _PACKAGES, without={_REGISTRY}).items():
+        content.update(name.encode())
+        content.update(file.read_bytes())
+    return content.digest()
+
+
+@cache
+def _source(module: str) -> bytes:
+    file = importlib.import_module(module).__file__
+    assert file is not None, module
+    return Path(file).read_bytes()
+
+
+@cache
+def _modules(op: str) -> frozenset[str]:
+    """The modules in which an operator's record is written, with those of the operators that a composite one consists of."""
+    record = get_operator(op)
+    modules: set[str] = set()
+    pending: list[Any] = [record.infer, record.evaluate, record.decomposition]
+    seen: list[Any] = []
+    while pending:
+        value = pending.pop()
+        if any(value is other for other in seen):
+            continue
+        seen.append(value)
+        value = inspect.unwrap(value) if callable(value) else value
+        if inspect.isfunction(value):
+            modules.add(value.__module__)
+            pending += [cell.cell_contents for cell in value.__closure__ or ()]
+        elif isinstance(value, Mapping):
+            pending += value.values()
+    if record.composite:
+        written = {name for module in modules for name in re.findall(r'"([A-Z]\w+)"', _source(module).decode())}
+        plain = {name for name in written & set(REGISTRY) if not REGISTRY[name].composite}
+        modules = modules.union(*map(_modules, plain))
+    return frozenset(modules)

@@ -1,0 +1,180 @@
+"""The attributes of an operator property, and the values that they run through when it is examined.
+
+Attribute variables run through finite ranges; attributes that a condition determines are computed from the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from mugraph.domains.range import Range
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import AttrValue, AttrVar, walk
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.properties import Axiom
+
+__all__ = ["WINDOWS", "attribute_choices", "boolean_variables", "open_attributes"]
+
+_AXES = (-1, -2, -3, -4)
+_PERMS = (*(p for n in (0, 2, 3, 4) for p in itertools.permutations(range(n)) if not p or p[0]), (0, 1), (0, 2, 1))
+_RANGES: Mapping[str, tuple[AttrValue, ...]] = {
+    "axis": _AXES,
+    "axes": ((-1,), (-2,), (-3,), (-4,), (-2, -1), (-3, -1), (-3, -2), (-3, -2, -1)),
+    "perm": _PERMS,
+    "keepdims": (True, False),
+    "sizes": (
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+        (1, 3),
+        (3, 1),
+        (1, 1, 1),
+        (1, 1, 2),
+        (1, 2, 1),
+        (2, 1, 1),
+        (1, 1, 1, 1),
+        (1, 1, 2, 1),
+    ),
+    "drop": (1, 2, 3),
+    "shape": ((1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 4), (2, 3), (1, 1, 2), (2, 1, 2)),
+    "transA": (True, False),
+    "transB": (True, False),
+    "approximate": ("none", "tanh"),
+    "to": (DataType.FLOAT, DataType.FLOAT16, DataType.INT64),
+    "min": (-0.5, 0.0, float("-inf")),
+    "max": (0.5, 1.0, float("inf")),
+    "group": (1, 2),
+    "strides": ((1, 1), (2, 2), (1, 2), (1,), (2,)),
+    "dilations": ((1, 1), (2, 2), (1,), (2,)),
+    "pads": ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (1, 0, 0, 1), (0, 0), (1, 1), (0, 1)),
+    "kernel": ((1, 1), (2, 2), (3, 3), (1, 3), (1,), (2,), (3,)),
+    "begins": ((0, 0), (1, 1), (0, 1), (0,), (1,)),
+    "ends": ((0, 0), (1, 1), (1, 0), (0,), (1,), (2,), (2, 3)),
+    "ceil": (False, True),
+    "count_include_pad": (False, True),
+    "spatial": (1, 2),
+    "channels": (1, 2, 3),
+    "size": (1, 2, 3, 4),
+    "starts": ((0,), (1,), (0, 0), (1, 0)),
+    "steps": ((1,), (2,), (1, 1)),
+    "mode": ("constant", "edge", "reflect"),
+    "interleaved": (False, True),
+    "num_heads": (1, 2),
+    "kv_num_heads": (1, 2),
+    "is_causal": (False, True),
+    "unidirectional": (False, True),
+    "sum": (False, True),
+    "mask": ("float", "bool"),
+    "mask_axes": (4, 3, 2),
+    "rows": (1, 2, 3),
+    "columns": (1, 2, 3),
+    "transBatchA": (True, False),
+    "transBatchB": (True, False),
+}
+WINDOWS = {"strides": 1, "dilations": 1, "pads": 2, "kernel": 1, "begins": 1, "ends": 1}
+"""Attributes of windows, with their number of entries for a spatial axis: a choice speaks of as many axes in all of them."""
+_ENTRIES: Mapping[str, tuple[AttrValue, ...]] = {
+    "axes": _AXES,
+    "shape": (1, 2, 3, 4),
+    "starts": (0, 1, 2),
+    "ends": (1, 2, 3, 4),
+    "steps": (1, 2),
+}
+"""Ranges of single entries of an attribute; other entries are sizes."""
+_AXIS = ("axis", False)
+_ARGUMENTS: Mapping[str, Mapping[int, tuple[str, bool]]] = {
+    "dim": {1: _AXIS, 2: ("sizes", True)},
+    "constant_along": {1: _AXIS},
+    "agree": {2: _AXIS},
+    "channel_axis": {0: _AXIS},
+    "batch_axis": {0: _AXIS},
+    "last_axes": {0: ("axes", False)},
+}
+"""Arguments of conditions that are axes or sizes, by position."""
+_NUMBERS = (0.25, 2.0, -0.5)
+"""The range of any other attribute."""
+
+
+def boolean_variables(axiom: Axiom) -> set[str]:
+    """Term variables that stand, perhaps expanded, where truth values are wanted."""
+    names = set()
+    for term in walk([axiom.left, axiom.right]):
+        for operand in term.inputs if term.op == "And" else term.inputs[:1] if term.op in ("Where", "Not") else ():
+            wanted = operand.inputs[0] if operand.op == "Expand" else operand
+            names |= {wanted.name} if wanted.is_var else set()
+    return names
+
+
+def open_attributes(axiom: Axiom) -> dict[str, tuple[str, bool]]:
+    """Attribute variables to the attribute they stand in, and whether for one entry of it only.
+
+    A variable of conditions alone stands where they say; one that is a constant and an attribute stands in the attribute.
+    """
+    kinds: dict[str, tuple[str, bool]] = {}
+    cited = [term for condition in axiom.conditions for term in condition.terms()]
+    for term in walk([axiom.left, axiom.right, *cited]):
+        for name, value in term.attrs:
+            if isinstance(value, AttrVar) and not (term.op == "Const" and value.name in kinds):
+                kinds[value.name] = (name, False)
+            elif isinstance(value, tuple):
+                kinds |= {v.name: (name, True) for v in value if isinstance(v, AttrVar)}
+    for condition in axiom.conditions:
+        for position, kind in _ARGUMENTS.get(condition.predicate, {}).items():
+            value = condition.arguments[position]
+            if isinstance(value, AttrVar):
+                kinds.setdefault(value.name, kind)
+    return kinds
+
+
+def _range(attribute: str, entry: bool) -> tuple[AttrValue, ...]:
+    """The values that an attribute, or one entry of it, runs through."""
+    if entry:
+        return _ENTRIES.get(attribute, (1, 2, 3))
+    return _RANGES.get(attribute, _NUMBERS)
+
+
+def _names(value: AttrValue) -> set[str]:
+    """Attribute variables that are the value or its entries."""
+    if isinstance(value, AttrVar):
+        return {value.name}
+    return set().union(*map(_names, value)) if isinstance(value, tuple) else set()
+
+
+def _solved(axiom: Axiom) -> dict[str, tuple[Condition, int]]:
+    """Attribute variables that a condition determines from free ones, with the condition and the variable's position in it."""
+    solved: dict[str, tuple[Condition, int]] = {}
+    for condition in axiom.conditions:
+        for position in condition.guard.solvers:
+            wanted = condition.arguments[position]
+            if isinstance(wanted, AttrVar) and wanted.name not in solved:
+                rest = set().union(*(_names(a) for i, a in enumerate(condition.arguments) if i != position))
+                if not rest & set(solved):
+                    solved[wanted.name] = (condition, position)
+                    break
+    return solved
+
+
+def attribute_choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
+    """Every choice of attributes in their ranges that the conditions about attributes alone admit."""
+    kinds, solved = open_attributes(axiom), _solved(axiom)
+    free = [name for name in axiom.attr_variables if name not in solved]
+    slices = {v.name for t in walk([axiom.left, axiom.right]) if t.op == "Slice" for _, v in t.attrs if isinstance(v, AttrVar)}
+    about = [c for c in axiom.conditions if not c.terms()]
+    facts = Facts(lambda term: TensorType(DataType.FLOAT, ()), lambda term: Range.top())
+    for values in itertools.product(*(_range(*kinds.get(name, ("", False))) for name in free)):
+        chosen = dict(zip(free, values, strict=True))
+        windows = [(n, kinds[n][0]) for n in free if n in kinds and kinds[n][0] in WINDOWS and not kinds[n][1]]
+        if len({len(chosen[n]) for n in free if n in slices}) > 1:
+            continue
+        if len({len(chosen[n]) // WINDOWS[attribute] for n, attribute in windows}) > 1:
+            continue
+        try:
+            for name, (condition, position) in solved.items():
+                arguments = [chosen[a.name] if isinstance(a, AttrVar) and a.name != name else a for a in condition.arguments]
+                chosen[name] = condition.guard.solvers[position](*arguments)
+            if all(c.substitute({}, chosen).holds(facts) for c in about):
+                yield {name: chosen[name] for name in axiom.attr_variables}
+        except (IndexError, ValueError):
+            continue

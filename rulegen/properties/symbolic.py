@@ -1,0 +1,198 @@
+"""Operator properties on all small cases, as polynomials over their inputs' entries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mugraph.domains.base import Unsupported
+from mugraph.domains.real import Real
+from mugraph.domains.symbolic import Atom, Poly, Symbolic
+from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
+from mugraph.terms.term import Term, substitute
+from rulegen.properties.cases import Case, enumerate_cases
+from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
+from rulegen.properties.validate import real_inputs
+from rules_db.trust.condition import Condition
+from rules_db.trust.properties import Axiom
+from rules_db.trust.rule import Verdict
+
+__all__ = ["SymbolicEvidence", "validate_symbolically"]
+
+_RELATIONS = {"nonnegative": ">=", "positive": ">", "nonzero": "!="}
+"""Range predicates as relations of every entry to zero; the others say nothing of real numbers."""
+
+
+@dataclass(frozen=True)
+class SymbolicEvidence:
+    """The outcome of examining a property on cases.
+
+    Attributes:
+        verdict: proved on all cases, refuted, or unknown.
+        cases, parameters: shapes times parameters examined, and choices of parameters among them.
+        exhaustive: whether the cases are all up to the bounds of :mod:`rulegen.properties.cases`.
+        by_z3: entrywise equations that needed Z3.
+        reason: the counterexample, or the equation that stays undecided.
+    """
+
+    verdict: Verdict
+    cases: int
+    parameters: int
+    exhaustive: bool
+    by_z3: int = 0
+    reason: str = ""
+
+
+def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
+    """Truth values for the boolean variables: all, none, and two mixtures."""
+    names = {name: concrete(t.shape) or () for name, t in case.types.items() if t.dtype == DataType.BOOL}
+    if not names:
+        yield {}
+        return
+    for constant in (False, True):
+        yield {name: np.full(shape, constant) for name, shape in names.items()}
+    for seed in (1, 2):
+        generator = np.random.default_rng(seed)
+        yield {name: generator.random(shape) < 0.5 for name, shape in names.items()}
+
+
+def _repeated(x: Any, axis: int) -> Any:
+    """The first half along an axis of even length, twice."""
+    first = np.split(x, 2, axis)[0]
+    return np.concatenate([first, first], axis)
+
+
+class _SymbolicCheck:
+    """Examines the cases of one property."""
+
+    def __init__(self, axiom: Axiom) -> None:
+        self.axiom = axiom
+        self.decided: dict[Any, ScalarVerdict] = {}
+        self.by_z3 = 0
+        self.gave_up: ScalarVerdict | None = None
+
+    def examine(self, case: Case) -> ScalarVerdict:
+        left, right = (substitute(side, {}, case.attrs) for side in (self.axiom.left, self.axiom.right))
+        about = [c.substitute({}, case.attrs) for c in self.axiom.conditions if c.guard.of_values]
+        try:
+            types = infer_types([left, right], case.types)
+        except (ShapeError, Undecided) as problem:
+            return ScalarVerdict(Verdict.REFUTED, f"one side only is well-typed: {problem}")
+        if types[left] != types[right]:
+            return ScalarVerdict(Verdict.REFUTED, f"types {types[left]} and {types[right]}")
+        if any(0 in type_.shape for type_ in types.values()):  # a slice that takes nothing: there is no entry to compare
+            return ScalarVerdict(Verdict.PROVED)
+        undecided = ScalarVerdict(Verdict.PROVED)
+        hiding_nothing = {c.terms()[0].name for c in about if c.predicate == "all_true"}
+        for masks in _masks(case):
+            masks |= {name: np.ones_like(masks[name]) for name in hiding_nothing}
+            answer = self._compare(left, right, about, case, masks)
+            if answer.verdict == Verdict.REFUTED:
+                return answer
+            if answer.verdict == Verdict.UNKNOWN:
+                undecided = answer
+        return undecided
+
+    def _compare(
+        self, left: Term, right: Term, about: Sequence[Condition], case: Case, masks: Mapping[str, np.ndarray]
+    ) -> ScalarVerdict:
+        """Compares the sides entry by entry: canonical forms first, then floats, which refute quickly, then Z3."""
+        domain = Symbolic()
+        inputs = {n: masks[n] if n in masks else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
+        for condition in about:
+            if condition.predicate == "repeats" and condition.terms()[0].is_var:
+                arguments: tuple[Any, ...] = condition.arguments
+                inputs[arguments[0].name] = _repeated(inputs[arguments[0].name], arguments[1])
+        cited = [term for condition in about for term in condition.terms()]
+        try:
+            values = evaluate([left, right, *cited], domain, inputs)
+        except Unsupported as problem:
+            differ = self._floats_differ(left, right, case, masks, {})
+            if differ is None:  # the sides have no value here: a window of padding only
+                return ScalarVerdict(Verdict.PROVED)
+            if differ:
+                return ScalarVerdict(Verdict.REFUTED, "values differ in floats")
+            return ScalarVerdict(Verdict.UNKNOWN, f"not a polynomial: {problem}")
+        except ZeroDivisionError:
+            return ScalarVerdict(Verdict.PROVED)  # the sides have no value here
+        a, b = (np.asarray(values[side]).reshape(-1) for side in (left, right))
+        pairs = [(one, other) for one, other in zip(a, b, strict=True) if one != other]
+        if pairs and self._floats_differ(left, right, case, masks, {}):
+            return ScalarVerdict(Verdict.REFUTED, "values differ in floats")
+        assumed = [
+            (_RELATIONS[c.predicate], entry)
+            for c in about
+            if c.predicate in _RELATIONS
+            for entry in np.reshape(values[c.terms()[0]], -1)
+        ]
+        undecided = ScalarVerdict(Verdict.PROVED)
+        for one, other in pairs:
+            if not (isinstance(one, Poly) and isinstance(other, Poly)):
+                return ScalarVerdict(Verdict.REFUTED, "truth values differ")
+            answer = self._entry(one, other, assumed)
+            if answer.model is not None and self._floats_differ(left, right, case, masks, answer.model):
+                return ScalarVerdict(Verdict.REFUTED, f"values differ in floats at {dict(answer.model)}")
+            if answer.verdict == Verdict.UNKNOWN:
+                undecided = answer
+        return undecided
+
+    def _entry(self, left: Poly, right: Poly, assumed: Sequence[tuple[str, Poly]]) -> ScalarVerdict:
+        """Entries that are equal up to the names of their inputs' entries are decided once."""
+        atoms = sorted({*input_atoms(left), *input_atoms(right)}, key=lambda a: (a[1], a[2]))
+        counts: Counter[str] = Counter()
+        names: dict[Atom, Atom] = {}
+        for atom in atoms:
+            names[atom] = ("x", atom[1], (counts[atom[1]],))
+            counts[atom[1]] += 1
+        relevant = [(relation, poly) for relation, poly in assumed if set(input_atoms(poly)) <= set(atoms)]
+        renamed = [rename_inputs(p, names) for p in (left, right)]
+        facts = frozenset((relation, rename_inputs(poly, names)) for relation, poly in relevant)
+        key = (*renamed, facts)
+        if key not in self.decided and self.gave_up is not None:
+            return self.gave_up
+        if key not in self.decided:
+            self.by_z3 += 1
+            self.decided[key] = decide(renamed[0], renamed[1], sorted(facts, key=repr))
+        answer = self.decided[key]
+        if answer.model is None:
+            if answer.verdict == Verdict.UNKNOWN:  # larger cases would only cost time; floats go on refuting
+                self.gave_up = answer
+            return answer
+        back = {new: old for old, new in names.items()}
+        return ScalarVerdict(answer.verdict, answer.reason, {back[atom]: value for atom, value in answer.model.items()})
+
+    def _floats_differ(
+        self, left: Term, right: Term, case: Case, masks: Mapping[str, np.ndarray], model: Mapping[Atom, float]
+    ) -> bool | None:
+        """Whether the sides have other values; ``None`` where they have none (a window of padding only)."""
+        inputs = real_inputs(self.axiom, case.types, np.random.default_rng(7)) | dict(masks)
+        for (_, name, index), value in model.items():
+            inputs[name][index] = value
+        try:
+            with np.errstate(all="ignore"):
+                values = evaluate([left, right], Real(), inputs)
+        except Unsupported:
+            return None
+        a, b = (np.asarray(values[side], np.float64) for side in (left, right))
+        finite = np.isfinite(a) & np.isfinite(b)
+        return not np.allclose(a[finite], b[finite], rtol=1e-8, atol=1e-8)
+
+
+def validate_symbolically(axiom: Axiom, limit: int = 300) -> SymbolicEvidence:
+    """Proves or refutes a property on all cases up to 4x4x4x4, or a fixed selection of ``limit`` of them."""
+    selection = enumerate_cases(axiom, limit)
+    examiner = _SymbolicCheck(axiom)
+    verdict, reason = (Verdict.PROVED, "") if selection.cases else (Verdict.UNKNOWN, "no case admits it")
+    for case in selection.cases:
+        answer = examiner.examine(case)
+        if answer.verdict == Verdict.REFUTED:
+            verdict, reason = Verdict.REFUTED, f"{answer.reason} at {case}"
+            break
+        if answer.verdict == Verdict.UNKNOWN and verdict == Verdict.PROVED:
+            verdict, reason = Verdict.UNKNOWN, f"{answer.reason} at {case}"
+    return SymbolicEvidence(verdict, len(selection.cases), selection.parameters, selection.exhaustive, examiner.by_z3, reason)

@@ -1,0 +1,1 @@
+"""Typings for programs that come without: unification of dimensions."""

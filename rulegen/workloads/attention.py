@@ -1,0 +1,114 @@
+"""Exponentials, softmax, scale and masks: the group ``attention``."""
+
+from __future__ import annotations
+
+from rulegen.workloads.workload import Workload
+
+__all__ = ["ATTENTION"]
+
+ATTENTION = (
+    Workload(
+        name="attention",
+        variables={"x": "[m,n]", "y": "[m,n]", "z": "[2*m,n]", "V": "[n,p]", "c": "[m,1]", "s": "[]"},
+        operators=(
+            "MatMul(any, any)",
+            "Softmax[axis=-1](tensor)",
+            "Exp(any)",
+            "ReduceSum[axes=(-1,),keepdims=true](of_n)",
+            "ReduceMax[axes=(-1,),keepdims=true](of_n)",
+            "Mul(any, s)",
+            "Mul(same, same)",
+            "Div(any, s)",
+            "Div(tensor, of_1)",
+            "Div(same, same)",
+            "Add(tensor, of_1)",
+            "Add(tensor, s)",
+            "Add(same, same)",
+            "Sub(tensor, of_1)",
+            "Sub(tensor, s)",
+            "Concat[axis=-2](of_n, of_n)",
+            "Split[axis=-2,sizes=(m,m)](of_p)",
+            "Split[axis=-2,sizes=(m,m)](of_n)",
+        ),
+        uses={
+            "x": 2,
+            "y": 1,
+            "V": 1,
+            "c": 1,
+            "z": 1,
+            "s": 1,
+            "Softmax": 1,
+            "Concat": 1,
+            "Exp": 2,
+            "ReduceSum": 1,
+            "ReduceMax": 1,
+        },
+        exponentials=True,
+    ),
+    # The definition of softmax, also relative to the maximum, and the division behind the product with the values.
+    Workload(
+        name="attention-softmax",
+        variables={"x": "[m,n]", "V": "[n,p]"},
+        operators=(
+            "Softmax[axis=-1](x)",
+            "ReduceMax[axes=(-1,),keepdims=true](x)",
+            "Sub(x, of_1)",
+            "Exp(of_n)",
+            "ReduceSum[axes=(-1,),keepdims=true](of_n)",
+            "Div(of_n, of_1)",
+            "MatMul(of_n, V)",
+            "Div(of_p, of_1)",
+        ),
+        uses={"x": 4, "V": 1, "Exp": 2, "ReduceSum": 1, "Div": 1},
+        max_ops=9,
+        extend="all",
+        min_saving=2,
+        exponentials=True,
+        macros=True,
+    ),
+    Workload(
+        name="attention-scores",
+        variables={"Q": "[h,m,k]", "K": "[h,n,k]", "V": "[h,n,p]", "M": "[m,n]", "s": "[]"},
+        operators=(
+            "MatMul(any, any)",
+            "Mul(any, s)",
+            "Div(any, s)",
+            "Add(any, M)",
+            "Softmax[axis=-1](tensor)",
+            "Transpose[perm=(1,0)](any)",
+            "Transpose[perm=(1,0,2)](any)",
+            "Concat[axis=-3](tensor, tensor)",
+            "Split[axis=-3,sizes=(h,h)](tensor)",
+        ),
+        uses={"Q": 1, "K": 1, "V": 1, "M": 1, "s": 1},
+        exponentials=True,
+    ),
+    Workload(
+        name="attention-mask",
+        variables={"x": "[m,n]", "y": "[m,n]", "w": "bool[m,n]", "c": "[]", "s": "[]"},
+        operators=(
+            "Where(w, any, any)",
+            "Add(any, any)",
+            "Mul(any, s)",
+            "Exp(any)",
+            "Relu(any)",
+            "Not(w)",
+            "Transpose[perm=(1,0)](tensor)",
+        ),
+        constants=(0.0,),
+        uses={"x": 2, "y": 1, "w": 2, "c": 1, "s": 1, "Add": 2},
+        exponentials=True,
+    ),
+    Workload(
+        name="attention-causal",
+        variables={"q": "[b,l,h*d]", "k": "[b,l,h*d]", "v": "[b,l,h*e]", "m": "[1,1,l,l]"},
+        operators=(),
+        max_ops=0,
+        equations=(
+            "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+            "unidirectional=false](q, k, v, m) = "
+            "MultiHeadAttention[given=(),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+            "unidirectional=true](q, k, v)",
+        ),
+    ),
+)

@@ -1,0 +1,224 @@
+"""Transposition and reshape through other operators, channels that stand last: the group ``layout``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rulegen.workloads.windows import VALID, conv, pad
+from rulegen.workloads.workload import Workload
+
+__all__ = ["LAYOUT"]
+
+_ENTRYWISE = (
+    "Neg",
+    "Abs",
+    "Sqrt",
+    "Exp",
+    "Erf",
+    "Tanh",
+    "Sigmoid",
+    "Relu",
+    "LeakyRelu[alpha=0.125]",
+    "Clip[max=6.0,min=0.0]",
+    "Gelu[approximate='none']",
+    "HardSwish",
+    "HardSigmoid[alpha=0.125,beta=0.5]",
+)
+
+
+def _channels_last(
+    name: str,
+    variables: Mapping[str, str],
+    operators: tuple[str, ...],
+    max_ops: int,
+    uses: Mapping[str, int],
+    samples: int = 0,
+    exponentials: bool = False,
+    macros: bool = False,
+) -> Workload:
+    """Operators between a transposition of the channels behind the spatial axes and one back, as the operators without it."""
+    return Workload(
+        name=f"layout-{name}",
+        variables=variables,
+        operators=(*operators, "Transpose[perm=(1,2,0)](leaf)"),
+        max_ops=max_ops,
+        extend="all",
+        uses={**dict.fromkeys(variables, 1), **uses},
+        min_saving=2,
+        max_rank=5,
+        samples=samples,
+        exponentials=exponentials,
+        macros=macros,
+        keep=frozenset({"perm", "axis"}),
+        sizes=VALID,
+    )
+
+
+_POOLS = (
+    *(("MaxPool", "", *window) for window in ((3, 2, 1), (3, 2, 0), (2, 2, 0), (3, 1, 1))),
+    *(("AveragePool", "count_include_pad=false,", *window) for window in ((3, 1, 1), (3, 2, 1), (2, 2, 0))),
+    ("AveragePool", "count_include_pad=true,", 3, 1, 1),
+)
+"""Pools of image models: operator, an attribute of averages, kernel, stride and pad."""
+
+
+def _pool(name: str, more: str, kernel: int, stride: int, pad: int, last: str = "") -> str:
+    """A pool over two axes, or over three of which the ``last`` is not pooled."""
+    (one, zero), k, s, p = (",1", ",0") if last else ("", ""), kernel, stride, pad
+    where = f"pads=({p},{p}{zero},{p},{p}{zero}),strides=({s},{s}{one})"
+    return f"{name}[ceil=false,{more}dilations=(1,1{one}),kernel=({k},{k}{one}),{where}]"
+
+
+LAYOUT = (
+    Workload(
+        name="layout",
+        variables={"x": "[a,b,c]", "y": "[a,b,c]", "s": "[]"},
+        operators=(
+            "Mul(any, any)",
+            "Add(any, any)",
+            "Sub(any, any)",
+            "Div(any, leaf)",
+            "Neg(any)",
+            "Sigmoid(any)",
+            "Tanh(any)",
+            "Relu(any)",
+            "Transpose[perm=(1,0)](any)",
+            "Transpose[perm=(1,0,2)](any)",
+            "Transpose[perm=(2,0,1)](any)",
+            "Transpose[perm=(1,2,0)](any)",
+            "Transpose[perm=(2,1,0)](any)",
+            "Reshape[drop=2,shape=(b*c)](any)",
+            "Reshape[drop=1,shape=(b,c)](any)",
+        ),
+        uses={"x": 1, "y": 1, "s": 1},
+        max_ops=3,
+    ),
+    _channels_last(
+        "conv",
+        {"x": "[n,c,h,w]", "W": "[d,c,3,3]", "b": "[d]", "z": "[n,d,h,w]"},
+        (
+            f"{conv()}(x, W)",
+            f"{conv()}(x, W, b)",
+            f"Fused{conv()}(x, W)",
+            f"Fused{conv()}(x, W, b)",
+            "FusedConv[dilations=(1,1),group=1,pads=(1,1,1,1),residual=true,strides=(1,1)](x, W, b, z)",
+            f"Nhwc{conv()}(of_wxc, of_3xc)",
+            f"Nhwc{conv()}(of_wxc, of_3xc, rank1)",
+            "Add(of_wxd, of_wxd)",
+            "Relu(of_wxd)",
+            "Transpose[perm=(2,0,1)](of_wxd)",
+        ),
+        7,
+        {"Transpose": 4, "Relu": 1, "Add": 1, "Conv": 1, "FusedConv": 1, "NhwcConv": 1},
+    ),
+    _channels_last(
+        "unary",
+        {"x": "[n,c,h,w]"},
+        (*(f"{function}({slot})" for function in _ENTRYWISE for slot in ("x", "of_wxc")), "Transpose[perm=(2,0,1)](of_wxc)"),
+        3,
+        {"Transpose": 2},
+        macros=True,
+    ),
+    _channels_last(
+        "binary",
+        {"x": "[n,c,h,w]", "y": "[n,c,h,w]", "s": "[]"},
+        (
+            *(f"{name}({slots})" for name in ("Add", "Sub", "Mul", "Div") for slots in ("x, y", "of_wxc, of_wxc")),
+            *(f"{name}({slot}, s)" for name in ("Add", "Sub", "Mul", "Div", "Pow") for slot in ("x", "of_wxc")),
+            *(f"{name}(s, {slot})" for name in ("Sub", "Div") for slot in ("x", "of_wxc")),
+            "Transpose[perm=(2,0,1)](of_wxc)",
+        ),
+        4,
+        {"Transpose": 3},
+        macros=True,
+    ),
+    _channels_last(
+        "concat",
+        dict.fromkeys("xyzuv", "[n,c,h,w]"),
+        (
+            *(f"Concat[axis=-3]({', '.join('xyzuv'[:count])})" for count in (2, 3, 4, 5)),
+            *(f"Concat[axis=-1]({', '.join(['of_wxc'] * count)})" for count in (2, 3, 4, 5)),
+            *(f"Transpose[perm=(2,0,1)](of_wx{count}c)" for count in (2, 3, 4, 5)),
+        ),
+        7,
+        {"Transpose": 6, "Concat": 1},
+    ),
+    _channels_last(
+        "split",
+        {"x": "[n,c+d,h,w]"},
+        (
+            "Split[axis=-3,sizes=(c,d)](x)",
+            "Split[axis=-1,sizes=(c,d)](rank4)",
+            *(f"Transpose[perm=(2,0,1)](of_wx{channels})" for channels in "cd"),
+        ),
+        3,
+        {"Transpose": 2, "Split": 1},
+    ),
+    _channels_last(
+        "pool",
+        {"x": "[n,c,5,6]"},
+        (
+            *(f"{_pool(*pool)}(x)" for pool in _POOLS),
+            *(f"{_pool(*pool, last='c')}(rank5)" for pool in _POOLS),
+            "Unsqueeze[axes=(-4,)](of_6xc)",
+            "Squeeze[axes=(-4,)](rank5)",
+            "Transpose[perm=(2,0,1)](rank4)",
+        ),
+        5,
+        {"Transpose": 2, "MaxPool": 1, "AveragePool": 1},
+        samples=16,
+    ),
+    _channels_last(
+        "reduce",
+        {"x": "[n,c,h,w]"},
+        (
+            *(f"{name}[axes=(-2,-1),keepdims=true](x)" for name in ("ReduceMean", "ReduceMax", "ReduceSum")),
+            *(f"{name}[axes=(-3,-2),keepdims=true](of_wxc)" for name in ("ReduceMean", "ReduceMax", "ReduceSum")),
+            "Softmax[axis=-3](x)",
+            "Softmax[axis=-1](of_wxc)",
+            f"{pad(1)}(x)",
+            "Pad[begins=(1,1,0),ends=(1,1,0),mode='constant',value=0.0](of_wxc)",
+            "Transpose[perm=(2,0,1)](rank4)",
+        ),
+        3,
+        {"Transpose": 2},
+        exponentials=True,
+    ),
+    _channels_last(
+        "global",
+        {"x": "[n,c,h,w]"},
+        (
+            "GlobalAveragePool[spatial=2](x)",
+            "GlobalMaxPool[spatial=2](x)",
+            *(f"{name}[axes=(-3,-2),keepdims=true](of_wxc)" for name in ("ReduceMean", "ReduceMax")),
+            "Transpose[perm=(2,0,1)](of_1xc)",
+        ),
+        3,
+        {"Transpose": 2},
+    ),
+    # The transposed product (TASO, figure 5), and products whose kernel takes an operand transposed.
+    Workload(
+        name="layout-turned",
+        variables={"X": "[m,k]", "W": "[k,n]"},
+        operators=("MatMul(any, any)", "Transpose[perm=(1,0)](any)"),
+        max_ops=4,
+        extend="all",
+        uses={"X": 1, "W": 1, "Transpose": 3},
+        min_saving=3,
+    ),
+    Workload(
+        name="layout-product",
+        variables={"X": "[m,k]", "W": "[k,n]"},
+        operators=(
+            "MatMul(any, any)",
+            *(
+                f"FusedMatMul[alpha=1.0,transA={a},transB={b},transBatchA=0,transBatchB=0](any, any)"
+                for a, b in (("false", "true"), ("true", "false"), ("true", "true"))
+            ),
+            "Transpose[perm=(1,0)](leaf)",
+        ),
+        max_ops=3,
+        uses={"X": 1, "W": 1},
+        min_saving=1,
+    ),
+)

@@ -1,0 +1,142 @@
+"""Products, sums, factors and how they meet movement: the group ``linear``."""
+
+from __future__ import annotations
+
+from rulegen.workloads.workload import Workload
+
+__all__ = ["LINEAR"]
+
+LINEAR = (
+    Workload(
+        name="linear",
+        variables={
+            "X": "[m,k]",
+            "Y": "[m,k]",
+            "W": "[k,n]",
+            "V": "[k,n]",
+            "U": "[k,p]",
+            "A": "[k,r]",
+            "B": "[r,n]",
+            "Z": "[k,n+p]",
+            "s": "[]",
+            "f": "[m,1]",
+            "b": "[n]",
+        },
+        operators=(
+            "MatMul(any, any)",
+            "Mul(tensor, s)",
+            "Mul(tensor, f)",
+            "Mul(tensor, b)",
+            "Mul(same, same)",
+            "Add(same, same)",
+            "Add(tensor, b)",
+            "Add(tensor, f)",
+            "Sub(same, same)",
+            "Neg(any)",
+            "Transpose[perm=(1,0)](any)",
+            "Concat[axis=-1](tensor, tensor)",
+            "Concat[axis=-2](tensor, tensor)",
+            "Split[axis=-1,sizes=(n,p)](any)",
+            "Split[axis=-1,sizes=(n,n)](any)",
+            "Split[axis=-2,sizes=(m,m)](any)",
+        ),
+        uses=dict.fromkeys("YWVUABfbs", 1) | dict.fromkeys("XZ", 2) | {"Concat": 2, "Neg": 2},
+    ),
+    Workload(
+        name="linear-gemm",
+        variables={"X": "[m,k]", "W": "[k,n]", "R": "[n,k]", "b": "[n]", "s": "[]"},
+        operators=(
+            *(
+                f"Gemm[alpha=1.0,beta=1.0,transA={a},transB={b}]({operands})"
+                for a in ("false", "true")
+                for b in ("false", "true")
+                for operands in ("rank2, rank2", "rank2, rank2, rank1")
+            ),
+            "MatMul(tensor, tensor)",
+            "Add(tensor, tensor)",
+            "Mul(tensor, scalar)",
+            "Transpose[perm=(1,0)](leaf)",
+        ),
+        uses=dict.fromkeys("XWRbs", 1) | {"Gemm": 1, "MatMul": 1},
+    ),
+    Workload(
+        name="linear-batch",
+        variables={
+            "X": "[b,m,k]",
+            "Y": "[b,m,k]",
+            "W": "[k,n]",
+            "V": "[b,k,n]",
+            "U": "[b,k,p]",
+            "s": "[]",
+            "f": "[m,1]",
+            "g": "[b,1,1]",
+            "v": "[n]",
+        },
+        operators=(
+            "MatMul(of_k, any)",
+            "Mul(tensor, s)",
+            "Mul(tensor, f)",
+            "Mul(tensor, g)",
+            "Add(same, same)",
+            "Add(tensor, v)",
+            "Transpose[perm=(1,0)](any)",
+            "Transpose[perm=(1,0,2)](rank3)",
+            "Concat[axis=-1](rank3, rank3)",
+            "Concat[axis=-2](rank3, rank3)",
+            "Concat[axis=-3](rank3, rank3)",
+            "Split[axis=-1,sizes=(n,p)](rank3)",
+            "Split[axis=-2,sizes=(m,m)](rank3)",
+            "Split[axis=-3,sizes=(b,b)](rank3)",
+            "Reshape[drop=3,shape=(b*m,k)](rank3)",
+            "Reshape[drop=2,shape=(b,m,n)](rank2)",
+            "Expand[shape=(b,k,n)](rank2)",
+        ),
+        uses=dict.fromkeys("YWVUsfgv", 1) | {"X": 2, "Concat": 2},
+    ),
+    Workload(
+        name="linear-sum",
+        variables={"X": "[m,k]", "Y": "[m,k]", "Z": "[m,k+l]", "W": "[k,n]", "s": "[]", "f": "[m,1]", "g": "[k]"},
+        operators=(
+            "MatMul(of_k, any)",
+            "Mul(tensor, s)",
+            "Mul(tensor, f)",
+            "Mul(tensor, g)",
+            "Mul(same, same)",
+            "Add(same, same)",
+            "Neg(tensor)",
+            *(f"ReduceSum[axes=({axis},),keepdims={keep}](tensor)" for axis in (-1, -2) for keep in ("true", "false")),
+            "ReduceSum[axes=(-2,-1),keepdims=false](rank2)",
+            "Transpose[perm=(1,0)](rank2)",
+            "Concat[axis=-1](rank2, rank2)",
+            "Split[axis=-1,sizes=(k,l)](rank2)",
+            "Unsqueeze[axes=(-1,)](g)",
+        ),
+        uses=dict.fromkeys("YWsfg", 1) | dict.fromkeys("XZ", 2) | {"Concat": 1, "Neg": 1},
+    ),
+    Workload(
+        name="linear-shape",
+        variables={"x": "[a,b,c]", "y": "[a,b,c]", "z": "[a,b,c+d]", "s": "[]", "v": "[c]"},
+        operators=(
+            "Mul(tensor, s)",
+            "Mul(tensor, v)",
+            "Mul(same, same)",
+            "Add(same, same)",
+            "Add(tensor, v)",
+            "Neg(any)",
+            "Transpose[perm=(1,0)](tensor)",
+            "Transpose[perm=(1,0,2)](rank3)",
+            "Reshape[drop=2,shape=(b*c,)](rank3)",
+            "Reshape[drop=1,shape=(b,c)](rank2)",
+            "Reshape[drop=3,shape=(a*b,c)](rank3)",
+            "Reshape[drop=2,shape=(a,b,c)](rank2)",
+            "Slice[axes=(-1,),ends=(c,),starts=(0,),steps=(1,)](tensor)",
+            "Slice[axes=(-1,),ends=(c+d,),starts=(c,),steps=(1,)](tensor)",
+            "Split[axis=-1,sizes=(c,d)](tensor)",
+            "Split[axis=-2,sizes=(b,b)](rank3)",
+            "Concat[axis=-1](tensor, tensor)",
+            "Concat[axis=-2](rank3, rank3)",
+            "Expand[shape=(a,b,c)](tensor)",
+        ),
+        uses=dict.fromkeys("xysv", 1) | {"z": 2},
+    ),
+)

@@ -1,0 +1,27 @@
+"""Operators over images as text, and the sizes under which they are enumerated."""
+
+from __future__ import annotations
+
+__all__ = ["SPATIAL", "VALID", "average_pool", "conv", "max_pool", "pad"]
+
+SPATIAL = {"n": (2, 1, 1), "c": (2, 3, 2), "h": (3, 2, 4), "w": (2, 4, 3), "d": (2, 3, 3), "e": (3, 2, 4)}
+"""Small sizes for images and kernels."""
+VALID = SPATIAL | {"h": (4, 3, 5), "w": (3, 5, 4)}
+"""The same where a kernel of 3x3 must fit inside."""
+
+
+def conv(group: str = "1", pad: int = 1, stride: int = 1) -> str:
+    return f"Conv[dilations=(1,1),group={group},pads=({pad},{pad},{pad},{pad}),strides=({stride},{stride})]"
+
+
+def max_pool(pad: int = 1, stride: int = 1) -> str:
+    return f"MaxPool[ceil=false,dilations=(1,1),kernel=(3,3),pads=({pad},{pad},{pad},{pad}),strides=({stride},{stride})]"
+
+
+def average_pool(pad: int = 1, stride: int = 1, count: bool = True) -> str:
+    where = f"pads=({pad},{pad},{pad},{pad}),strides=({stride},{stride})"
+    return f"AveragePool[ceil=false,count_include_pad={str(count).lower()},dilations=(1,1),kernel=(3,3),{where}]"
+
+
+def pad(size: int) -> str:
+    return f"Pad[begins=({size},{size}),ends=({size},{size}),mode='constant',value=0.0]"

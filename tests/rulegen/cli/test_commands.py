@@ -1,0 +1,73 @@
+"""The commands that grow and show rules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rulegen.cli.main import cli
+from rules_db.exchange import read_rules
+from rules_db.store import RuleStore
+from tests.support.growths import SHIPPING, shipped_file, shipped_group
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rulegen", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_grow_writes_text_and_database(tmp_path: Path) -> None:
+    out, database = tmp_path / "g.rules", tmp_path / "g.db"
+    arguments = ["grow", "--group", "guard", "--out", str(out), "--rules", str(database), "--unproved", str(tmp_path / "u")]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes() == shipped_file("guard").read_bytes()
+    with RuleStore.open(str(database)) as store:
+        assert len(store) == len(read_rules(out))
+    assert (tmp_path / "u").read_text().count(" = ") == (tmp_path / "u").read_text().count("\n")
+    again = CliRunner().invoke(cli, ["grow", "--group", "guard", "--rules", str(database)])
+    assert "0 new rules" in again.output
+
+
+def test_show_explains_the_rule() -> None:
+    rule = shipped_group("lowrank")[1]
+    result = CliRunner().invoke(cli, ["show", rule.id[:8]])
+    assert result.exit_code == 0, result.output
+    for part in (rule.id, "matmul.associative", "only if", "x has at least two dimensions", "group lowrank"):
+        assert part in result.output
+
+
+def test_stats_count_the_groups() -> None:
+    result = CliRunner().invoke(cli, ["stats"], terminal_width=200)
+    assert result.exit_code == 0 and all(group[:6] in result.output for group in SHIPPING)
+
+
+def test_audit_passes_and_fails(tmp_path: Path) -> None:
+    good = shipped_file("lowrank")
+    assert CliRunner().invoke(cli, ["audit", str(good)]).exit_code == 0
+    block = good.read_text().split("\n\n")[2]
+    assert "; matmul.associative" in block
+    bad = tmp_path / "bad.rules"
+    bad.write_text(block.replace(block[block.index("; matmul.associative") : block.index("\n  from")], "") + "\n")
+    result = CliRunner().invoke(cli, ["audit", str(bad)])
+    assert result.exit_code == 1 and "certificate" in result.output and "1 fail" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("grow", "--group", "lin"), "unknown group 'lin'; known groups: linear"),
+        (("grow",), "Missing option '--group'"),
+        (("show", "zzzz"), "no rule of the shipped rules begins with 'zzzz'"),
+        (("stats", "missing.db"), "there is no such rule database"),
+        (("audit", "missing.rules"), "missing.rules"),
+        (("grow", "--group", "lowrank", "--out", "/nonexistent/x.rules"), "/nonexistent/x.rules: cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr

@@ -1,0 +1,49 @@
+"""Cached evidence rests on the code that found it and on the operators that are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rulegen.properties import cache
+from rulegen.properties.cache import EvidenceCache
+from rules_db.stamp import imported_files
+from tests.support.properties import AXIOMS
+
+
+def files(folder: Path) -> list[Path]:
+    return [EvidenceCache(folder, 20, 6).file(AXIOMS[name]) for name in ("neg.involution", "matmul.associative")]
+
+
+def test_the_cache_depends_on_the_operators_named_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, before = cache._source, files(tmp_path)
+    monkeypatch.setattr(cache, "_source", lambda module: source(module) + b"#" * (module == "mugraph.ops.product"))
+    after = files(tmp_path)
+    assert after[0] == before[0] and after[1] != before[1]
+    assert {"mugraph.ops.contrib", "mugraph.ops.product"} <= cache._modules("SkipLayerNormalization") | cache._modules(
+        "FusedMatMul"
+    ), "a composite operator depends on those it consists of"
+
+
+@pytest.mark.parametrize(
+    "name", ["rulegen/properties/parameters.py", "mugraph/domains/symbolic.py", "rules_db/trust/condition.py"]
+)
+def test_the_cache_depends_on_all_code_that_finds_evidence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, changed = files(tmp_path), tmp_path / "changed.py"
+
+    def with_a_change(*arguments: object, **options: object) -> dict[str, Path]:
+        closure = imported_files(*arguments, **options)  # type: ignore[arg-type]
+        changed.write_bytes(closure[name].read_bytes() + b"#")
+        return closure | {name: changed}
+
+    monkeypatch.setattr(cache, "imported_files", with_a_change)
+    monkeypatch.setattr(cache, "_closure_digest", cache._closure_digest.__wrapped__)
+    assert all(after != file for after, file in zip(files(tmp_path), before, strict=True))
+
+
+def test_the_code_that_finds_evidence_holds_no_operator() -> None:
+    closure = imported_files(cache._EACH, cache._PACKAGES, without={cache._REGISTRY})
+    operators = {module.replace(".", "/") + ".py" for name in ("MatMul", "Attention", "Conv") for module in cache._modules(name)}
+    assert "mugraph/ops/interp.py" in closure and "rulegen/properties/cases.py" in closure
+    assert not (operators - {"mugraph/ops/base.py"}) & closure.keys()

@@ -1,0 +1,35 @@
+"""Properties as a set: lemmas, and false consequences."""
+
+from __future__ import annotations
+
+import pytest
+
+from rulegen.properties.consistency import inconsistencies, lemmas
+from tests.support.properties import one, some
+
+LINEAR = ("add.commutative", "add.associative", "mul.commutative", "mul.add", "neg.involution", "sub.definition", "neg.add")
+
+
+def test_a_property_that_follows_is_a_lemma() -> None:
+    right = one("mul.add_right: Mul(z, Add(x, y)) = Add(Mul(z, x), Mul(z, y))")
+    assert list(lemmas(some("mul.commutative", "mul.add") | {right.name: right})) == ["mul.add", "mul.add_right"]
+    assert list(lemmas(some("mul.commutative", "mul.add", "add.associative"))) == []
+
+
+def test_sound_properties_entail_nothing_false() -> None:
+    assert list(inconsistencies(some(*LINEAR, "matmul.neg_left", "relu.idempotent", "relu.factor"))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "wrong: Neg(Mul(x, y)) = Mul(Neg(x), Neg(y))",
+        "wrong: Sub(x, y) = Add(Neg(x), y)",
+        "wrong: Relu(Mul(x, s)) = Neg(Relu(Mul(x, s)))",
+    ],
+)
+def test_a_false_consequence_is_found_with_its_derivation(text: str) -> None:
+    axiom = one(text)
+    found = list(inconsistencies(some(*LINEAR) | {axiom.name: axiom}))
+    assert found and all("wrong" in each.derivation for each in found)
+    assert "by " in str(found[0])

@@ -1,0 +1,55 @@
+"""Properties as polynomials: proved, refuted, unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from rulegen.properties.symbolic import validate_symbolically
+from rules_db.trust.rule import Verdict
+from tests.support.properties import AXIOMS, one
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["matmul.associative", "softmax.shift", "relu.factor", "exp.add", "where.not", "concat.swap", "conv.concat_groups"],
+)
+def test_true_properties_are_proved(name: str) -> None:
+    evidence = validate_symbolically(AXIOMS[name], limit=12)
+    assert evidence.verdict == Verdict.PROVED, evidence.reason
+    assert evidence.cases >= 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: MatMul(x, y) = MatMul(y, x)",
+        "a: MatMul(x, Add(y, z)) = Add(MatMul(x, y), MatMul(x, z))",
+        "a: Relu(Mul(x, s)) = Mul(Relu(x), s)",
+        "a: Abs(Add(x, y)) = Add(Abs(x), Abs(y))",
+        "a: Softmax[axis=$k](Mul(x, c)) = Softmax[axis=$k](x) when constant_along(c, $k), fits(c, x)",
+        "a: Where(Not(c), x, y) = Where(c, x, y)",
+        "a: Concat[axis=$k](x, y) = Concat[axis=$k](y, x)",
+        "a: Transpose[perm=$p](Transpose[perm=$q](x)) = Transpose[perm=$r](x) when composes($r, $q, $p)",
+        "a: Conv[dilations=$d,group=$g,pads=$p,strides=$s](Mul(x, f), w)"
+        " = Mul(Conv[dilations=$d,group=$g,pads=$p,strides=$s](x, w), f) when per_channel(f, $s), fits(f, x)",
+        "a: Sqrt(Mul(x, x)) = x",
+    ],
+)
+def test_false_properties_are_refuted(text: str) -> None:
+    evidence = validate_symbolically(one(text), limit=60)
+    assert evidence.verdict == Verdict.REFUTED and evidence.reason
+
+
+def test_what_cannot_be_decided_is_unknown() -> None:
+    evidence = validate_symbolically(one("a: Sin(Add(x, 0.0)) = Cos(Sub(Sin(x), Sin(x)))"), limit=4)
+    assert evidence.verdict == Verdict.REFUTED
+    evidence = validate_symbolically(one("a: Cos(Neg(x)) = Cos(x)"), limit=4)
+    assert evidence.verdict == Verdict.UNKNOWN and "symbols" in evidence.reason
+    evidence = validate_symbolically(one("a: Add(x, y) = x when agree(x, y, -1), vector(x), ones(y), dim(x, -1, 4)"), limit=4)
+    assert evidence.verdict == Verdict.UNKNOWN and evidence.reason == "no case admits it"
+
+
+def test_a_slice_that_takes_nothing_proves_nothing_false() -> None:
+    nothing = "ReduceSum[axes=(-1,),keepdims=true](Slice[axes=(-1,),ends=(1,),starts=(1,),steps=(1,)]({}))"
+    axiom = one(f"a: {nothing.format('x')} = {nothing.format('Neg(x)')}")
+    assert validate_symbolically(axiom, limit=4).verdict == Verdict.PROVED

@@ -1,0 +1,19 @@
+"""Typings for equations that come without."""
+
+from __future__ import annotations
+
+from mugraph.terms.shape import ShapeError, symbol
+from mugraph.terms.text import parse_term
+from rulegen.typings.dimensions import Dimensions
+from rulegen.typings.inference import infer_typing
+
+
+def test_named_symbols_stay() -> None:
+    dims = Dimensions()
+    one = dims.fresh()
+    dims.equal(symbol("n"), one)
+    assert dims.resolve(one) == symbol("n")
+    source = (parse_term("Split[axis=-1,sizes=(n,p)].0(x)"),)
+    found = infer_typing(source, (parse_term("y"),), {})
+    assert not isinstance(found, ShapeError)
+    assert {name: str(type_) for name, type_ in found[0][2].items()} == {"x": "float[m,n+p]", "y": "float[m,n]"}
