@@ -26,9 +26,11 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 rules: $(STAMP)
+	$(BIN)/python -m tools.ship.probe
 	$(BIN)/rulegen ship
 	$(BIN)/python -m tools.ship.spellings --out build/spellings
 	$(BIN)/rulegen mine build/spellings/*.onnx --out rules_db/shipped/spelling.rules
+	$(BIN)/python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
 
 zoo: $(STAMP)
 	$(BIN)/python -m pip install --quiet 'torch==2.13.0'

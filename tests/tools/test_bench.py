@@ -28,6 +28,7 @@ from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from tests.support.block_kernels import rms_norm_matmul
 from tools.bench import gpu, gpu_models, gpu_runners, models, peers, show
+from tools.mirage import programs
 from tools.zoo.skeletons import write_skeleton
 
 
@@ -518,13 +519,13 @@ def test_the_table_of_kernels_says_what_is_met_and_missed() -> None:
 
 def test_formulas_of_torch_compute_what_the_programs_say() -> None:
     torch = pytest.importorskip("torch")
-    for program in gpu.programs():
+    for program in programs():
         if program.batch == 1:
             rng = np.random.default_rng(0)
             feed = [rng.standard_normal(t.shape, np.float32).astype(np.float16) for t in program.inputs.values()]
             model = load(program.model())
             (wanted,) = reference_outputs(model, [dict(zip(model.inputs, feed, strict=True))])[0]
-            for formula in filter(None, (program.plain, program.sdpa)):
+            for formula in filter(None, gpu.FORMULAS[program.name]):
                 found = formula(*(torch.from_numpy(x.astype(np.float64)) for x in feed)).numpy()
                 assert compare(found, wanted).relative_l2 < 1e-7, program.label
 
@@ -559,7 +560,7 @@ def test_a_row_keeps_what_was_measured_when_a_process_dies(monkeypatch: pytest.M
             raise gpu_runners.RunnerFailed("no answer after 60 s")
         return 3.0, 0.5 if peer == "sdpa" else 1e-4
 
-    program = next(p for p in gpu.programs() if p.label == "MHA:1")
+    program = next(p for p in programs() if p.label == "MHA:1")
     kernel = kernel_to_json(rms_norm_matmul(2, 32, 16))
     prepared = gpu.Prepared(kernel, [0, 1, 2], [], [], 0.0, np.zeros(1, np.float32))
     monkeypatch.setattr(gpu.Workers, "measure", measured)

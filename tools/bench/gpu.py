@@ -35,11 +35,6 @@ from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.onnx import load
-from mugraph.onnx.function import function_of
-from mugraph.ops import LocalFunction
-from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, substitute, var
-from mugraph.terms.text import parse_term
 from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.schedules import ranked
@@ -57,13 +52,13 @@ from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
+from tools.mirage import OPSET, MirageProgram, programs
 
 if TYPE_CHECKING:
     import torch
 
 BANDWIDTH, LAUNCH_US = 4.3e12, 0.7
 """Bytes a second that one H200 reaches, and microseconds between kernels of a CUDA graph."""
-OPSET = 20
 _LEAST_LAUNCHES, _MOST_COPIES = 40, 128
 _MOST_PLAIN_COPIES = 24
 """Of the plain form in onnxruntime: it keeps what the copies compute on the way."""
@@ -86,62 +81,7 @@ MOST_OVER_FLOOR = {"RMSNorm+MatMul": 1.3, "GatedMLP": 1.3}
 Formula = Callable[..., "torch.Tensor"]
 
 
-# --- the programs ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Program:
-    """A program in its plain form.
-
-    Attributes:
-        name, batch: what it is.
-        inputs: name to type.
-        body: the plain formula.
-        plain, sdpa: the same in torch, on the inputs in order; the second by its attention function.
-    """
-
-    name: str
-    batch: int
-    inputs: Mapping[str, TensorType]
-    body: Term
-    plain: Formula
-    sdpa: Formula | None
-    output: TensorType
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}:{self.batch}"
-
-    @property
-    def floor(self) -> float:
-        """Microseconds to read every input and write the output once."""
-        return (sum(map(bytes_of, self.inputs.values())) + bytes_of(self.output)) / BANDWIDTH * 1e6
-
-    def model(self) -> onnx.ModelProto:
-        """The plain ONNX form; every tensor is an input."""
-        order = list(self.inputs)
-        body = LocalFunction("", "body", "", (), tuple(self.inputs.values()), (_by_position(self.body, order),))
-        function = function_of(body, OPSET)
-        infos = [_info(name, t) for name, t in zip(function.input, self.inputs.values(), strict=True)]
-        *nodes, last = function.node  # the last only gives the result its name
-        graph = onnx.helper.make_graph(nodes, self.name, infos, [_info(last.input[0], self.output)])
-        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
-
-
-def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(name, int(type_.dtype), list(type_.shape))
-
-
-def _by_position(term: Term, order: Sequence[str]) -> Term:
-    return substitute(term, {name: var(f"x{i}") for i, name in enumerate(order)})
-
-
-def _half(*shape: int) -> TensorType:
-    return TensorType(DataType.FLOAT16, shape)
-
-
-def _rms(x: str) -> str:
-    return f"Div({x}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({x}, {x})), 0.00001)))"
+# --- the programs in torch ----------------------------------------------------------------------------------------------------
 
 
 def _torch_rms(x: torch.Tensor) -> torch.Tensor:
@@ -188,54 +128,24 @@ def _qk_norm_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
     return _sdpa(_SCALE * _torch_rms(q), k, _torch_rms(v))
 
 
-def _heads(n: int, s: int) -> dict[str, TensorType]:
-    return {"q": _half(n, s, 64), "k": _half(n, 64, 4096), "v": _half(n, 4096, 64)}
+FORMULAS: Mapping[str, tuple[Formula, Formula | None]] = {
+    "RMSNorm+MatMul": (_rms_norm_matmul, None),
+    "GatedMLP": (_gated_mlp, None),
+    "LoRA": (_lora, None),
+    "nTrans": (_n_trans, None),
+    "GQA": (_attention, _sdpa),
+    "QKNorm": (_qk_norm, _qk_norm_sdpa),
+    "MHA": (_attention, _sdpa),
+}
+"""Each program in torch, on its inputs in order: the plain formula, and where there is attention, that of torch's function."""
 
 
-def programs() -> list[Program]:
-    """The six programs and MHA decoding, batch 1 and 8 (Mirage's public benchmark scripts)."""
-    made = []
-    attended = "MatMul(Softmax[axis=-1](MatMul({q}, k)), {v})"
-    for b in (1, 8):
-        wide = _half(8 * b, 4096)
-        normalised = {"q": f"Mul({_rms('q')}, 0.1)", "v": _rms("v")}
-        plain = {"q": "q", "v": "v"}
-        mlp = "Mul(Mul(MatMul(x, w1), Sigmoid(MatMul(x, w1))), MatMul(x, w2))"
-        specifications: list[tuple[str, dict[str, TensorType], str, Formula, Formula | None, TensorType]] = [
-            (
-                "RMSNorm+MatMul",
-                {"x": _half(2 * b, 4096), "w": _half(4096, 6144)},
-                f"MatMul({_rms('x')}, w)",
-                _rms_norm_matmul,
-                None,
-                _half(2 * b, 6144),
-            ),
-            ("GatedMLP", {"x": wide, "w1": _half(4096, 4096), "w2": _half(4096, 4096)}, mlp, _gated_mlp, None, wide),
-            (
-                "LoRA",
-                {"x": _half(16 * b, 256), "w": _half(256, 4096), "a": _half(256, 16), "b": _half(16, 4096)},
-                "Add(MatMul(x, w), MatMul(MatMul(x, a), b))",
-                _lora,
-                None,
-                _half(16 * b, 4096),
-            ),
-            (
-                "nTrans",
-                {"h": wide, "x": wide, "alpha": wide},
-                _rms(f"Add(x, Mul(alpha, Add({_rms('h')}, x)))"),
-                _n_trans,
-                None,
-                wide,
-            ),
-            ("GQA", _heads(2 * b, 256), attended.format(**plain), _attention, _sdpa, _half(2 * b, 256, 64)),
-            ("QKNorm", _heads(2 * b, 256), attended.format(**normalised), _qk_norm, _qk_norm_sdpa, _half(2 * b, 256, 64)),
-            ("MHA", _heads(32 * b, 16), attended.format(**plain), _attention, _sdpa, _half(32 * b, 16, 64)),
-        ]
-        made += [Program(n, b, inputs, parse_term(text), f, g, out) for n, inputs, text, f, g, out in specifications]
-    return made
+def floor_microseconds(program: MirageProgram) -> float:
+    """Microseconds to read every input of a program and write its output once."""
+    return (sum(map(bytes_of, program.inputs.values())) + bytes_of(program.output)) / BANDWIDTH * 1e6
 
 
-def kernel_of_program(program: Program, device: Device) -> tuple[Kernel, list[int]]:
+def kernel_of_program(program: MirageProgram, device: Device) -> tuple[Kernel, list[int]]:
     """The kernel that the rewriter builds of the whole program, the most promising of its forms.
 
     Returns:
@@ -277,11 +187,11 @@ class Prepared:
     reference: np.ndarray
 
 
-def _file(folder: Path, program: Program) -> Path:
+def _file(folder: Path, program: MirageProgram) -> Path:
     return folder / f"{program.label.replace(':', '-').replace('+', '_')}.xz"
 
 
-def prepare_program(program: Program, compiler: Compiler, device: str, architecture: Architecture, most: int) -> Prepared:
+def prepare_program(program: MirageProgram, compiler: Compiler, device: str, architecture: Architecture, most: int) -> Prepared:
     """Finds the kernel of a program and compiles it under the schedules worth a trial."""
     kernel, order = kernel_of_program(program, get_device(device))
     began = time.perf_counter()
@@ -351,7 +261,8 @@ class _TorchBench:
         import torch
 
         program = next(p for p in programs() if p.label == label)
-        formula = program.sdpa if "sdpa" in peer else program.plain
+        plain, sdpa = FORMULAS[program.name]
+        formula = sdpa if "sdpa" in peer else plain
         assert formula is not None
         first = [torch.from_numpy(x).cuda() for x in inputs]
         copies = [first, *([x.clone() for x in first] for _ in range(copies_for(sum(x.nbytes for x in inputs)) - 1))]
@@ -454,7 +365,7 @@ class Workers:
 
 
 def run_program(
-    program: Program,
+    program: MirageProgram,
     prepared: Prepared,
     row: dict[str, Any],
     part: str,
@@ -473,7 +384,7 @@ def run_program(
     inputs = kernel_inputs(kernel, {})
     given = dict(sorted(zip(prepared.order, inputs.values(), strict=True)))  # in the program's order
     reference = prepared.reference
-    row["floor"] = program.floor
+    row["floor"] = floor_microseconds(program)
 
     def ours() -> None:
         results = measure(kernel, prepared.trials, {}, [reference])
@@ -509,7 +420,7 @@ def run_program(
             row["done"].append(part)
 
     def peers() -> None:
-        known = [peer for peer in _PEERS if program.sdpa is not None or "sdpa" not in peer]
+        known = [peer for peer in _PEERS if FORMULAS[program.name][1] is not None or "sdpa" not in peer]
         for peer in known:
             if peer in wanted and peer not in row["microseconds"] and in_time():
                 timed(peer, _TorchBench(), program.label, peer, list(given.values()), reference)
@@ -614,7 +525,7 @@ def main() -> None:
 _ONLY = click.option("--only", multiple=True, metavar="NAME[:BATCH]", help="Only these programs.")
 
 
-def _chosen(only: Sequence[str]) -> list[Program]:
+def _chosen(only: Sequence[str]) -> list[MirageProgram]:
     every = programs()
     unknown = [o for o in only if not any(o in (p.name, p.label) for p in every)]
     if unknown:

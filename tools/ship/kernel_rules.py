@@ -16,7 +16,7 @@ from rewriter.kernels.fuse.scope import Form
 from rules_db.exchange import format_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
-from tools.bench.gpu import Program, programs
+from tools.mirage import MirageProgram, programs
 
 HEADING = """# Multi-level rules: programs of the Mirage paper and the one kernel that each becomes.
 # Written by tools/ship/kernel_rules.py.
@@ -24,7 +24,7 @@ HEADING = """# Multi-level rules: programs of the Mirage paper and the one kerne
 """
 
 
-def rules_of(program: Program) -> Iterator[Rule]:
+def rules_of(program: MirageProgram) -> Iterator[Rule]:
     """The rules that make one kernel of a program, in each form that there is."""
     graph, builder = load(program.model()).graph, KernelBuilder()
     for fusable in propose(graph):
@@ -39,9 +39,14 @@ def rules_of(program: Program) -> Iterator[Rule]:
                     yield rule
 
 
+def text() -> str:
+    """The file's text: a rule is general, so that one batch makes those of all."""
+    rules = {rule.id: rule for program in programs() if program.batch == 8 for rule in rules_of(program)}
+    return HEADING + format_rules(rules.values())
+
+
 def main() -> None:
-    found = {rule.id: rule for program in programs() if program.batch == 8 for rule in rules_of(program)}
-    Path(sys.argv[1]).write_text(HEADING + format_rules(found.values()), encoding="utf-8")
+    Path(sys.argv[1]).write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Which operators onnxruntime's execution providers have kernels for, by element type: asked, not assumed.
 
+    python -m tools.ship.probe                      asks every provider that onnxruntime finds on this machine
     python -m tools.ship.probe --provider cuda
 
 Each operator of the registry is built as a one-node model for every float type, opened with that provider alone (on CUDA
@@ -31,6 +32,7 @@ from mugraph.ops.support import FILE
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term, parse_type
+from rewriter.runtime_env import environment, usable_providers
 
 OPSET = 23
 TYPES = {
@@ -232,13 +234,13 @@ def answers(provider: str) -> Iterator[tuple[Probe, ProbeAnswer]]:
                 index += 1
 
 
-def summary(found: list[tuple[Probe, ProbeAnswer]]) -> dict[str, dict[str, list[str]]]:
+def summary(answered: list[tuple[Probe, ProbeAnswer]]) -> dict[str, dict[str, list[str]]]:
     """Operator to the element types in which the provider has a kernel, and those in which it runs all the same.
 
     One sample with a kernel is enough; one with a wrong result is too much.
     """
     statuses: dict[str, dict[str, set[str]]] = {}
-    for probe, answer in found:
+    for probe, answer in answered:
         term, types = probe.application()
         if probe.dtype != DataType.FLOAT and not any(t.dtype in TYPES for t in types):
             continue  # the operator has no float operand: the probes are all the same
@@ -251,32 +253,38 @@ def summary(found: list[tuple[Probe, ProbeAnswer]]) -> dict[str, dict[str, list[
     return table
 
 
+def update(table: Path, provider: str) -> None:
+    """Asks one provider, prints its answers and puts them into a table, in which those of others stay."""
+    answered: list[tuple[Probe, ProbeAnswer]] = []
+    for probe, answer in answers(provider):
+        answered.append((probe, answer))
+        if answer.status in ("wrong", "refused"):
+            print(f"{answer.status:8}{probe.dtype.name.lower():9}{probe.sample}: {answer.detail}", flush=True)
+    operators = summary(answered)
+    data = json.loads(table.read_text()) if table.exists() else {}
+    data[provider] = {"environment": environment(provider), "operators": operators}
+    table.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+    for op, types in operators.items():
+        print(f"{op:34}{', '.join(types['kernel']) or 'none':36}{'runs: ' + ', '.join(types['runs']) if types['runs'] else ''}")
+    statuses = [answer.status for _, answer in answered]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in ("kernel", "runs", "wrong", "refused"))
+    print(f"{provider}: {len(answered)} probes: {counts}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--provider", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--provider", choices=list(PROVIDERS), help="default: every one that onnxruntime finds on this machine")
     parser.add_argument("--out", type=Path, default=FILE, help="the table to update; default: the package's own")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker is not None:
         work(arguments.provider, arguments.worker)
         return
-    from rewriter.runtime_env import environment, usable_providers
-
-    if arguments.provider not in usable_providers():
+    here = [provider for provider in PROVIDERS if provider in usable_providers()]
+    if arguments.provider is not None and arguments.provider not in here:
         parser.error(f"provider {arguments.provider}: onnxruntime finds none on this machine")
-    found: list[tuple[Probe, ProbeAnswer]] = []
-    for probe, answer in answers(arguments.provider):
-        found.append((probe, answer))
-        if answer.status in ("wrong", "refused"):
-            print(f"{answer.status:8}{probe.dtype.name.lower():9}{probe.sample}: {answer.detail}", flush=True)
-    operators = summary(found)
-    data = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    data[arguments.provider] = {"environment": environment(arguments.provider), "operators": operators}
-    arguments.out.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
-    for op, types in operators.items():
-        print(f"{op:34}{', '.join(types['kernel']) or 'none':36}{'runs: ' + ', '.join(types['runs']) if types['runs'] else ''}")
-    counts = {status: sum(answer.status == status for _, answer in found) for status in ("kernel", "runs", "wrong", "refused")}
-    print(f"{len(found)} probes: " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    for provider in here if arguments.provider is None else [arguments.provider]:
+        update(arguments.out, provider)
 
 
 if __name__ == "__main__":
