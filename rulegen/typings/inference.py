@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import Term, substitute, variables, walk
@@ -86,10 +87,10 @@ def _ranks(root_terms: Side, names: Sequence[str]) -> Iterator[dict[str, int]]:
     """Ranks of the variables to try: those that convolutions and the like fix, matrices elsewhere, then others."""
     fixed: dict[str, int] = {}
     for term in walk(root_terms):
-        attrs, ranks = dict(term.attrs), {}
-        if term.op in ("Conv", "FusedConv") and "strides" in attrs:
+        attrs, ranks, traits = dict(term.attrs), {}, traits_of(term.op)
+        if traits.convolves and "strides" in attrs:
             ranks = {0: len(attrs["strides"]) + 2, 1: len(attrs["strides"]) + 2, 2: 1}
-        elif term.op in ("MaxPool", "AveragePool") and "kernel" in attrs:
+        elif traits.image is ImageRole.WINDOW and "kernel" in attrs:
             ranks = {0: len(attrs["kernel"]) + 2}
         elif term.op in ("BatchNormalization", "InstanceNormalization") and "spatial" in attrs:
             ranks = {0: attrs["spatial"] + 2, 1: 1, 2: 1, 3: 1, 4: 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mugraph.ops import get_operator
+from mugraph.ops import ImageRole, get_operator
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, plain_symbol, symbol
 from mugraph.terms.term import Term
 from rulegen.typings.dimensions import Dimensions
@@ -30,7 +30,7 @@ def output_shape(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Sha
             if term.out >= len(parts):
                 raise ShapeError(f"Split has no output {term.out}")
             return parts[term.out]
-        case "Conv" | "FusedConv":
+        case _ if operator.traits.convolves:
             x, w, *bias = operands
             spatial = len(attrs["strides"])
             if len(x) != spatial + 2 or len(w) != spatial + 2:
@@ -41,7 +41,7 @@ def output_shape(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Sha
             fit_channels(dims, x, w, attrs["group"])
             for vector in bias:
                 dims.match(vector, w[:1])
-        case "MaxPool" | "AveragePool":
+        case _ if operator.traits.image is ImageRole.WINDOW:
             if len(operands[0]) != len(attrs["kernel"]) + 2:
                 raise ShapeError(f"{term.op} over {len(attrs['kernel'])} axes of {len(operands[0])} dimensions")
         case "BatchNormalization" | "InstanceNormalization":
