@@ -78,7 +78,9 @@ def test_a_class_name_means_one_thing() -> None:
 def test_tests_share_through_support() -> None:
     """What two modules of tests need stands in tests/support."""
     shared = [(file, node, name) for file in TESTS for node in ast.walk(tree(file)) for name in imported(node)]
-    strays = [place(file, node) for file, node, name in shared if name.startswith("tests.") and not name.startswith("tests.support")]
+    strays = [
+        place(file, node) for file, node, name in shared if name.startswith("tests.") and not name.startswith("tests.support")
+    ]
     assert strays == []
 
 

@@ -61,8 +61,8 @@ def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray
     last_reader = {made(value): node for node in nodes for value in node.inputs}
     results = {made(value) for value in graph.outputs}
     deciding, upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
-    evaluations = [_Tensors(model, feed, exact) for feed in feeds]
-    own_types = [_Tensors(model, feed, False) if upstream else None for feed in feeds]
+    evaluations = [_RunTensors(model, feed, exact) for feed in feeds]
+    own_types = [_RunTensors(model, feed, False) if upstream else None for feed in feeds]
     for node in nodes:
         stored = {v: graph.tables.constants[v].load() for v in node.inputs if v in graph.tables.constants}
         settled = {v: _widen(array) if exact else np.asarray(array) for v, array in stored.items()}
@@ -91,7 +91,7 @@ def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray
     ]
 
 
-class _Tensors:
+class _RunTensors:
     """The tensors of one evaluation by the value they are of, and the sizes that dimension symbols have in it."""
 
     def __init__(self, model: Model, feed: Mapping[str, np.ndarray], exact: bool) -> None:

@@ -27,7 +27,7 @@ class Sampler:
     def __init__(self, axiom: Axiom, generator: np.random.Generator) -> None:
         self._axiom, self._draws = axiom, _Draws(axiom, generator)
         spatial = any(traits_of(t.op).image for t in walk([axiom.left, axiom.right]))
-        self._kind = _Images(self._draws) if spatial else _Tensors(self._draws)
+        self._kind = _ImageDraws(self._draws) if spatial else _TensorDraws(self._draws)
 
     def draw(self) -> Sample | None:
         """A sample; now and then ``None``. One in ten is of half floats or integers; none has a slice that is empty."""
@@ -129,7 +129,7 @@ class _Draws:
         return True
 
 
-class _Tensors:
+class _TensorDraws:
     """Samples for properties of any tensors: mostly along one common shape, so that broadcasting succeeds, with exceptions."""
 
     def __init__(self, draws: _Draws) -> None:
@@ -166,7 +166,7 @@ class _Tensors:
                     attrs[size.name] = shape[axis]
 
 
-class _Images:
+class _ImageDraws:
     """Samples for properties of convolution, pooling and the normalisations of channels.
 
     Groups are 1, 2, 3 and depthwise, strides 1 and 2, pads none, those that keep the size, and others.

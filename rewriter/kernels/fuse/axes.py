@@ -9,7 +9,7 @@ from mugraph.blocks.statements import Statement
 from mugraph.terms.shape import Dim, SymDim, same_dim
 from rewriter.kernels.fuse.access import Access, Digits, digit_of
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.terms import TermTable
+from rewriter.kernels.fuse.terms import PlainTerms
 
 __all__ = ["BlockAxes"]
 
@@ -27,7 +27,7 @@ class BlockAxes:
         loop: the axis that is cut into iterations.
     """
 
-    def __init__(self, terms: TermTable) -> None:
+    def __init__(self, terms: PlainTerms) -> None:
         self.sizes: dict[str, Dim] = {}
         self.loop: str | None = None
         self._terms = terms

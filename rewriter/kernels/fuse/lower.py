@@ -26,7 +26,7 @@ from rewriter.kernels.fuse.builder import BlockBuilder, NotFusable
 from rewriter.kernels.fuse.emitter import TermEmitter
 from rewriter.kernels.fuse.scope import PLAIN, Form, Scope
 from rewriter.kernels.fuse.simplify import simplified
-from rewriter.kernels.fuse.terms import TermTable, is_elementwise
+from rewriter.kernels.fuse.terms import PlainTerms, is_elementwise
 
 __all__ = ["lower"]
 
@@ -52,7 +52,7 @@ def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[s
 
 
 def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Term], form: Form) -> Kernel:
-    terms = TermTable(inputs, body)
+    terms = PlainTerms(inputs, body)
     scope = Scope(name, terms, BlockAxes(terms), BlockBuilder([*inputs, *body]), form)
     emitter = TermEmitter(scope)
     for output, root, access in _accesses(scope, emitter):
@@ -95,7 +95,7 @@ def _accesses(scope: Scope, emitter: TermEmitter) -> list[tuple[str, Term, Acces
     return [(output, root, accesses[root]) for output, root in terms.outputs.items()]
 
 
-def _core_path(root: Term, terms: TermTable) -> list[Term]:
+def _core_path(root: Term, terms: PlainTerms) -> list[Term]:
     """The path from an output up to what its axes come from: a product, or what else is no movement."""
     path = [root]
     while True:

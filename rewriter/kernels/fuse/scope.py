@@ -10,7 +10,7 @@ from mugraph.terms.term import Term
 from rewriter.kernels.fuse.access import Access
 from rewriter.kernels.fuse.axes import BlockAxes
 from rewriter.kernels.fuse.builder import BlockBuilder
-from rewriter.kernels.fuse.terms import TermTable
+from rewriter.kernels.fuse.terms import PlainTerms
 
 __all__ = ["PLAIN", "Emit", "Form", "Scope"]
 
@@ -42,7 +42,7 @@ class Scope:
     """
 
     name: str
-    terms: TermTable
+    terms: PlainTerms
     axes: BlockAxes
     builder: BlockBuilder
     form: Form

@@ -12,7 +12,7 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
 from mugraph.terms.term import Term, const, make, substitute, walk
 
-__all__ = ["TermTable", "causal_scores", "is_elementwise", "softmax_of"]
+__all__ = ["PlainTerms", "causal_scores", "is_elementwise", "softmax_of"]
 
 
 def is_elementwise(op: str) -> bool:
@@ -96,7 +96,7 @@ def causal_scores(scores: Term) -> tuple[Term | None, Term]:
     return (mask, inner.inputs[1]) if mask.op == "CausalMask" else (None, scores)
 
 
-class TermTable:
+class PlainTerms:
     """Plain terms with what is known of them.
 
     Args:

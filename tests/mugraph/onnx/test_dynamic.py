@@ -24,8 +24,8 @@ from rewriter import optimize
 from rewriter.reference import compare, reference_outputs
 from rewriter.search.match import NoMatch
 from rewriter.search.ranges import RangeOracle
-from tests.mugraph.onnx.test_onnx import FLOAT, INT64, build, check_round_trip, op_types, random_feeds, session, values
 from tests.support.graphs import UNGUARD, apply_match, matches_of, rule
+from tests.support.round_trips import FLOAT, INT64, build, check_round_trip, op_types, random_feeds, session, values
 
 N, M, S = symbol("n"), symbol("m"), symbol("s")
 SIZES = [{"n": n, "s": s} for n in (1, 2, 3) for s in (1, 5, 8)]

@@ -27,9 +27,9 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled,
 from rewriter.kernels.triton.source import Source
 from rewriter.runtime.plan import FORMAT_VERSION, Output
 from rules_db.files import StoreError
-from tests.rewriter.runtime.test_runtime import Runner
 from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax
 from tests.support.kernel_help import kernel_model, with_kernel
+from tests.support.stub_runner import StubRunner
 
 pytest.importorskip("triton")
 pytest_plugins = ("tests.rewriter.runtime.test_runtime",)
@@ -143,7 +143,7 @@ def test_without_the_library_the_body_runs(scheduled: Scheduled, programs: Progr
         assert np.max(np.abs(got - wanted)) <= 2e-3 * np.max(np.abs(wanted))
 
 
-def test_with_the_library_the_kernels_are_launched(run: Runner, programs: Programs) -> None:
+def test_with_the_library_the_kernels_are_launched(run: StubRunner, programs: Programs) -> None:
     """The driver that pretends computes nothing; it says what was launched, on which grid, with which image."""
     content = kernel_model(SPLIT.kernel, programs=programs).SerializeToString()
     script = (

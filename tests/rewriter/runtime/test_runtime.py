@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -30,6 +26,7 @@ from rewriter.runtime.plan import (
     Plan,
     pack_images,
 )
+from tests.support.stub_runner import StubRunner
 
 STUB = Path(__file__).parents[2] / "support" / "stub_driver.c"
 N = Expression.dimension(0, 0)
@@ -87,61 +84,12 @@ def model(plan: Plan, images: tuple[Image, ...] = IMAGES, version: int = FORMAT_
     return bytes(helper.make_model(graph, opset_imports=opsets, functions=[body], ir_version=10).SerializeToString())
 
 
-_RUN = """
-import json, sys
-import numpy as np, onnxruntime as ort
-from rewriter.runtime import register
-ort.set_default_logger_severity(4)
-options = ort.SessionOptions()
-try:
-    register(options)
-    session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-    outputs, pages = [], []
-    for rows in map(int, sys.argv[2:]):
-        a = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4)
-        outputs.append(session.run(None, {"a": a, "b": 10 * a})[0].tolist())
-        pages.append(int(open("/proc/self/statm").read().split()[0]))
-    print(json.dumps({"outputs": outputs, "shape": session.get_outputs()[0].shape, "pages": pages}))
-except Exception as problem:
-    print(json.dumps({"error": str(problem)}))
-"""
-
-
-class Runner:
-    """Runs a model in a process of its own: the library asks for its driver once."""
-
-    def __init__(self, driver: Path, folder: Path) -> None:
-        self.driver, self.folder, self.log = driver, folder, folder / "log"
-
-    def __call__(self, content: bytes, *rows: int, **environment: str) -> dict[str, Any]:
-        path = self.folder / "model.onnx"
-        path.write_bytes(content)
-        self.log.unlink(missing_ok=True)
-        variables: Mapping[str, str] = {
-            "ONNX_SUPEROPT_DRIVER": str(self.driver),
-            "ONNX_SUPEROPT_PROVIDER": "CPUExecutionProvider",
-            "STUB_LOG": str(self.log),
-            "PYTHONPATH": str(Path(__file__).parents[3]),
-            **environment,
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN, str(path), *map(str, rows)], env=variables, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
-
-    @property
-    def calls(self) -> list[str]:
-        return self.log.read_text().splitlines() if self.log.exists() else []
-
-
 @pytest.fixture
-def run(driver: Path, tmp_path: Path) -> Runner:
-    return Runner(driver, tmp_path)
+def run(driver: Path, tmp_path: Path) -> StubRunner:
+    return StubRunner(driver, tmp_path)
 
 
-def test_a_kernel_runs_and_is_loaded_once(run: Runner) -> None:
+def test_a_kernel_runs_and_is_loaded_once(run: StubRunner) -> None:
     result = run(model(SUM), 2, 3, 100)
     assert result["shape"] == ["N", 4] or result["shape"][1] == 4
     for rows, output in zip((2, 3, 100), result["outputs"], strict=True):
@@ -161,7 +109,7 @@ def test_without_the_library_the_body_runs() -> None:
     onnx.checker.check_model(onnx.load_from_string(model(SUM)))
 
 
-def test_launches_in_a_row_share_scratch_memory(run: Runner) -> None:
+def test_launches_in_a_row_share_scratch_memory(run: StubRunner) -> None:
     scale = Launch(
         "scale",
         32,
@@ -185,20 +133,20 @@ def test_launches_in_a_row_share_scratch_memory(run: Runner) -> None:
         ]
 
 
-def test_launches_overlap_only_where_the_driver_captures_that(run: Runner) -> None:
+def test_launches_overlap_only_where_the_driver_captures_that(run: StubRunner) -> None:
     assert "error" not in run(model(SUM), 2, STUB_VERSION="12020")
     assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000" in run.calls
     assert "error" not in run(model(SUM), 2, STUB_VERSION="12030")
     assert "cuLaunchKernelEx add 1x1x1 128x1x1 60000 overlapped" in run.calls
 
 
-def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: Runner) -> None:
+def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: StubRunner) -> None:
     silent = model(SUM, (Image(90, False, b"cubin for 90", ()),))
     assert "how much shared memory kernel add wants" in run(silent, 2)["error"]
     assert "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 9),)), 2)["error"]
 
 
-def test_scratch_memory_is_given_back_after_each_run(run: Runner) -> None:
+def test_scratch_memory_is_given_back_after_each_run(run: StubRunner) -> None:
     megabyte = 1 << 20
     plan = Plan(2, SUM.outputs, SUM.launches, (64 * megabyte,))
     pages = run(model(plan), *[2] * 20)["pages"]
@@ -208,12 +156,12 @@ def test_scratch_memory_is_given_back_after_each_run(run: Runner) -> None:
 @pytest.mark.parametrize(
     ("architecture", "image"), [("80", "cubin for 80"), ("86", "cubin for 80"), ("90", "cubin for 90"), ("100", "ptx for 80")]
 )
-def test_the_image_is_the_device_s(run: Runner, architecture: str, image: str) -> None:
+def test_the_image_is_the_device_s(run: StubRunner, architecture: str, image: str) -> None:
     assert "error" not in run(model(SUM), 2, STUB_ARCH=architecture)
     assert f"cuModuleLoadData {image}" in run.calls
 
 
-def test_an_empty_input_launches_nothing(run: Runner) -> None:
+def test_an_empty_input_launches_nothing(run: StubRunner) -> None:
     assert run(model(SUM), 0)["outputs"] == [[]]
     assert not [c for c in run.calls if c.startswith("cuLaunchKernelEx")]
 
@@ -227,11 +175,11 @@ def test_an_empty_input_launches_nothing(run: Runner) -> None:
         ("cuLaunchKernelEx", "the launch of kernel add with grid 1 x 1 x 1 and 128 threads failed: CUDA_ERROR_STUB (700)"),
     ],
 )
-def test_failures_of_the_driver_are_named(run: Runner, function: str, words: str) -> None:
+def test_failures_of_the_driver_are_named(run: StubRunner, function: str, words: str) -> None:
     assert words in run(model(SUM), 2, STUB_FAIL=function)["error"]
 
 
-def test_what_does_not_fit_is_named(run: Runner) -> None:
+def test_what_does_not_fit_is_named(run: StubRunner) -> None:
     assert "no CUDA driver" in run(model(SUM), 2, ONNX_SUPEROPT_DRIVER="/nowhere/libcuda.so")["error"]
     assert "no kernel for this GPU (sm_75)" in run(model(SUM), 2, STUB_ARCH="75")["error"]
     newer = run(model(SUM, version=FORMAT_VERSION + 1), 2)["error"]
