@@ -21,10 +21,10 @@ from mugraph.blocks.operator import KERNEL, Programs, kernel_form, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.onnx.fold import Folder
 from mugraph.onnx.function import function_of, onnx_attribute
+from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.read import Model, captured
+from mugraph.onnx.scopes import captured, graphs_of
 from mugraph.onnx.sizes import SizeWriter
-from mugraph.onnx.weights import graphs_of
 from mugraph.ops import FormInput, OnnxForm, get_operator
 from mugraph.terms.shape import DataType, SymDim, TensorType
 

@@ -74,26 +74,26 @@ class _Body:
         return self.literals[key]
 
     def write(self, roots: Sequence[Term], values: Mapping[str, _Value]) -> list[_Value]:
-        """Writes terms over named values; what they are then called."""
+        """Writes terms over named values and returns the names and types of the terms."""
         types = infer_types(roots, {name: type_ for name, (_, type_) in values.items()})
-        known: dict[Term, _Value] = {}
+        written: dict[Term, _Value] = {}
         applied: dict[tuple[str, Attrs, tuple[Term, ...]], list[_Value]] = {}
         for term in walk(roots):
             if term.is_var:
-                known[term] = values[term.name]
+                written[term] = values[term.name]
             elif term.op != "Const":
                 key = (term.op, term.attrs, term.inputs)
                 if key not in applied:
-                    applied[key] = self.apply(term, [self.operand(i, term, types, known) for i in term.inputs])
-                known[term] = applied[key][term.out]
+                    applied[key] = self.apply(term, [self.operand(i, term, types, written) for i in term.inputs])
+                written[term] = applied[key][term.out]
             elif term in roots:
-                known[term] = self.constant(term, types[term].dtype)
-        return [known[root] for root in roots]
+                written[term] = self.constant(term, types[term].dtype)
+        return [written[root] for root in roots]
 
-    def operand(self, operand: Term, term: Term, types: Mapping[Term, TensorType], known: Mapping[Term, _Value]) -> _Value:
+    def operand(self, operand: Term, term: Term, types: Mapping[Term, TensorType], written: Mapping[Term, _Value]) -> _Value:
         """The value of an operand; a number has the element type of the operand beside it."""
         if operand.op != "Const" or isinstance(operand.attr("value"), bool):
-            return known[operand] if operand.op != "Const" else self.constant(operand, DataType.BOOL)
+            return written[operand] if operand.op != "Const" else self.constant(operand, DataType.BOOL)
         beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
         return self.constant(operand, beside[0] if beside else DataType.FLOAT)
 

@@ -21,8 +21,9 @@ from onnx import ModelProto, TensorProto
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx.emit import Emission, emit
-from mugraph.onnx.read import Model
-from mugraph.onnx.weights import CHUNK, ModelError, Weights, external_entries, is_stored, nested_tensors, store_at
+from mugraph.onnx.model import Model
+from mugraph.onnx.scopes import nested_tensors
+from mugraph.onnx.weights import CHUNK, ModelError, Weights, external_entries, is_stored, store_at
 from mugraph.onnx.wire import key
 
 __all__ = ["open_in", "save", "to_bytes", "to_proto"]
