@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import NotExpressible
+from mugraph.ops import FormInput, NotExpressible
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
@@ -91,6 +91,20 @@ class SizeWriter:
         if name is None:
             name = self.scalars[dim] = self.emit("Squeeze", [self.vector((dim,), near)])
         return name
+
+    def form_input(self, item: FormInput, operands: Sequence[Carrier]) -> str:
+        """The name of an input of a record's ONNX form, of a node with these operands; empty for an absent input.
+
+        Raises:
+            NotExpressible: as :meth:`vector`, with the dimensions of the operands within reach.
+        """
+        if item is None:
+            return ""
+        if isinstance(item, int):
+            return operands[item][0]
+        if isinstance(item, np.ndarray):
+            return self.literal(item)
+        return self.scalar(item, operands) if isinstance(item, SymDim) else self.vector(item, operands)
 
     def emit(self, op_type: str, inputs: Sequence[str], **attributes: int) -> str:
         proto, name = self.node(op_type, inputs, attributes)

@@ -20,7 +20,8 @@ from onnx import ModelProto, TensorProto
 
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
-from mugraph.onnx.emit import Emission, emit
+from mugraph.onnx.assembly import Emission
+from mugraph.onnx.emit import emit
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import nested_tensors
 from mugraph.onnx.weights import CHUNK, ModelError, Weights, external_entries, is_stored, store_at
