@@ -4,8 +4,9 @@
 Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
 """
 
+from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
-from mugraph.onnx.read import Model, load
+from mugraph.onnx.read import load
 from mugraph.onnx.weights import ModelError
 from mugraph.onnx.write import open_in, save, to_bytes, to_proto
 

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from mugraph.domains import Real
 from mugraph.domains.base import Unsupported
 from mugraph.graph import Graph, Node
-from mugraph.onnx.read import Model
+from mugraph.onnx.model import Model
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType, concrete
 

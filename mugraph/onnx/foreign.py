@@ -99,10 +99,10 @@ class ProtoNode:
         return self._constants[index] if index < len(self._constants) else None
 
     def sizes(self, index: int) -> tuple[Dim, ...] | None:
-        found = self._sizes(index) if self.present(index) else None
-        if found is not None:
+        entries = self._sizes(index) if self.present(index) else None
+        if entries is not None:
             self.sized.add(index)
-        return found
+        return entries
 
     def present(self, index: int) -> bool:
         return index < len(self._inputs) and bool(self._inputs[index])

@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, FunctionProto, NodeProto, numpy_helper
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, numpy_helper
 
+from mugraph.onnx.literals import Literals
 from mugraph.onnx.sizes import SizeWriter
-from mugraph.ops import FormInput, LocalFunction, NotExpressible, OnnxForm, get_operator
+from mugraph.ops import LocalFunction, NotExpressible, OnnxForm, get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, SymDim, TensorType
+from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Attrs, Term, walk
 
-__all__ = ["function_of", "onnx_attribute"]
+__all__ = ["OVERLOADS_FROM_IR", "function_of", "onnx_attribute"]
+
+OVERLOADS_FROM_IR = 10
+"""The first IR version in which functions have overloads."""
 
 _Value = tuple[str, TensorType]
 
@@ -54,8 +58,8 @@ class _Body:
         self.opset = opset
         self.nodes: list[NodeProto] = []
         self.count = 0
-        self.literals: dict[Any, str] = {}
-        self.sizes = SizeWriter([(f"x{i}", t) for i, t in enumerate(inputs)], opset, self.size_node, self.literal)
+        self.literals = Literals(self.fresh, self.add_constant)
+        self.sizes = SizeWriter([(f"x{i}", t) for i, t in enumerate(inputs)], opset, self.size_node, self.literals.name)
 
     def fresh(self) -> str:
         self.count += 1
@@ -65,40 +69,35 @@ class _Body:
         name = self.fresh()
         return onnx.helper.make_node(op_type, list(inputs), [name], **attributes), name
 
-    def literal(self, array: np.ndarray) -> str:
-        key = (array.dtype.name, array.shape, array.tobytes())
-        if key not in self.literals:
-            name = self.literals[key] = self.fresh()
-            tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-            self.nodes.append(onnx.helper.make_node("Constant", [], [name], value=tensor))
-        return self.literals[key]
+    def add_constant(self, tensor: TensorProto) -> None:
+        self.nodes.append(onnx.helper.make_node("Constant", [], [tensor.name], value=tensor))
 
     def write(self, roots: Sequence[Term], values: Mapping[str, _Value]) -> list[_Value]:
-        """Writes terms over named values; what they are then called."""
+        """Writes terms over named values and returns the names and types of the terms."""
         types = infer_types(roots, {name: type_ for name, (_, type_) in values.items()})
-        known: dict[Term, _Value] = {}
+        written: dict[Term, _Value] = {}
         applied: dict[tuple[str, Attrs, tuple[Term, ...]], list[_Value]] = {}
         for term in walk(roots):
             if term.is_var:
-                known[term] = values[term.name]
+                written[term] = values[term.name]
             elif term.op != "Const":
                 key = (term.op, term.attrs, term.inputs)
                 if key not in applied:
-                    applied[key] = self.apply(term, [self.operand(i, term, types, known) for i in term.inputs])
-                known[term] = applied[key][term.out]
+                    applied[key] = self.apply(term, [self.operand(i, term, types, written) for i in term.inputs])
+                written[term] = applied[key][term.out]
             elif term in roots:
-                known[term] = self.constant(term, types[term].dtype)
-        return [known[root] for root in roots]
+                written[term] = self.constant(term, types[term].dtype)
+        return [written[root] for root in roots]
 
-    def operand(self, operand: Term, term: Term, types: Mapping[Term, TensorType], known: Mapping[Term, _Value]) -> _Value:
+    def operand(self, operand: Term, term: Term, types: Mapping[Term, TensorType], written: Mapping[Term, _Value]) -> _Value:
         """The value of an operand; a number has the element type of the operand beside it."""
         if operand.op != "Const" or isinstance(operand.attr("value"), bool):
-            return known[operand] if operand.op != "Const" else self.constant(operand, DataType.BOOL)
+            return written[operand] if operand.op != "Const" else self.constant(operand, DataType.BOOL)
         beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
         return self.constant(operand, beside[0] if beside else DataType.FLOAT)
 
     def constant(self, term: Term, dtype: DataType) -> _Value:
-        return self.literal(np.asarray(term.attr("value"), dtype.numpy())), TensorType(dtype, ())
+        return self.literals.name(np.asarray(term.attr("value"), dtype.numpy())), TensorType(dtype, ())
 
     def apply(self, term: Term, operands: Sequence[_Value]) -> list[_Value]:
         operator = get_operator(term.op)
@@ -111,22 +110,13 @@ class _Body:
             if operator.decomposition is None:
                 raise
             return self.write(operator.decompose(term.attrs, types), {f"x{i}": operand for i, operand in enumerate(operands)})
-        inputs = [self.input(item, operands) for item in form.inputs]
+        inputs = [self.sizes.form_input(item, operands) for item in form.inputs]
         outputs = [(self.fresh(), type_) for type_ in operator.types(term.attrs, types)]
         self.nodes += self.sizes.take()
         node = NodeProto(op_type=form.op_type, input=inputs, output=form.output_names([name for name, _ in outputs]))
         node.attribute.extend(onnx_attribute(form, name, value, self.opset) for name, value in form.attributes.items())
         self.nodes.append(node)
         return outputs
-
-    def input(self, item: FormInput, operands: Sequence[_Value]) -> str:
-        if item is None:
-            return ""
-        if isinstance(item, int):
-            return operands[item][0]
-        if isinstance(item, np.ndarray):
-            return self.literal(item)
-        return self.sizes.scalar(item, operands) if isinstance(item, SymDim) else self.sizes.vector(item, operands)
 
 
 def onnx_attribute(form: OnnxForm, name: str, value: Any, opset: int) -> AttributeProto:

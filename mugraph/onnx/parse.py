@@ -10,7 +10,8 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, NodeProto, TensorProto
 
-from mugraph.onnx.weights import ModelError, Weights, is_stored, nested_graphs, nested_nodes, nested_tensors, store_at
+from mugraph.onnx.scopes import nested_graphs, nested_nodes, nested_tensors
+from mugraph.onnx.weights import ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
 from mugraph.ops import RUNTIME_OPERATORS
 
@@ -150,10 +151,10 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     for entry in (*skeleton.opset_import, *nested_nodes(skeleton)):
         if entry.domain in DEFAULT_DOMAINS:
             entry.domain = ""
-    own = [node for node in nested_nodes(skeleton) if ("", node.op_type) in RUNTIME_OPERATORS and not node.domain]
-    for node in own:  # the default domain has no such operators, and the checker refuses what it does not know there
+    unchecked = [node for node in nested_nodes(skeleton) if ("", node.op_type) in RUNTIME_OPERATORS and not node.domain]
+    for node in unchecked:  # the default domain has no such operators, and the checker refuses what it does not know there
         node.domain = _UNCHECKED
-    if own:
+    if unchecked:
         skeleton.opset_import.add(domain=_UNCHECKED, version=1)
     faithful = True
     for tensor in nested_tensors(skeleton):

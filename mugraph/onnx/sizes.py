@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import NotExpressible
+from mugraph.ops import FormInput, NotExpressible
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
@@ -80,17 +80,31 @@ class SizeWriter:
             NotExpressible: a symbol is a dimension of none of the values, or the opset has no operator for it.
         """
         key = tuple(dims)
-        known = self.vectors.get(key)
-        if known is None:
-            known = self.vectors[key] = self._vector(key, near)
-        return known
+        name = self.vectors.get(key)
+        if name is None:
+            name = self.vectors[key] = self._vector(key, near)
+        return name
 
     def scalar(self, dim: Dim, near: Sequence[Carrier] = ()) -> str:
         """The name of the int64 scalar. Raises as :meth:`vector`."""
-        known = self.scalars.get(dim)
-        if known is None:
-            known = self.scalars[dim] = self.emit("Squeeze", [self.vector((dim,), near)])
-        return known
+        name = self.scalars.get(dim)
+        if name is None:
+            name = self.scalars[dim] = self.emit("Squeeze", [self.vector((dim,), near)])
+        return name
+
+    def form_input(self, item: FormInput, operands: Sequence[Carrier]) -> str:
+        """The name of an input of a record's ONNX form, of a node with these operands; empty for an absent input.
+
+        Raises:
+            NotExpressible: as :meth:`vector`, with the dimensions of the operands within reach.
+        """
+        if item is None:
+            return ""
+        if isinstance(item, int):
+            return operands[item][0]
+        if isinstance(item, np.ndarray):
+            return self.literal(item)
+        return self.scalar(item, operands) if isinstance(item, SymDim) else self.vector(item, operands)
 
     def emit(self, op_type: str, inputs: Sequence[str], **attributes: int) -> str:
         proto, name = self.node(op_type, inputs, attributes)
@@ -98,9 +112,9 @@ class SizeWriter:
         return name
 
     def _vector(self, dims: tuple[Dim, ...], near: Sequence[Carrier]) -> str:
-        known = concrete(dims)
-        if known is not None:
-            return self.literal(np.asarray(known, np.int64))
+        numbers = concrete(dims)
+        if numbers is not None:
+            return self.literal(np.asarray(numbers, np.int64))
         if len(dims) == 1:
             assert isinstance(dims[0], SymDim)
             return self._entry(dims[0], near)

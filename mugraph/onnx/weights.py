@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import TensorProto
 
 from mugraph.terms.shape import DataType, TensorType
 
@@ -24,11 +24,7 @@ __all__ = [
     "ModelError",
     "Weights",
     "external_entries",
-    "graphs_of",
     "is_stored",
-    "nested_graphs",
-    "nested_nodes",
-    "nested_tensors",
     "store_at",
     "tensor_type",
 ]
@@ -61,57 +57,6 @@ def store_at(tensor: TensorProto, location: str, offset: int, length: int) -> No
     for name, value in entries.items():
         tensor.external_data.add(key=name, value=value)
     tensor.data_location = TensorProto.EXTERNAL
-
-
-def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The subgraphs that are attributes of a node."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def nested_graphs(model: ModelProto) -> Iterator[GraphProto]:
-    """The main graph, then training graphs and, at any depth, the subgraphs of their nodes and of the functions'."""
-    graphs: list[GraphProto] = []
-    for training in model.training_info:
-        graphs.extend((training.initialization, training.algorithm))
-    for function in model.functions:
-        for node in function.node:
-            graphs.extend(graphs_of(node))
-    graphs.append(model.graph)
-    while graphs:
-        graph = graphs.pop()
-        yield graph
-        for node in graph.node:
-            graphs.extend(graphs_of(node))
-
-
-def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Every node, also of subgraphs, functions and training graphs."""
-    for function in model.functions:
-        yield from function.node
-    for graph in nested_graphs(model):
-        yield from graph.node
-
-
-def nested_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor except the main graph's initializers: of subgraphs, attributes, functions and training graphs."""
-    for number, graph in enumerate(nested_graphs(model)):
-        if number:  # the first is the main graph
-            yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in nested_nodes(model):
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("sparse_tensor"):
-                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
-            for sparse in attribute.sparse_tensors:
-                yield from (sparse.values, sparse.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +92,18 @@ class Weights:
         """The location of tensors that stood in the model file."""
         return self.path.name if self.path else "<memory>"
 
+    def malformed(self, problem: str) -> ModelError:
+        """The error that the model contradicts itself, to be raised."""
+        return ModelError(f"{self.label}: {problem}; repair or export the model again")
+
     def size_of(self, tensor: TensorProto) -> int:
         """Bytes of a tensor's raw form; elements narrower than a byte are packed.
 
         Raises:
             ModelError: the element type is unknown or has no fixed width.
         """
-        known = tensor.data_type in {int(t) for t in DataType} - {DataType.UNDEFINED, DataType.STRING}
-        if not known or any(dim < 0 for dim in tensor.dims):
+        has_width = tensor.data_type in {int(t) for t in DataType} - {DataType.UNDEFINED, DataType.STRING}
+        if not has_width or any(dim < 0 for dim in tensor.dims):
             raise ModelError(f"{self.label}: tensor '{tensor.name}' has no type that raw bytes can have; export the model again")
         bits: int = math.prod(tensor.dims) * DataType(tensor.data_type).bitwidth
         return -(-bits // 8)

@@ -85,7 +85,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def key(number: int, length: int) -> bytes:
-    """What stands before a length-delimited payload of ``length`` bytes."""
+    """The bytes that stand before a length-delimited payload of ``length`` bytes."""
     return encode_varint(number << 3 | DELIMITED) + encode_varint(length)
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_form, kernel_of
-from mugraph.onnx.emit import OVERLOADS_FROM_IR
-from mugraph.onnx.function import function_of
+from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue

@@ -275,7 +275,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mugraph.onnx.write._FileLayout.model_chunks", interrupt)  # the data file is in its place by then
+    monkeypatch.setattr("mugraph.onnx.layout.FileLayout.model_chunks", interrupt)  # the data file is in its place by then
     with pytest.raises(KeyboardInterrupt):
         save(model, model.graph, folder / "out.onnx")
     assert leftovers(folder) == []

@@ -540,7 +540,7 @@ def test_a_model_beyond_two_gigabytes_spills(tmp_path: Path, monkeypatch: pytest
     source = external_model(tmp_path)
     inline = tmp_path / "inline.onnx"
     onnx.save(onnx.load(source), inline)
-    monkeypatch.setattr("mugraph.onnx.write._INLINE_LIMIT", 8192)
+    monkeypatch.setattr("mugraph.onnx.layout._INLINE_LIMIT", 8192)
     model = load(inline)
     save(model, model.graph, tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").stat().st_size < 2048 and len(list(tmp_path.glob("out.onnx.*.data"))) == 1

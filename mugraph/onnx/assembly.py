@@ -1,0 +1,155 @@
+"""A written graph as a model: all that surrounds the nodes is carried over, as far as something still refers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from mugraph.onnx.function import OVERLOADS_FROM_IR
+from mugraph.onnx.literals import tensor_of
+from mugraph.onnx.model import Model
+from mugraph.onnx.naming import ValueNames
+from mugraph.onnx.nodes import WrittenNode
+from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.onnx.scopes import captured, training_names
+from mugraph.onnx.sources import Leaf, ValueSources
+
+__all__ = ["Emission", "assemble"]
+
+
+@dataclass
+class Emission:
+    """A model in two parts, so that weights are never copied.
+
+    Attributes:
+        shell: the model without the main graph's initializers.
+        initializers: those, large ones stored.
+        fresh: names of the initializers that the model did not have before.
+    """
+
+    shell: ModelProto
+    initializers: list[TensorProto] = field(default_factory=list)
+    fresh: set[str] = field(default_factory=set)
+
+    def joined(self) -> ModelProto:
+        """One message; it takes over the shell."""
+        self.shell.graph.initializer.extend(self.initializers)
+        return self.shell
+
+
+def assemble(
+    model: Model,
+    sources: ValueSources,
+    names: ValueNames,
+    written: Sequence[WrittenNode],
+    literals: Iterable[TensorProto],
+    functions: Mapping[tuple[str, str, str], FunctionProto],
+) -> Emission:
+    """Makes a model of written nodes.
+
+    Args:
+        model: the model as it was read.
+        sources, names: of the candidate's values.
+        written: the nodes, in order.
+        literals: constants that they read beside the candidate's values.
+        functions: the functions that they call, by domain, name and overload.
+    """
+    base = model.proto
+    shell = ModelProto()
+    shell.CopyFrom(base)
+    graph = shell.graph
+    for name in ("node", "initializer", "sparse_initializer", "value_info", "quantization_annotation"):
+        graph.ClearField(name)
+    computed = {name for node in written for name in node.proto.output}
+    read = _names_read(graph, written)
+    live = read | computed
+    annotations = [note for note in base.graph.quantization_annotation if note.tensor_name in live]
+    leaves = read | {entry.value for note in annotations for entry in note.quant_parameter_tensor_names}
+    leaves.update(training_names(base), (value.name for value in graph.input))
+    leaves -= computed
+
+    emission = Emission(shell)
+    emission.initializers.extend(tensor for tensor in base.graph.initializer if tensor.name in leaves)
+    graph.sparse_initializer.extend(sparse for sparse in base.graph.sparse_initializer if sparse.values.name in leaves)
+    new = [*literals, *_new_constants(model, sources, names, leaves)]
+    if base.ir_version >= 4:
+        emission.initializers.extend(new)
+        emission.fresh.update(tensor.name for tensor in new)
+    else:  # there an initializer must be a graph input
+        graph.node.extend(onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in new)
+    carriers = {
+        origin: model.origins[origin]
+        for value, origin in model.carriers.items()
+        if model.tables.names[value] in leaves and sources.of(value) == Leaf(value)
+    }
+    graph.node.extend(_with_carriers(written, carriers))
+    live |= leaves
+    graph.value_info.extend(value for value in base.graph.value_info if value.name in live)
+    graph.quantization_annotation.extend(annotations)
+    _import_domains(shell, written, model.opset)
+    _add_functions(shell, functions)
+    return emission
+
+
+def _names_read(graph: GraphProto, written: Sequence[WrittenNode]) -> set[str]:
+    """The names that written nodes, their subgraphs or the outside read."""
+    names = {name for node in written for name in node.proto.input}
+    names.update(name for node in written for name in captured(node.proto))
+    names.update(value.name for value in graph.output)
+    return names
+
+
+def _new_constants(model: Model, sources: ValueSources, names: ValueNames, leaves: set[str]) -> Iterator[TensorProto]:
+    """The constants that stand in no file: folded ones, literals of substitutions, integers known while reading."""
+    carried = {tensor.name for tensor in model.proto.graph.initializer}
+    carried.update(sparse.values.name for sparse in model.proto.graph.sparse_initializer)
+    for source, name in names.names.items():
+        if name not in leaves:
+            continue
+        if isinstance(source, Leaf):
+            constant = model.tables.constants.get(source.value)
+            if constant is None or name in carried or source.value in model.carriers:
+                continue
+            array = constant.load()
+        elif (folded := sources.constant_of(source)) is not None:
+            array = folded
+        else:
+            continue
+        yield tensor_of(array, name)
+
+
+def _with_carriers(written: Sequence[WrittenNode], carriers: Mapping[int, NodeProto]) -> Iterator[NodeProto]:
+    """Puts Constant nodes back where they stood, or before the first node that reads them if that comes earlier."""
+    origin_of = {node.output[0]: origin for origin, node in carriers.items()}
+    pending = dict(sorted(carriers.items()))
+    for node in written:
+        reach = -1 if node.origin is None else node.origin
+        early = [origin_of[name] for name in (*node.proto.input, *captured(node.proto)) if name in origin_of]
+        for origin in [origin for origin in pending if origin < reach or origin in early]:
+            yield pending.pop(origin)
+        yield node.proto
+    yield from pending.values()
+
+
+def _import_domains(shell: ModelProto, written: Sequence[WrittenNode], opset: int) -> None:
+    """Imports the operator sets that nodes are of and the model has not imported."""
+    imported = {_domain(entry.domain) for entry in shell.opset_import}
+    for domain in sorted({_domain(node.proto.domain) for node in written} - imported):
+        shell.opset_import.add(domain=domain, version=1 if domain else opset)
+
+
+def _domain(name: str) -> str:
+    """A domain's name; the default domain has two."""
+    return "" if name in DEFAULT_DOMAINS else name
+
+
+def _add_functions(shell: ModelProto, functions: Mapping[tuple[str, str, str], FunctionProto]) -> None:
+    """The functions that written nodes call; overloads are of an IR version of their own."""
+    for function in [f for f in shell.functions if (f.domain, f.name, f.overload) in functions]:
+        shell.functions.remove(function)
+    shell.functions.extend(functions.values())
+    if functions:
+        shell.ir_version = max(shell.ir_version, OVERLOADS_FROM_IR)

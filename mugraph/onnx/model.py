@@ -1,0 +1,69 @@
+"""An ONNX model that was read, as a value: its file, its tables and graph, and the way back to its ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from onnx import ModelProto, NodeProto
+
+from mugraph.blocks.operator import Programs
+from mugraph.graph import Constant, Graph, Tables
+from mugraph.onnx.weights import Weights
+from mugraph.terms.shape import TensorType
+
+__all__ = ["Model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """An ONNX model, read; compared by identity.
+
+    Attributes:
+        path: its file; ``None`` for a model given in memory.
+        proto: everything as it came, except that large inline tensors are stored (see :mod:`mugraph.onnx.weights`).
+        opset: version of the default domain.
+        tables: values, types, constants and nodes, shared by all candidates.
+        graph: the first candidate: the model as it came.
+        origins: the main graph's ONNX nodes; ``Node.origin`` is an index into it.
+        values: name to value, of the main graph.
+        opaque: origin to the reason why the node is opaque.
+        inputs: names and types of the tensors to feed, without those that have defaults.
+        defaults: initializers that are graph inputs too: run-time inputs with a default, never constants.
+        symbols: the symbolic dimensions of the inputs, in order of appearance.
+        notes: sentences that the user should read about the model.
+        weights: access to stored tensors.
+        carriers: constant to the origin of the Constant node that holds it.
+        captures: origin to the outer values that the node's subgraphs read by name.
+        programs: how the kernels that the model came with are launched.
+    """
+
+    path: Path | None
+    proto: ModelProto
+    opset: int
+    tables: Tables
+    graph: Graph
+    origins: Sequence[NodeProto]
+    values: Mapping[str, int]
+    opaque: Mapping[int, str]
+    inputs: Mapping[str, TensorType]
+    defaults: Mapping[str, Constant]
+    symbols: tuple[str, ...]
+    notes: tuple[str, ...]
+    weights: Weights
+    carriers: Mapping[int, int]
+    captures: Mapping[int, tuple[int, ...]]
+    programs: Programs = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Digest of the file's bytes and of its data files by name, size and modification time; stable across runs.
+
+        It is of the file as it was when first asked for: a model may be written over itself.
+        """
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        return self.weights.digest()

@@ -1,0 +1,109 @@
+"""The nodes of a written model: which are needed, which stay as they stand in the file, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from mugraph.graph import Graph, Node
+from mugraph.onnx.model import Model
+from mugraph.onnx.sources import Leaf, NodeOutput, ValueSources
+
+__all__ = ["EmissionPlan"]
+
+
+class EmissionPlan:
+    """Chooses the nodes of one candidate to write.
+
+    A node of the file may read sizes that its record took for attributes. They are computed by nodes of the file; where a
+    substitution left these without what they start from, the record writes the node, too.
+    """
+
+    def __init__(self, model: Model, graph: Graph, sources: ValueSources) -> None:
+        self.model, self.graph, self.sources = model, graph, sources
+        self.modified = bool(graph.definitions)
+        live = set(graph.nodes()) if self.modified else set()
+        self.position = {node: place for place, node in enumerate(self.in_order(live, lambda node: node.inputs))}
+        self.kept: dict[Node, bool] = {}
+
+    def needed(self) -> dict[Node, None]:
+        """The nodes to write, operands first, original ones in their order."""
+        nodes: set[Node] = set()
+        stack = list(self.graph.outputs)
+        while stack:
+            source = self.sources.of(stack.pop())
+            if isinstance(source, NodeOutput) and source.node not in nodes and self.sources.constant_of(source) is None:
+                nodes.add(source.node)
+                stack.extend(self.operands(source.node))
+        return self.in_order(nodes, self.operands)
+
+    def in_order(self, nodes: Collection[Node], operands: Callable[[Node], Sequence[int]]) -> dict[Node, None]:
+        """The nodes, operands first, original ones in their order as far as that goes."""
+        originals = sorted((node for node in nodes if node.origin is not None), key=lambda node: node.origin or 0)
+        roots = [*originals, *(node for node in map(self.sources.node_of, self.graph.outputs) if node in nodes)]
+        ordered: dict[Node, None] = {}
+        for root in roots:
+            if root is None:
+                continue
+            pending = [(root, False)]
+            while pending:
+                node, ready = pending.pop()
+                if ready:
+                    ordered[node] = None
+                elif node not in ordered:
+                    pending.append((node, True))
+                    for value in reversed(operands(node)):
+                        inner = self.sources.node_of(value)
+                        if inner is not None and inner in nodes and inner not in ordered:
+                            pending.append((inner, False))
+        return ordered
+
+    def operands(self, node: Node) -> list[int]:
+        """The values that the written node reads, also those that its record took for attributes."""
+        if not self.is_kept(node):
+            return list(dict.fromkeys(node.inputs))
+        return self.file_operands(node)
+
+    def file_operands(self, node: Node) -> list[int]:
+        """The values that the node of the file reads."""
+        assert node.origin is not None
+        proto = self.model.origins[node.origin]
+        read = [self.model.values[name] for name in proto.input if name]
+        return list(dict.fromkeys([*read, *self.captures(node)]))
+
+    def captures(self, node: Node) -> tuple[int, ...]:
+        """The values that a node's subgraphs read by name."""
+        return () if node.origin is None else self.model.captures.get(node.origin, ())
+
+    def is_kept(self, node: Node) -> bool:
+        """Whether a node is written as it stands in the file."""
+        if node.origin is None:
+            return False
+        if node not in self.kept:
+            self.kept[node] = not self.modified or node.is_opaque or self.reaches_sizes(node)
+        return self.kept[node]
+
+    def reaches_sizes(self, node: Node) -> bool:
+        """Whether the sizes that a node of the file reads are there: they start from values computed before the node.
+
+        They do not where a substitution removed the value whose shape they come from, or made it depend on the node.
+        """
+        place = self.position.get(node)
+        if place is None:  # shape arithmetic itself, which is written for the sake of a node that reaches it
+            return True
+        stack = [value for value in self.file_operands(node) if value not in node.inputs]
+        seen: set[int] = set()
+        while stack:
+            value = stack.pop()
+            source = self.sources.of(value)
+            if value in seen or isinstance(source, Leaf):
+                continue
+            seen.add(value)
+            before = self.position.get(source.node)
+            if before is not None:
+                if before >= place:
+                    return False
+            elif source.node.origin is not None and value in self.model.tables.sizes:
+                stack.extend(self.file_operands(source.node))
+            else:
+                return False
+        return True

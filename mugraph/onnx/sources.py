@@ -1,0 +1,80 @@
+"""The sources of a candidate's values: the output of a node, or an input or constant, behind all identities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.graph import Graph, Node
+from mugraph.onnx.fold import Folder
+from mugraph.onnx.model import Model
+
+__all__ = ["Leaf", "NodeOutput", "Source", "ValueSources"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value that no node of the written model computes: an input or a constant."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutput:
+    """One output of a node."""
+
+    node: Node
+    index: int
+
+    @property
+    def value(self) -> int:
+        """The value that the node was made for at this output; substitutions may have the output compute others, too."""
+        return self.node.values[self.index]
+
+
+Source = Leaf | NodeOutput
+
+
+class ValueSources:
+    """Says which output, input or constant each value of one candidate is, and folds what depends on constants alone.
+
+    Several values may be one output, where a substitution computes them by one node.
+    """
+
+    def __init__(self, model: Model, graph: Graph) -> None:
+        self.graph, self.tables = graph, model.tables
+        self.folder = Folder(model, graph)
+        self.sources: dict[int, Source] = {}
+        self.folded: dict[NodeOutput, np.ndarray | None] = {}
+
+    def of(self, value: int) -> Source:
+        """Follows the identities that substitutions made; those of the file are nodes like others."""
+        source = self.sources.get(value)
+        if source is None:
+            source = self.sources[value] = self._followed(value)
+        return source
+
+    def _followed(self, value: int) -> Source:
+        modified = bool(self.graph.definitions)
+        while True:
+            definition = self.graph.definition(value)
+            if definition is None or (modified and value in self.tables.constants):
+                return Leaf(value)
+            node, index = definition
+            if node.op != "Identity" or (node.origin is not None and value in node.values):
+                return NodeOutput(node, index)
+            value = node.inputs[0]
+
+    def node_of(self, value: int) -> Node | None:
+        """The node that computes a value; ``None`` for inputs and constants."""
+        source = self.of(value)
+        return source.node if isinstance(source, NodeOutput) else None
+
+    def constant_of(self, source: Source) -> np.ndarray | None:
+        """The array that a substitution computes from constants; ``None`` where it is left to the runtime."""
+        if isinstance(source, Leaf) or source.node.origin is not None or not self.tables.constant[source.value]:
+            return None
+        if source not in self.folded:
+            self.folded[source] = self.folder.fold(source.value)
+        return self.folded[source]

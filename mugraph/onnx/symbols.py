@@ -1,0 +1,153 @@
+"""Dimension symbols of a file, and the sizes that the model's own operators say they are.
+
+A node of the main graph that an output needs is executed in every run. Where it is well-typed only if two dimensions are
+equal, they are: other sizes give an error, and no result that a rewritten model would have to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from onnx import GraphProto, NodeProto, TypeProto
+
+from mugraph.terms.shape import DataType, Dim, Least, SymDim, TensorType, Unequal, at_most, evaluate_dim, plain_symbol, symbol
+
+__all__ = ["DeclaredTypes", "SymbolLearner", "SymbolValues"]
+
+
+@dataclass(frozen=True)
+class SymbolValues:
+    """The symbols of a file that are another size in every run: ``n`` is ``2*m``.
+
+    Attributes:
+        equal: symbol to the dimension that it always is; following these leads to no symbol twice.
+        notes: a sentence for each that restricts what may be fed.
+    """
+
+    equal: Mapping[str, Dim] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def normal(self, dim: Dim) -> Dim:
+        """The dimension in terms of the symbols that are left."""
+        if isinstance(dim, int) or not self.equal:
+            return dim
+        while True:
+            replaced = evaluate_dim(dim, self.equal)
+            if replaced == dim:
+                return dim
+            dim = replaced
+
+    def type(self, type_: TensorType) -> TensorType:
+        """The type with normal dimensions."""
+        return TensorType(type_.dtype, tuple(map(self.normal, type_.shape))) if self.equal else type_
+
+    def learn(self, name: str, dim: Dim, note: str = "") -> SymbolValues:
+        """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
+        return SymbolValues({**self.equal, name: dim}, (*self.notes, note) if note else self.notes)
+
+
+class DeclaredTypes:
+    """The types that a file and onnx's inference give to the values of the main graph.
+
+    Args:
+        inferred: the main graph after onnx's inference.
+        symbols: the symbols that do not stand for themselves.
+    """
+
+    def __init__(self, inferred: GraphProto, symbols: SymbolValues) -> None:
+        declared = [*inferred.value_info, *inferred.output, *inferred.input]
+        self.protos: dict[str, TypeProto] = {value.name: value.type for value in declared}
+        self.symbols = symbols
+
+    def of(self, name: str) -> TensorType | None:
+        """The type of a tensor of known rank, else ``None``; a dimension of which nothing is said is a symbol of its own."""
+        declared = self.protos.get(name)
+        if declared is None or not declared.HasField("tensor_type"):
+            return None
+        tensor = declared.tensor_type
+        if not tensor.HasField("shape") or tensor.elem_type not in {int(t) for t in DataType} - {DataType.UNDEFINED}:
+            return None
+        shape: list[Dim] = []
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                shape.append(dim.dim_value)
+            else:
+                shape.append(self.symbols.normal(symbol(dim.dim_param or f"?{name}_{axis}")))
+        return TensorType(DataType(tensor.elem_type), tuple(shape))
+
+    def symbols_of(self, names: Iterable[str]) -> frozenset[str]:
+        """The symbols in the types of some values."""
+        types = (self.of(name) for name in names)
+        dims = (dim for type_ in types if type_ is not None for dim in type_.shape if isinstance(dim, SymDim))
+        return frozenset(name for dim in dims for name in dim.symbols())
+
+
+class SymbolLearner:
+    """Collects what a reading of the graph says of its symbols, for the next reading to use.
+
+    Ensures that every symbol is learned once, and never as a dimension that contains it.
+
+    Args:
+        values: the symbols that were known before this reading.
+        fed: the symbols of the graph's inputs, which are known before a run.
+
+    Attributes:
+        learned: ``values`` and what was learned beside them; ``None`` as long as that is nothing.
+    """
+
+    def __init__(self, values: SymbolValues, fed: frozenset[str]) -> None:
+        self.values, self.fed = values, fed
+        self.learned: SymbolValues | None = None
+
+    def compare(self, declared: Dim, computed: Dim) -> None:
+        """Learns what a symbol of the file is, and that a slice of size min(1,n) has one entry."""
+        if declared == computed:
+            return
+        name = plain_symbol(declared)
+        if name is not None and name not in self.fed:
+            self.learn(name, computed)
+        least = plain_symbol(computed)
+        if declared == 1 and isinstance(least, Least) and least.first == 1:
+            self.learn(least, 1)
+
+    def must_hold(self, question: Unequal, node: NodeProto) -> None:
+        """Learns what is true wherever a node that is executed is well-typed.
+
+        Where broadcasting is allowed, two different symbols may also be equal because one of them is 1. That is no way
+        out for min(c,n) beside n where c > 1: up to c they are equal, and beyond it neither is 1.
+        """
+        first, second = question.dims
+        note = f"'{node.name or node.output[0]}' runs only where {{}} = {{}}"
+        for least, other in ((first, second), (second, first)):
+            name = plain_symbol(least)
+            if isinstance(name, Least):
+                bound = next((b for a, b in ((name.first, name.second), (name.second, name.first)) if a == other), None)
+                if bound is not None and at_most(2, bound):
+                    self.learn(name, other, note.format(least, other))
+                    return
+        if question.or_one:
+            return
+        for left, right in ((second, first), (first, second)):
+            name = plain_symbol(left)
+            if name is not None and (name not in self.fed or _all_symbols(right) <= self.fed):
+                self.learn(name, right, note.format(left, right))
+                return
+
+    def learn(self, name: str, dim: Dim, note: str = "") -> None:
+        """Learns that a symbol is a dimension, unless it is known already or the dimension contains it."""
+        values = self.learned or self.values
+        dim = values.normal(dim)
+        if name not in values.equal and not (isinstance(dim, SymDim) and name in _all_symbols(dim)):
+            self.learned = values.learn(name, dim, note)
+
+
+def _all_symbols(dim: Dim) -> set[str]:
+    """The symbols of a dimension, also those of which another is the smaller one."""
+    if isinstance(dim, int):
+        return set()
+    names = set(dim.symbols())
+    for name in dim.symbols():
+        if isinstance(name, Least):
+            names |= _all_symbols(name.first) | _all_symbols(name.second)
+    return names

@@ -1,0 +1,174 @@
+"""ONNX nodes under the records that describe them: which record, which inputs are operands, which types the outputs have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto
+
+from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, compiled_kernel
+from mugraph.graph import Tables
+from mugraph.onnx.foreign import ProtoNode
+from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.ops import NotUnderstood, Operator, Reading, reader_of
+from mugraph.terms.shape import Dim, TensorType
+from mugraph.terms.term import Attrs, make_attrs
+
+__all__ = ["ModelOperators", "UnderstoodNode", "understand"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOperators:
+    """The operators that the nodes of one model call: of operator sets at the versions imported, or the model's functions.
+
+    Attributes:
+        opset: version of the default domain.
+        versions: version by domain, of the other domains.
+        functions: domain and name of the functions that the model defines; they go before operators of that name.
+    """
+
+    opset: int
+    versions: Mapping[str, int]
+    functions: frozenset[tuple[str, str]]
+
+    @staticmethod
+    def of(proto: ModelProto, opset: int) -> ModelOperators:
+        """The operators of a model whose default domain has the version ``opset``."""
+        versions: dict[str, int] = {}
+        for entry in proto.opset_import:
+            versions.setdefault(entry.domain, entry.version)
+        return ModelOperators(opset, versions, frozenset((function.domain, function.name) for function in proto.functions))
+
+    def version(self, domain: str) -> int:
+        """The imported version of an operator set; 1 where it is not imported."""
+        return self.opset if domain in DEFAULT_DOMAINS else self.versions.get(domain, 1)
+
+    def is_constant(self, node: NodeProto) -> bool:
+        """Whether the node is ONNX's ``Constant``."""
+        return node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and ("", "Constant") not in self.functions
+
+    def is_pure(self, node: NodeProto) -> bool:
+        """Whether a node of the default domain depends on its inputs alone, as its schema says."""
+        if node.domain not in DEFAULT_DOMAINS or ("", node.op_type) in self.functions or not onnx.defs.has(node.op_type):
+            return False
+        determinism = getattr(onnx.defs.get_schema(node.op_type, self.opset), "node_determinism", None)  # new in onnx 1.20
+        return determinism is not None and determinism.name == "Deterministic"
+
+    def record(self, node: NodeProto) -> Operator:
+        """The record that describes the node.
+
+        Raises:
+            NotUnderstood: none does: it calls a function, has subgraphs, or is of an operator without a record.
+        """
+        domain = "" if node.domain in DEFAULT_DOMAINS else node.domain
+        if (domain, node.op_type) in self.functions and domain != KERNEL_DOMAIN:
+            raise NotUnderstood("a function of the model")
+        if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+            raise NotUnderstood("it has subgraphs")
+        record = reader_of(domain, node.op_type)
+        if record is None:
+            raise NotUnderstood(f"no record describes {node.op_type}" + (f" of domain {domain}" if domain else ""))
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class UnderstoodNode:
+    """An ONNX node as its record reads it.
+
+    Attributes:
+        attributes: as the record gave them, for its semantics; ``attrs`` are the same in canonical form.
+        operands, operand_types: value ids and their types, one an operand of the record.
+        names: the names of the first outputs, up to the last one that somebody reads.
+        outputs: the types of all outputs of the record, as its shape rule gives them.
+        compiled: how the node is launched, where it is a kernel that was compiled.
+    """
+
+    record: Operator
+    attributes: Mapping[str, Any]
+    attrs: Attrs
+    operands: tuple[int, ...]
+    operand_types: tuple[TensorType, ...]
+    names: tuple[str, ...]
+    outputs: tuple[TensorType, ...]
+    compiled: CompiledKernel | None
+
+
+def understand(
+    node: NodeProto, inputs: Sequence[int | None], tables: Tables, operators: ModelOperators, names_read: frozenset[str]
+) -> UnderstoodNode:
+    """Reads a node by the record that describes it.
+
+    Args:
+        node: the node.
+        inputs: the value of each input; ``None`` for an absent one.
+        tables: types, constants and sizes of these values.
+        operators: those of the model.
+        names_read: the names of values that somebody reads.
+
+    Raises:
+        NotUnderstood, ShapeError, Undecided: no record describes the node, or the one that does refuses it.
+    """
+    record = operators.record(node)
+    types = [None if value is None else tables.types[value] for value in inputs]
+
+    def constant(index: int) -> np.ndarray | None:
+        value = inputs[index]
+        return None if value is None else tables.small_constant(value)
+
+    def sizes(index: int) -> tuple[Dim, ...] | None:
+        value = inputs[index]
+        entries = None if value is None else tables.sizes.get(value)
+        return None if entries is None else tuple(entries.reshape(-1))
+
+    node = _shortened(node, names_read)
+    foreign = ProtoNode(node, operators.version(node.domain), types, constant, sizes)
+    reading = record.read(foreign)
+    operands: list[int] = []
+    operand_types: list[TensorType] = []
+    for index in reading.operands:
+        value, type_ = inputs[index], types[index]
+        if value is None or type_ is None:
+            raise NotUnderstood(f"the type of input {index} is unknown")
+        operands.append(value)
+        operand_types.append(type_)
+    for index, value in enumerate(inputs):
+        taken = index in reading.operands or index in foreign.sized
+        if value is not None and not taken and constant(index) is None:
+            raise NotUnderstood(f"input {index} is computed at run time")
+    attrs = make_attrs(reading.attrs)
+    outputs = tuple(record.types(attrs, operand_types))
+    names = _output_names(node, reading)
+    if len(names) > len(outputs) or "" in names:
+        raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(repr(n) for n in names)}")
+    compiled = compiled_kernel(foreign) if record.name == KERNEL else None
+    return UnderstoodNode(record, reading.attrs, attrs, tuple(operands), tuple(operand_types), tuple(names), outputs, compiled)
+
+
+def _shortened(node: NodeProto, names_read: frozenset[str]) -> NodeProto:
+    """The node without the last outputs that nobody reads, such as the mask of a Dropout."""
+    count = len(node.output)
+    while count > 1 and node.output[count - 1] not in names_read:
+        count -= 1
+    if count == len(node.output):
+        return node
+    shorter = NodeProto()
+    shorter.CopyFrom(node)
+    del shorter.output[count:]
+    return shorter
+
+
+def _output_names(node: NodeProto, reading: Reading) -> list[str]:
+    """The names of the record's outputs, up to the last one that is wanted."""
+    names = list(node.output)
+    if reading.outputs is not None:
+        extra = [name for position, name in enumerate(names) if name and position not in reading.outputs]
+        if extra:
+            raise NotUnderstood(f"{node.op_type} with the output {extra[0]!r}")
+        names = [names[position] if position < len(names) else "" for position in reading.outputs]
+    while names and not names[-1]:
+        names.pop()
+    return names
