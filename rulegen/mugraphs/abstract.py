@@ -22,12 +22,26 @@ from mugraph.terms.term import Term, walk
 
 __all__ = ["Expression", "add", "apply", "atom", "divide", "expression_of", "is_part", "multiply", "summed"]
 
-Monomial = tuple[tuple[str, ...], tuple[str, ...]]
+
+class Atom(str):
+    """A factor by its text, which is that of the expression that it is a function of, if it is one.
+
+    Attributes:
+        inner: this expression; ``None`` for an input.
+    """
+
+    __slots__ = ("inner",)
+    inner: Expression | None
+
+    def __new__(cls, text: str, inner: Expression | None = None) -> Atom:
+        made = super().__new__(cls, text)
+        made.inner = inner
+        return made
+
+
+Monomial = tuple[tuple[Atom, ...], tuple[Atom, ...]]
 Expression = tuple[Monomial, ...]
 """Monomials, each the atoms of numerator and denominator; all sorted."""
-
-_INNER: dict[str, Expression] = {}
-"""Atom to the expression that it is a function of."""
 
 
 def _normal(monomials: list[Monomial]) -> Expression:
@@ -36,14 +50,12 @@ def _normal(monomials: list[Monomial]) -> Expression:
 
 def atom(name: str) -> Expression:
     """An input."""
-    return (((name,), ()),)
+    return (((Atom(name),), ()),)
 
 
 def apply(function: str, x: Expression) -> Expression:
     """A function without known equalities."""
-    name = f"{function}({x})"
-    _INNER[name] = x
-    return atom(name)
+    return (((Atom(f"{function}({x})", x),), ()),)
 
 
 def add(x: Expression, y: Expression) -> Expression:
@@ -56,12 +68,7 @@ def multiply(x: Expression, y: Expression) -> Expression:
 
 def divide(x: Expression, y: Expression) -> Expression:
     """x / y: a single product without denominator joins the denominator, anything else is one atom of it."""
-    if len(y) == 1 and not y[0][1]:
-        below = y[0][0]
-    else:
-        name = f"({y})"
-        _INNER[name] = y
-        below = (name,)
+    below = y[0][0] if len(y) == 1 and not y[0][1] else (Atom(f"({y})", y),)
     return _normal([(num, den + below) for num, den in x])
 
 
@@ -70,7 +77,7 @@ def summed(axis: str, x: Expression) -> Expression:
     return multiply(x, atom(f"Σ{axis}"))
 
 
-def _within(part: tuple[str, ...], whole: tuple[str, ...]) -> bool:
+def _within(part: tuple[Atom, ...], whole: tuple[Atom, ...]) -> bool:
     return not Counter(part) - Counter(whole)
 
 
@@ -82,8 +89,7 @@ def is_part(x: Expression, goal: Expression) -> bool:
             return True
         if len(x) == 1 and not x[0][1] and _within(x[0][0], den):
             return True
-        inner = [_INNER[name] for name in (*num, *den) if name in _INNER]
-        if any(is_part(x, other) for other in inner):
+        if any(is_part(x, factor.inner) for factor in (*num, *den) if factor.inner is not None):
             return True
     return len(x) > 1 and _is_sum_part(x, goal)
 

@@ -10,7 +10,7 @@ from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, var, walk
 
-__all__ = ["CaseTyping", "number_of_type", "type_of_number"]
+__all__ = ["CaseTyping"]
 
 
 @lru_cache(maxsize=1 << 18)
@@ -21,26 +21,10 @@ def _output(op: str, attrs: Any, out: int, operands: tuple[TensorType, ...], lit
         return None
 
 
-_TYPES: list[TensorType] = []
-_NUMBERS: dict[TensorType, int] = {}
-"""Types are interned as numbers, which are quick to hash and compare."""
-
-
-def number_of_type(type_: TensorType) -> int:
-    """The number of a type in this process."""
-    number = _NUMBERS.setdefault(type_, len(_TYPES))
-    if number == len(_TYPES):
-        _TYPES.append(type_)
-    return number
-
-
-def type_of_number(number: int) -> TensorType:
-    """The type of a number."""
-    return _TYPES[number]
-
-
 class CaseTyping:
     """Types of the terms under some roots for changing types of their variables; inference is remembered.
+
+    A type is interned as a number, which is quick to hash and compare.
 
     Attributes:
         place: of each term, operands before the terms that use them.
@@ -49,6 +33,8 @@ class CaseTyping:
     """
 
     def __init__(self, roots: Iterable[Term]) -> None:
+        self._types: list[TensorType] = []
+        self._type_numbers: dict[TensorType, int] = {}
         self.place: dict[Term, int] = {}
         self.numbers: list[int | None] = []
         self._steps: list[tuple[Term, tuple[int, ...], tuple[bool, ...], dict[tuple[int | None, ...], int | None]]] = []
@@ -56,12 +42,19 @@ class CaseTyping:
             self.place[term] = len(self.place)
             self.numbers.append(None)
             if term.op == "Const":
-                self.numbers[-1] = number_of_type(
+                self.numbers[-1] = self.number(
                     TensorType(DataType.BOOL if isinstance(term.attr("value"), bool) else DataType.FLOAT, ())
                 )
             operands = tuple(self.place[operand] for operand in term.inputs)
             self._steps.append((term, operands, tuple(operand.op == "Const" for operand in term.inputs), {}))
         self.applications = [place for term, place in self.place.items() if term.op not in ("Var", "Const")]
+
+    def number(self, type_: TensorType) -> int:
+        """The number of a type here."""
+        number = self._type_numbers.setdefault(type_, len(self._types))
+        if number == len(self._types):
+            self._types.append(type_)
+        return number
 
     def type(self, places: Iterable[int]) -> bool:
         """Infers the types of the terms at some places from those of their operands; whether all are well-typed."""
@@ -70,9 +63,9 @@ class CaseTyping:
             term, operands, literal, memo = self._steps[place]
             key = tuple([numbers[operand] for operand in operands])
             if key not in memo:
-                types = tuple(_TYPES[number] for number in key if number is not None)
+                types = tuple(self._types[number] for number in key if number is not None)
                 type_ = _output(term.op, term.attrs, term.out, types, literal) if len(types) == len(key) else None
-                memo[key] = None if type_ is None else number_of_type(type_)
+                memo[key] = None if type_ is None else self.number(type_)
             numbers[place] = memo[key]
             if memo[key] is None:
                 fine = False
@@ -81,13 +74,13 @@ class CaseTyping:
     def set(self, types: Mapping[str, TensorType]) -> None:
         """Sets the types of the variables and infers all others."""
         for name, type_ in types.items():
-            self.numbers[self.place[var(name)]] = number_of_type(type_)
+            self.numbers[self.place[var(name)]] = self.number(type_)
         self.type(self.applications)
 
     def get(self, term: Term) -> TensorType | None:
         """The type of a term, ``None`` where it is ill-typed."""
         number = self.numbers[self.place[term]]
-        return None if number is None else _TYPES[number]
+        return None if number is None else self._types[number]
 
     def of(self, term: Term) -> TensorType:
         """The type of a term. Raises ShapeError where it is ill-typed."""

@@ -23,7 +23,7 @@ from mugraph.domains.range import Range
 from mugraph.ops import REGISTRY
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
-from rulegen.properties.case_typing import CaseTyping, number_of_type, type_of_number
+from rulegen.properties.case_typing import CaseTyping
 from rulegen.properties.parameters import WINDOWS, attribute_choices, boolean_variables, open_attributes
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
@@ -167,6 +167,7 @@ class _CaseSearch:
         conditions = [c.substitute({}, attrs) for c in axiom.conditions if not c.guard.of_values]
         self.names = axiom.variables
         cited = [term for condition in conditions for term in condition.terms()]
+        self._tried: dict[tuple[int | None, DataType], list[tuple[int, int, int]]] = {}
         self.typing = CaseTyping([left, right, *cited, *map(var, self.names)])
         self.typing.type(self.typing.applications)
         self.facts = Facts(self.typing.of, lambda term: Range.top())
@@ -193,10 +194,7 @@ class _CaseSearch:
 
     def _extend(self, level: int, highest: int, dead: tuple[bool, bool]) -> Iterator[dict[str, TensorType]]:
         if level == len(self.stages):
-            types = {
-                name: type_of_number(self.typing.numbers[s.variable] or 0)
-                for name, s in zip(self.names, self.stages, strict=True)
-            }
+            types = {name: self.typing.of(var(name)) for name in self.names}
             if sum(t.size() for t in types.values()) <= _MAX_ENTRIES:
                 yield types
             else:
@@ -204,7 +202,7 @@ class _CaseSearch:
             return
         stage, misses, accepted = self.stages[level], [0] * (_MAX_RANK + 1), 0
         last = level + 1 == len(self.stages)
-        for number, rank, top in _ordered(highest if self.kinds else None, self.dtypes[level]):
+        for number, rank, top in self._candidates(highest if self.kinds else None, self.dtypes[level]):
             if misses[rank] >= 6 and not last and self.children is not None:
                 continue
             if self.budget <= 0 or (self.children is not None and level and accepted >= self.children):
@@ -222,13 +220,20 @@ class _CaseSearch:
             accepted += leads_on
             misses[rank] = -1 << 30 if leads_on else misses[rank] + 1
 
+    def _candidates(self, highest: int | None, dtype: DataType) -> list[tuple[int, int, int]]:
+        """Numbers of the types to try, with rank and largest size."""
+        key = (highest, dtype)
+        if key not in self._tried:
+            number = self.typing.number
+            self._tried[key] = [(number(TensorType(dtype, s)), len(s), max(s, default=1)) for s in _ordered(highest)]
+        return self._tried[key]
+
 
 @lru_cache(maxsize=16)
-def _ordered(highest: int | None, dtype: DataType) -> list[tuple[int, int, int]]:
-    """Numbers of the types to try, with rank and largest size."""
+def _ordered(highest: int | None) -> list[tuple[int, ...]]:
+    """The shapes to try."""
     shapes = list(_shapes(highest or 1, highest is not None))
-    ordered = _thin(shapes, len(shapes), len, str)
-    return [(number_of_type(TensorType(dtype, shape)), len(shape), max(shape, default=1)) for shape in ordered]
+    return _thin(shapes, len(shapes), len, str)
 
 
 def shape_of(axiom: Axiom) -> Axiom:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
@@ -25,21 +24,6 @@ from tools.zoo.built import lora_block
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
 SAME = accept.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs and verdicts of each test in a folder of its own."""
-    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, accept.Timing]]:
-    """Fixed answers of the stopwatch: ``pair`` while choosing, ``confirm`` for the winner."""
-    answers = {"pair": FASTER, "confirm": FASTER}
-    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: answers["pair"])
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: answers["confirm"])
-    yield answers
 
 
 def block(path: Path) -> Path:

@@ -481,9 +481,8 @@ def attention(path: Path, heads: int = 2, width: int = 8) -> Path:
     return path
 
 
-def test_a_dynamic_model_is_rewritten_like_a_static_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dynamic_model_is_rewritten_like_a_static_one(tmp_path: Path, own_cache: Path) -> None:
     """Every node is understood, rules fire, and the outputs agree at sizes other than those measured."""
-    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
     source, target = attention(tmp_path / "model.onnx"), tmp_path / "out.onnx"
     model = load(source)
     assert not model.opaque and shape_of(model, "y") == (N, S, 16)

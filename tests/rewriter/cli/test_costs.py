@@ -13,9 +13,9 @@ from rewriter.cli.costs import cli
 from rewriter.cost import CostTable, ProfileError, ProfileStore, read_table, write_table
 from rewriter.cost.store import default_profile_path
 from rewriter.runtime_env import environment
-from tests.support.runs import lora, own_cache
+from tests.support.runs import lora
 
-__all__ = ["own_cache"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_command_line(tmp_path: Path) -> None:

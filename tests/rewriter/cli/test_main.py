@@ -15,9 +15,9 @@ from rewriter import optimize
 from rewriter.cli.main import main
 from rewriter.run import accept
 from rewriter.run import kernels as run_kernels
-from tests.support.runs import lora, own_cache, timing
+from tests.support.runs import lora
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def _invoke(*arguments: str | Path) -> Any:

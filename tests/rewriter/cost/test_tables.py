@@ -20,8 +20,7 @@ SIZES = {"x": (2, 4, 32)}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+def _nothing_is_timed(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
 
 

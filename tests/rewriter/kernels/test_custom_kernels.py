@@ -44,9 +44,8 @@ SM_90 = (Architecture(90),)
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new cache for each test; what was compiled is kept between them."""
-    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _compiled_once(own_cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache for each test; what was compiled is kept between them."""
     compiled = tmp_path_factory.getbasetemp() / "compiled"
     monkeypatch.setattr(kernels, "Compiler", lambda: Compiler(compiled, workers=1))
 

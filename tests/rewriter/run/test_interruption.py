@@ -13,9 +13,9 @@ from rewriter import optimize
 from rewriter.run import accept
 from rewriter.run.outcome import Outcome
 from tests.support.graphs import rule
-from tests.support.runs import FASTER, ops, own_cache, run_model, small, timing
+from tests.support.runs import FASTER, ops, run_model, small
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 SQUARE = rule("Pow(X, 2.0)", "Mul(X, X)", "X:[m,n]")

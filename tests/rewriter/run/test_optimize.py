@@ -16,9 +16,9 @@ from rewriter import optimize
 from rewriter.run import accept
 from rules_db.library import shipped_rules
 from tests.support.graphs import rule
-from tests.support.runs import SAME, block, lora, ops, own_cache, run_model, timing
+from tests.support.runs import SAME, block, lora, ops, run_model
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:

@@ -14,9 +14,9 @@ from rewriter.kernels.triton.compile import Architecture
 from rewriter.reference import InputError
 from rewriter.run.fields import AtLeast, Flag, OneOf, option, option_fields, same
 from tests.support.graphs import rule
-from tests.support.runs import own_cache, small
+from tests.support.runs import small
 
-__all__ = ["own_cache"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 

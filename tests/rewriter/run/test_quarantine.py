@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from onnx import numpy_helper
 
 from rewriter import optimize
 from rules_db.exchange import parse_rules
 from tests.support.graphs import rule
-from tests.support.runs import lora, own_cache, small, timing
+from tests.support.runs import lora, small
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")

@@ -22,9 +22,9 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.layers import Lifted, ShortModel
 from rewriter.search.moves import Moves
 from tests.support.graphs import ASSOCIATIVE, FACTOR, MERGE, NEGATION, direction_of, rule
-from tests.support.runs import ops, own_cache, small, timing
+from tests.support.runs import ops, small
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
 SQUARE = rule("Pow(X, 2.0)", "Mul(X, X)", "X:[m,n]")

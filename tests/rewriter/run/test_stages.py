@@ -35,9 +35,9 @@ from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
 from tests.support.graphs import rule
-from tests.support.runs import FASTER, SAME, ops, own_cache, timing, workbench
+from tests.support.runs import FASTER, SAME, ops, workbench
 
-__all__ = ["own_cache", "timing"]
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 WRONG = rule("Tanh(X)", "X", "X:[m,n]")
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")

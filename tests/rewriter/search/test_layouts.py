@@ -359,8 +359,7 @@ def small_resnet(path: Path, table: Path, ratio: float) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+def _nothing_is_measured(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
 
 

@@ -1,0 +1,47 @@
+"""Fixtures that many rooms share: a cache of each test's own, and a stopwatch with fixed answers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rewriter.cost.fused import runtime_directions
+from rewriter.cost.store import ProfileStore, default_profile_path
+from rewriter.run import accept
+from rewriter.runtime_env import environment
+from rules_db.library import open_rules
+from tests.support.runs import FASTER
+
+
+@pytest.fixture(scope="session")
+def _first_used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache after a first use: shipped rules are checked, and which of them the runtime applies by itself is asked."""
+    folder = tmp_path_factory.mktemp("first") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONNX_SUPEROPT_CACHE", str(folder))
+        store = ProfileStore(default_profile_path(), environment("cpu"))
+        for provider in ("cpu", "cuda"):
+            runtime_directions(open_rules(None), store, provider)
+        store.close()
+    return folder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _first_used: Path) -> Path:
+    """Costs and verdicts of each test in a folder of its own; it knows what the first use of an installation learns."""
+    folder = tmp_path / "cache"
+    shutil.copytree(_first_used, folder)
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, accept.Timing]]:
+    """Fixed answers of the stopwatch: ``pair`` while choosing, ``confirm`` for the winner."""
+    answers = {"pair": FASTER, "confirm": FASTER}
+    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: answers["pair"])
+    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: answers["confirm"])
+    yield answers
