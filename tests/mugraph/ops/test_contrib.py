@@ -24,7 +24,7 @@ from mugraph.terms.text import parse_type
 from rules_db.trust.condition import Facts
 from rules_db.trust.properties import load_axioms
 from tests.mugraph.domains.test_domains import claims
-from tests.mugraph.onnx.test_onnx import FLOAT, build, check_round_trip, run_both, values
+from tests.support.models import FLOAT, build, check_round_trip, run_both, values
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_form, run_node, type_of
 
 F, H, I32, I64 = np.float32, np.float16, np.int32, np.int64
