@@ -25,7 +25,7 @@ from rewriter.reference import compare, reference_outputs
 from rewriter.search.match import NoMatch
 from rewriter.search.ranges import RangeOracle
 from tests.support.graphs import UNGUARD, apply_match, matches_of, rule
-from tests.support.round_trips import FLOAT, INT64, build, check_round_trip, op_types, random_feeds, session, values
+from tests.support.models import FLOAT, INT64, build, check_round_trip, op_types, random_feeds, session, values
 
 N, M, S = symbol("n"), symbol("m"), symbol("s")
 SIZES = [{"n": n, "s": s} for n in (1, 2, 3) for s in (1, 5, 8)]
@@ -117,8 +117,8 @@ def test_the_mask_of_a_dropout_that_nobody_reads() -> None:
     assert check_round_trip(parsed(both), n=2, s=3).opaque
 
 
-@pytest.mark.parametrize(("declared", "end", "known"), [(1, 1, True), (6, 6, False)])
-def test_declared_sizes_of_a_slice(declared: int, end: int, known: bool) -> None:
+@pytest.mark.parametrize(("declared", "end", "is_one"), [(1, 1, True), (6, 6, False)])
+def test_declared_sizes_of_a_slice(declared: int, end: int, is_one: bool) -> None:
     """A first row that the file declares is there; a size that an exporter happened to see is no size in general."""
     model = load(
         build(
@@ -129,7 +129,7 @@ def test_declared_sizes_of_a_slice(declared: int, end: int, known: bool) -> None
             value_info=values(("cut", FLOAT, [declared, 4])),
         )
     )
-    assert not model.opaque and shape_of(model, "y") == (1 if known else smaller(end, S), 4)
+    assert not model.opaque and shape_of(model, "y") == (1 if is_one else smaller(end, S), 4)
 
 
 def test_symbols_of_the_file_are_known_by_what_they_are() -> None:
@@ -177,7 +177,7 @@ dims = st.recursive(
 @given(dims, dims, st.sampled_from([{"n": 0, "s": 1}, {"n": 1, "s": 2}, {"n": 7, "s": 3}]))
 @settings(max_examples=200, deadline=None, database=None)
 def test_arithmetic_of_sizes_is_that_of_numbers(a: Dim, b: Dim, at: dict[str, Dim]) -> None:
-    """What the domain decides without the sizes is what holds at any."""
+    """A result that the domain decides without the sizes is what holds at any."""
     domain = Sizes()
 
     def number(dim: Dim) -> int:
@@ -199,11 +199,11 @@ def test_arithmetic_of_sizes_is_that_of_numbers(a: Dim, b: Dim, at: dict[str, Di
     ]
     for function, expected in cases:
         try:
-            found = function(x, y)[0]
+            computed = function(x, y)[0]
         except Unsupported:
             continue
         if expected is not None:
-            assert (number(found) if isinstance(found, SymDim) else found) == expected, function
+            assert (number(computed) if isinstance(computed, SymDim) else computed) == expected, function
 
 
 def test_shapes_of_unknown_tensors_are_known() -> None:
@@ -401,10 +401,10 @@ def test_a_rule_that_needs_a_size_of_one_asks_for_a_proof(factor: str, applies: 
     text = f"g (float[n,s,k] x, {factor} r, float[k,6] w) => (float[n,s,6] y) {{ a = Mul(x, r) y = MatMul(a, w) }}"
     proto = parsed(text)
     model = load(proto)
-    found = [apply_match(m, model.graph, RangeOracle({})) for m in matches_of(model.graph, ONES_ONLY) if m.direction.forward]
-    graphs = [graph for graph in found if not isinstance(graph, NoMatch)]
-    assert found and bool(graphs) is applies
-    assert all("could not be shown" in refusal.reason for refusal in found if isinstance(refusal, NoMatch))
+    applied = [apply_match(m, model.graph, RangeOracle({})) for m in matches_of(model.graph, ONES_ONLY) if m.direction.forward]
+    graphs = [graph for graph in applied if not isinstance(graph, NoMatch)]
+    assert applied and bool(graphs) is applies
+    assert all("could not be shown" in refusal.reason for refusal in applied if isinstance(refusal, NoMatch))
     if applies:
         check_everywhere(proto, model, graphs[0], rtol=1e-4)
 

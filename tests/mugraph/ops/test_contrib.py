@@ -23,9 +23,9 @@ from mugraph.terms.term import Term, make_attrs, substitute, var
 from mugraph.terms.text import parse_type
 from rules_db.trust.condition import Facts
 from rules_db.trust.properties import load_axioms
+from tests.support.models import FLOAT, build, check_round_trip, run_both, values
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_form, run_node, type_of
 from tests.support.ranges import claims
-from tests.support.round_trips import FLOAT, build, check_round_trip, run_both, values
 
 F, H, I32, I64 = np.float32, np.float16, np.int32, np.int64
 MS = "com.microsoft"

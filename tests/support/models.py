@@ -1,4 +1,4 @@
-"""ONNX models that are built by hand, and imported and exported: compared bit for bit, or as candidates with the original."""
+"""ONNX models of a few nodes: built, run in onnxruntime, compared bit for bit and with their candidates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, to_bytes, to_proto
+from mugraph.terms.term import make_attrs
 
-FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
 def session(model: bytes | Path | str) -> ort.InferenceSession:
@@ -98,3 +99,78 @@ def run_both(proto: ModelProto, model: Model, graph: Graph, rtol: float, atol: f
 
 def op_types(proto: ModelProto) -> list[str]:
     return [node.op_type for node in proto.graph.node]
+
+
+def apply(model: Model, op: str, inputs: Sequence[int], **attrs: Any) -> Any:
+    return model.tables.apply(op, make_attrs(attrs), inputs)
+
+
+def add_folded(model: Model, name: str) -> Graph:
+    """Replaces the readers of a constant: c becomes (c + c) - c in each node that reads it."""
+    constant = model.values[name]
+    double = apply(model, "Add", [constant, constant]).values[0]
+    same = apply(model, "Sub", [double, constant]).values[0]
+    changes = {}
+    for node in model.graph.users[constant]:
+        new = model.tables.apply(node.op, node.attrs, [same if value == constant else value for value in node.inputs])
+        changes[node.values[0]] = (new, 0)
+    return model.graph.substitute(changes)
+
+
+def two_products(outputs: Sequence[str] = ("y", "z")) -> ModelProto:
+    rng = np.random.default_rng(1)
+    return build(
+        [
+            helper.make_node("MatMul", ["x", "w1"], ["a"]),
+            helper.make_node("MatMul", ["x", "w2"], ["b"]),
+            helper.make_node("Relu", ["a"], ["y"]),
+            helper.make_node("Tanh", ["b"], ["z"]),
+        ],
+        values(("x", FLOAT, [2, 8])),
+        values(*((name, FLOAT, [2, 3 if name in "ay" else 5]) for name in outputs)),
+        {"w1": rng.standard_normal((8, 3), np.float32), "w2": rng.standard_normal((8, 5), np.float32)},
+        value_info=values(("a", FLOAT, [2, 3]), ("b", FLOAT, [2, 5])),
+    )
+
+
+def subgraph_model() -> ModelProto:
+    """If, Loop and Scan that capture outer values, two levels deep, and one that shadows none of its own names."""
+    inner = helper.make_graph([helper.make_node("Add", ["outer", "w"], ["deep"])], "inner", [], values(("deep", FLOAT, [2, 3])))
+    inner_else = helper.make_graph(
+        [helper.make_node("Identity", ["w"], ["flat"])], "inner_else", [], values(("flat", FLOAT, [2, 3]))
+    )
+    then = helper.make_graph(
+        [helper.make_node("If", ["flag"], ["chosen"], then_branch=inner, else_branch=inner_else)],
+        "then",
+        [],
+        values(("chosen", FLOAT, [2, 3])),
+    )
+    otherwise = helper.make_graph(
+        [helper.make_node("Neg", ["outer"], ["negated"])], "else", [], values(("negated", FLOAT, [2, 3]))
+    )
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["still"]),
+            helper.make_node("Add", ["carried", "outer"], ["next"]),
+        ],
+        "body",
+        values(("step", INT64, []), ("go_on", BOOL, []), ("carried", FLOAT, [2, 3])),
+        values(("still", BOOL, []), ("next", FLOAT, [2, 3])),
+    )
+    scan = helper.make_graph(
+        [helper.make_node("Add", ["state", "row"], ["sum"]), helper.make_node("Mul", ["sum", "scale"], ["scaled"])],
+        "scan",
+        values(("state", FLOAT, [3]), ("row", FLOAT, [3])),
+        values(("sum", FLOAT, [3]), ("scaled", FLOAT, [3])),
+    )
+    return build(
+        [
+            helper.make_node("Relu", ["x"], ["outer"]),
+            helper.make_node("If", ["flag"], ["picked"], then_branch=then, else_branch=otherwise),
+            helper.make_node("Loop", ["trips", "", "picked"], ["looped"], body=body),
+            helper.make_node("Scan", ["start", "looped"], ["last", "rows"], body=scan, num_scan_inputs=1),
+        ],
+        values(("x", FLOAT, [2, 3]), ("flag", BOOL, [])),
+        values(("last", FLOAT, [3]), ("rows", FLOAT, [2, 3])),
+        {"w": np.ones((2, 3), np.float32), "trips": np.int64(3), "start": np.zeros(3, np.float32), "scale": np.float32(2)},
+    )

@@ -1,0 +1,79 @@
+"""Constants that substitutions compute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mugraph.onnx import load, to_proto
+from tests.support.models import (
+    FLOAT,
+    add_folded,
+    apply,
+    build,
+    op_types,
+    run_both,
+    values,
+)
+
+
+def test_folding_rounds_once() -> None:
+    """2^24 + 1 - 2^24 is 1 in double precision and 0 in single."""
+    proto = build(
+        [helper.make_node("Mul", ["x", "c"], ["y"])],
+        values(("x", FLOAT, [2])),
+        values(("y", FLOAT, [2])),
+        {"c": np.float32(1), "big": np.float32(2**24)},
+    )
+    proto.graph.node.append(helper.make_node("Identity", ["big"], ["kept"]))
+    proto.graph.output.extend(values(("kept", FLOAT, [])))
+    model = load(proto)
+    v = model.values
+    total = apply(model, "Add", [v["big"], v["c"]]).values[0]
+    one = apply(model, "Sub", [total, v["big"]]).values[0]
+    product = apply(model, "Mul", [v["x"], one])
+    written = run_both(proto, model, model.graph.substitute({v["y"]: (product, 0)}), rtol=0, atol=0)
+    assert sorted(op_types(written)) == ["Identity", "Mul"]
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_folding_in_narrow_floats(kind: int) -> None:
+    array = np.array([1.5, 2.25]).astype(helper.tensor_dtype_to_np_dtype(kind))
+    proto = build([helper.make_node("Mul", ["x", "c"], ["y"])], values(("x", kind, [2])), values(("y", kind, [2])), {"c": array})
+    model = load(proto)
+    written = to_proto(model, add_folded(model, "c"))
+    (tensor,) = written.graph.initializer
+    assert tensor.data_type == kind
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), array)
+
+
+def test_folding_through_nodes_of_the_file() -> None:
+    """A constant that an understood node makes, and one that an opaque node makes."""
+    proto = build(
+        [
+            helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+            helper.make_node("Shrink", ["t"], ["shrunk"], lambd=0.3),
+            helper.make_node("MatMul", ["x", "shrunk"], ["y"]),
+        ],
+        values(("x", FLOAT, [2, 4])),
+        values(("y", FLOAT, [2, 4])),
+        {"w": np.random.default_rng(0).standard_normal((4, 4), np.float32)},
+    )
+    model = load(proto)
+    assert model.tables.constant[model.values["shrunk"]]
+    written = run_both(proto, model, add_folded(model, "shrunk"), rtol=1e-5, atol=1e-6)
+    assert op_types(written) == ["MatMul"] and len(written.graph.initializer) == 1
+
+
+def test_constants_that_cannot_be_folded_are_left_to_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.onnx.fold.ReferenceEvaluator", lambda model: (_ for _ in ()).throw(RuntimeError("none")))
+    proto = build(
+        [helper.make_node("Shrink", ["w"], ["shrunk"]), helper.make_node("MatMul", ["x", "shrunk"], ["y"])],
+        values(("x", FLOAT, [2, 4])),
+        values(("y", FLOAT, [2, 4])),
+        {"w": np.ones((4, 4), np.float32)},
+    )
+    model = load(proto)
+    written = run_both(proto, model, add_folded(model, "shrunk"), rtol=1e-5, atol=1e-6)
+    assert op_types(written) == ["Shrink", "Add", "Sub", "MatMul"]

@@ -1,0 +1,93 @@
+"""Symbols that are another size in every run: learned from nodes that are executed, and only there."""
+
+from __future__ import annotations
+
+import pytest
+from onnx import TensorProto, helper
+
+from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues
+from mugraph.terms.shape import DataType, Dim, TensorType, Unequal, smaller, symbol
+from tests.support.models import FLOAT, INT64, build, values
+
+N, M, S = symbol("n"), symbol("m"), symbol("s")
+NODE = helper.make_node("Add", ["a", "b"], ["y"], name="sum")
+
+
+def test_symbolsare_followed_to_the_symbols_that_are_left() -> None:
+    symbols = SymbolValues().learn("n", 2 * M).learn("m", S + 1)
+    assert symbols.normal(N) == 2 * S + 2
+    assert symbols.type(TensorType(DataType.FLOAT, (N, 3))) == TensorType(DataType.FLOAT, (2 * S + 2, 3))
+    assert symbols.normal(symbol("k")) == symbol("k")
+    assert symbols.notes == () and symbols.learn("k", 4, "k is 4").notes == ("k is 4",)
+
+
+def test_a_symbol_of_the_file_is_the_computed_size() -> None:
+    learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
+    learner.compare(S, 2 * N)
+    assert learner.learned is not None and learner.learned.equal == {"s": 2 * N}
+
+
+@pytest.mark.parametrize(
+    ("declared", "computed"),
+    [
+        (S, S),  # says nothing
+        (N, S),  # n is fed: it is no name for a size that the model computes
+        (S, S + 1),  # contains itself
+        (S, smaller(S, N)),  # contains itself as the smaller one
+        (2 * S, N),  # no plain symbol
+        (4, N),
+        (1, smaller(2, N)),  # a slice of up to two entries
+    ],
+)
+def test_declared_sizes_of_which_nothing_is_learned(declared: Dim, computed: Dim) -> None:
+    learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
+    learner.compare(declared, computed)
+    assert learner.learned is None
+
+
+def test_a_symbol_is_learned_once() -> None:
+    learner = SymbolLearner(SymbolValues().learn("s", 4), frozenset())
+    learner.compare(S, N)
+    assert learner.learned is None
+    learner.compare(M, S)
+    learner.compare(M, N)
+    assert learner.learned is not None and learner.learned.equal == {"s": 4, "m": 4}
+
+
+def test_where_a_node_runs_its_sizes_are_equal() -> None:
+    learner = SymbolLearner(SymbolValues(), frozenset({"n", "m"}))
+    learner.must_hold(Unequal(N, M), NODE)
+    assert learner.learned is not None
+    assert learner.learned.equal == {"m": N} and learner.learned.notes == ("'sum' runs only where m = n",)
+
+
+def test_broadcasting_leaves_two_sizes_open() -> None:
+    learner = SymbolLearner(SymbolValues(), frozenset({"n", "m"}))
+    learner.must_hold(Unequal(N, M, or_one=True), NODE)
+    learner.must_hold(Unequal(smaller(N, M), M, or_one=True), NODE)  # either may be 1
+    assert learner.learned is None
+    learner.must_hold(Unequal(smaller(6, N), N, or_one=True), NODE)
+    assert (learner.learned is not None and learner.learned.equal == {"min(6,n)": N}) or learner.learned
+
+
+def test_a_fed_size_is_not_defined_by_one_that_is_computed() -> None:
+    learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
+    learner.must_hold(Unequal(2 * N, 3 * S), NODE)
+    assert learner.learned is None
+    learner.must_hold(Unequal(N, S), NODE)
+    assert learner.learned is not None and learner.learned.equal == {"s": N}
+
+
+def test_declared_types() -> None:
+    proto = build(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        values(("x", FLOAT, ["n", None, 3])),
+        values(("y", FLOAT, None), ("u", TensorProto.UNDEFINED, [1]), ("i", INT64, [2])),
+    )
+    declared = DeclaredTypes(proto.graph, SymbolValues().learn("n", 5))
+    assert declared.of("x") == TensorType(DataType.FLOAT, (5, symbol("?x_1"), 3))
+    assert declared.of("i") == TensorType(DataType.INT64, (2,))
+    assert declared.of("y") is None, "the rank is not known"
+    assert declared.of("u") is None, "the element type is not known"
+    assert declared.of("nowhere") is None
+    assert declared.symbols_of(["x", "y", "i"]) == {"?x_1"}

@@ -1,0 +1,238 @@
+"""Files that are written: external data, data that candidates share, and digests of models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mugraph.onnx import ModelError, load, open_in, save, to_bytes, to_proto
+from tests.support.models import (
+    BOOL,
+    FLOAT,
+    add_folded,
+    build,
+    identical,
+    random_feeds,
+    session,
+    two_products,
+    values,
+)
+from tools.bench.memory import measure
+from tools.zoo.built import write_big
+
+# External data
+
+
+def external_model(tmp_path: Path) -> Path:
+    proto = build(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])],
+        values(("x", FLOAT, [2, 64])),
+        values(("y", FLOAT, [2, 64])),
+        {"w": np.random.default_rng(0).standard_normal((64, 64), np.float32), "b": np.ones(64, np.float32)},
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_external_data_moves_with_the_model(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    expected_session = session(source)
+    feeds = random_feeds(expected_session)
+    expected = expected_session.run(None, feeds)
+    (tmp_path / "out").mkdir()
+    target = tmp_path / "out" / "copy.onnx"
+    for _ in range(2):
+        model = load(source)
+        save(model, model.graph, target)
+        data = [path.name for path in target.parent.iterdir() if path != target]
+        assert len(data) == 1 and data[0].startswith("copy.onnx.") and data[0].endswith(".data")
+    assert identical(expected, session(target).run(None, feeds))
+    onnx.checker.check_model(str(target))
+
+
+def test_saving_over_the_model_itself(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    first = session(source)
+    feeds = random_feeds(first)
+    expected = first.run(None, feeds)
+    for _ in range(2):  # the second time the data file is one of ours, and is used again
+        model = load(source)
+        save(model, model.graph, source)
+        assert identical(expected, session(source).run(None, feeds))
+    assert len(list(tmp_path.glob("model.onnx.*.data"))) == 1
+    inline = tmp_path / "inline.onnx"
+    onnx.save(onnx.load(source), inline)
+    model = load(inline)
+    save(model, model.graph, inline)
+    assert identical(expected, session(inline).run(None, feeds))
+    with pytest.raises(ModelError, match="has changed since the model was read"):
+        save(model, model.graph, inline)
+
+
+def test_orphans_of_earlier_runs_are_removed(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    old, other = tmp_path / "out.onnx.0123456789abcdef.data", tmp_path / "out.onnx.backup.data"
+    old.write_bytes(b"old")
+    other.write_bytes(b"not ours")
+    model = load(source)
+    save(model, model.graph, tmp_path / "out.onnx")
+    assert not old.exists() and other.exists()
+    assert len(list(tmp_path.glob("out.onnx.*.data"))) == 2
+
+
+def test_candidates_link_external_data(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    model = load(source)
+    bias = add_folded(model, "b")
+    folder = tmp_path / "measure"
+    folder.mkdir()
+    first, second = open_in(model, model.graph, folder), open_in(model, bias, folder)
+    assert first != second and (folder / "weights.bin").samefile(tmp_path / "weights.bin")
+    reference = session(source)
+    feeds = random_feeds(reference)
+    expected = reference.run(None, feeds)
+    assert identical(expected, session(first).run(None, feeds))
+    np.testing.assert_allclose(session(second).run(None, feeds)[0], expected[0], rtol=1e-5, atol=1e-5)
+    assert (tmp_path / "weights.bin").stat().st_size == 64 * 65 * 4
+
+
+def test_candidates_share_the_inline_weights_of_the_original(tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    external = onnx.load(external_model(tmp_path))
+    source.write_bytes(external.SerializeToString())
+    model = load(source)
+    (tmp_path / "measure").mkdir()
+    written = [open_in(model, graph, tmp_path / "measure") for graph in (model.graph, add_folded(model, "b"), model.graph)]
+    shared = [path for path in (tmp_path / "measure").iterdir() if path not in written and path.name[-5:] != ".data"]
+    assert len(shared) == 1 and 64 * 64 * 4 <= shared[0].stat().st_size < 64 * 65 * 4 + 4096
+    assert all(path.stat().st_size < 4096 < source.stat().st_size for path in written)
+    feeds = random_feeds(session(source))
+    expected = session(source).run(None, feeds)
+    assert identical(expected, session(written[0]).run(None, feeds)) and identical(expected, session(written[2]).run(None, feeds))
+    np.testing.assert_allclose(session(written[1]).run(None, feeds)[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_candidates_copy_external_data_where_links_are_impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    source = external_model(tmp_path)
+    model = load(source)
+    (tmp_path / "measure").mkdir()
+    written = open_in(model, model.graph, tmp_path / "measure")
+    feeds = random_feeds(session(source))
+    assert identical(session(source).run(None, feeds), session(written).run(None, feeds))
+    assert (tmp_path / "measure" / "weights.bin").stat().st_nlink == 1
+
+
+def test_external_data_in_constants_and_subgraphs(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32)
+    (tmp_path / "w.bin").write_bytes(array.tobytes())
+
+    def stored() -> TensorProto:
+        tensor = TensorProto(name="inner", data_type=FLOAT, dims=[6], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value="w.bin")
+        return tensor
+
+    then = helper.make_graph([helper.make_node("Identity", ["inner"], ["t"])], "t", [], values(("t", FLOAT, [6])), [stored()])
+    other = helper.make_graph([helper.make_node("Identity", ["x"], ["e"])], "e", [], values(("e", FLOAT, [6])))
+    proto = build(
+        [
+            helper.make_node("Constant", [], ["c"], value=stored()),
+            helper.make_node("If", ["flag"], ["picked"], then_branch=then, else_branch=other),
+            helper.make_node("Add", ["picked", "c"], ["y"]),
+        ],
+        values(("x", FLOAT, [6]), ("flag", BOOL, [])),
+        values(("y", FLOAT, [6])),
+    )
+    source = tmp_path / "model.onnx"
+    source.write_bytes(proto.SerializeToString())
+    model = load(source)
+    np.testing.assert_array_equal(model.tables.constants[model.values["c"]].load(), array)
+    assert any("left out" in note for note in model.notes)
+    (tmp_path / "out").mkdir()
+    save(model, model.graph, tmp_path / "out" / "copy.onnx")
+    (data,) = (tmp_path / "out").glob("*.data")
+    assert data.stat().st_size == array.nbytes  # both refer to the same bytes
+    loaded = onnx.load(tmp_path / "out" / "copy.onnx")
+    np.testing.assert_array_equal(numpy_helper.to_array(loaded.graph.node[0].attribute[0].t), array)
+
+
+def test_new_constants_of_a_model_with_external_data_are_external(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    model = load(source)
+    candidate = add_folded(model, "w")
+    save(model, candidate, tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx").stat().st_size < 4096
+    feeds = random_feeds(session(source))
+    expected, actual = session(source).run(None, feeds), session(tmp_path / "out.onnx").run(None, feeds)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_beyond_two_gigabytes_spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = external_model(tmp_path)
+    inline = tmp_path / "inline.onnx"
+    onnx.save(onnx.load(source), inline)
+    monkeypatch.setattr("mugraph.onnx.layout._INLINE_LIMIT", 8192)
+    model = load(inline)
+    save(model, model.graph, tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx").stat().st_size < 2048 and len(list(tmp_path.glob("out.onnx.*.data"))) == 1
+    feeds = random_feeds(session(inline))
+    assert identical(session(inline).run(None, feeds), session(tmp_path / "out.onnx").run(None, feeds))
+    with pytest.raises(ModelError, match="too large for a string of bytes"):
+        to_bytes(model, model.graph)
+
+
+def test_weights_are_loaded_only_when_asked_for(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    model = load(source)
+    (tmp_path / "weights.bin").write_bytes(bytes(64 * 65 * 4 + 1))
+    with pytest.raises(ModelError, match=r"weights.bin has changed since the model was read"):
+        model.tables.constants[model.values["w"]].load()
+
+
+def test_messages_refer_to_weights_where_they_are(tmp_path: Path) -> None:
+    proto = two_products()
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((8, 300), np.float32), "w1"))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 300
+    del proto.graph.value_info[:]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    model = load(path)
+    small = to_proto(model, model.graph).SerializeToString()
+    assert len(small) < 2000
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    opened = ort.InferenceSession(small, options, providers=["CPUExecutionProvider"])
+    feeds = random_feeds(opened)
+    assert identical(opened.run(None, feeds), session(path).run(None, feeds))
+
+
+def test_weights_stream_through(tmp_path: Path) -> None:
+    """A process that copies 200 MB of weights holds less than 64 MB of them."""
+    write_big(tmp_path / "big.onnx", gigabytes=0.2)
+    memory = measure(tmp_path / "big.onnx", tmp_path / "out.onnx")
+    assert sum(path.stat().st_size for path in tmp_path.glob("out.onnx.*.data")) >= 200_000_000
+    assert memory.peak < memory.start + 64_000_000
+
+
+# The digest
+
+
+def test_digest_follows_content_and_external_files(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    digest = load(source).digest()
+    assert load(source).digest() == digest
+    os.utime(tmp_path / "weights.bin", ns=(1, 1))
+    changed = load(source).digest()
+    assert changed != digest
+    source.write_bytes(source.read_bytes() + onnx.ModelProto(doc_string="more").SerializeToString())
+    assert load(source).digest() not in (digest, changed)
