@@ -6,7 +6,7 @@ python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mugraph.onnx import load
@@ -45,9 +45,10 @@ def text() -> str:
     return HEADING + format_rules(rules.values())
 
 
-def main() -> None:
-    Path(sys.argv[1]).write_text(text(), encoding="utf-8")
+def main(arguments: Sequence[str]) -> None:
+    (file,) = arguments
+    Path(file).write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
