@@ -231,7 +231,7 @@ class OnnxRunner:
         return [np.array(value.numpy()) for value in self.results]
 
     def reference(self) -> None:
-        """Nothing: everybody knows the weights of a file."""
+        """``None``: the weights stand in the file."""
 
 
 def _nothing() -> None:
