@@ -1,1 +1,1 @@
-"""What a program is: operators, terms, model graphs, number systems, text and ONNX input and output."""
+"""Programs: operators, terms, model graphs, number systems, block graphs, text and ONNX input and output."""

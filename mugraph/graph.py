@@ -72,7 +72,7 @@ class Constant:
 
 @dataclass(slots=True)
 class Tables:
-    """What all candidates of one model share. Values and nodes are only ever added."""
+    """The values, nodes and constants that all candidates of one model share; they are only ever added."""
 
     types: list[TensorType | None] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Tables:
         return node
 
     def key(self, value: int) -> str:
-        """What a value is, in terms that are stable across processes: the name in the file, or a digest of how it was made.
+        """A name of a value that is stable across processes: the one in the file, or a digest of how the value was made.
 
         Value ids of a model that was read are stable, too; those that a search adds depend on its course.
         """
@@ -214,7 +214,7 @@ class Graph:
         return change.finish()
 
     def definition(self, value: int) -> Definition | None:
-        """What computes the value; ``None`` for inputs and constants."""
+        """The node and output that compute the value; ``None`` for inputs and constants."""
         return self.definitions.get(value) or self.tables.makers.get(value)
 
     def type(self, value: int) -> TensorType | None:

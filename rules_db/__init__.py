@@ -1,1 +1,1 @@
-"""What a rule is, what makes it true, and where rules live."""
+"""Rules: the records, the checker that decides whether one is true, and the places where rules are kept."""

@@ -50,7 +50,7 @@ def _write_database(path: Path, rows: Mapping[str, str]) -> None:
 
 
 def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
-    """Whether there is a database of these rows; what is damaged or altered is told."""
+    """Whether there is a database of these rows; a damaged or altered one is reported."""
     if not path.exists():
         return False
     try:
@@ -120,7 +120,7 @@ def shipped_rules() -> list[Rule]:
 
 
 def read_entries(url: str | None = None) -> list[Entry]:
-    """What :func:`open_rules` would read, block by block and unread, for an audit.
+    """The texts of the rules that :func:`open_rules` would read, one entry each and unparsed, for an audit.
 
     Raises:
         StoreError: there is no such file or database, or it cannot be read as a whole.

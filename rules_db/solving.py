@@ -1,6 +1,6 @@
-"""What conditions determine: attribute variables that a pattern leaves open, where a guard can be solved for them.
+"""Attribute variables that a pattern leaves open and a condition determines, because its guard can be solved for them.
 
-Nothing here is trusted: what is solved is asked of the guard afterwards like anything else.
+Nothing here is trusted: the guard is asked about every solution afterwards.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["Determined", "determined"]
 
 @dataclass(frozen=True, slots=True)
 class Determined:
-    """An attribute variable that is an argument of a condition whose other arguments say what it is.
+    """An attribute variable whose value follows from the other arguments of a condition.
 
     Attributes:
         name: of the variable.
-        condition: what says it: ``product($c, $a, $b)`` says what ``$c`` is.
+        condition: the one that determines it: ``product($c, $a, $b)`` determines ``$c``.
         position: of the variable among the arguments.
     """
 
@@ -44,11 +44,11 @@ class Determined:
 
 def determined(conditions: Iterable[Condition], names: Iterable[str]) -> tuple[Determined, ...]:
     """The attribute variables beyond ``names`` that conditions determine, each after those that its value needs."""
-    bound, found = set(names), list[Determined]()
+    bound, solved = set(names), list[Determined]()
     waiting = [condition for condition in conditions if condition.guard.solvers]
     count = -1
-    while count != len(found):
-        count = len(found)
+    while count != len(solved):
+        count = len(solved)
         for condition in waiting:
             for position in condition.guard.solvers:
                 wanted = condition.arguments[position]
@@ -56,6 +56,6 @@ def determined(conditions: Iterable[Condition], names: Iterable[str]) -> tuple[D
                 if not isinstance(wanted, AttrVar) or wanted.name in bound:
                     continue
                 if bound.issuperset(name for argument in others for name in open_names(argument)):
-                    found.append(Determined(wanted.name, condition, position))
+                    solved.append(Determined(wanted.name, condition, position))
                     bound.add(wanted.name)
-    return tuple(found)
+    return tuple(solved)

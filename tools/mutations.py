@@ -37,7 +37,7 @@ __all__ = ["Mutant", "MutantOutcome", "Tally", "attack", "corpus", "examine", "m
 
 
 def _place(record: Operator) -> object:
-    """What operators have in common that take each other's place; ``None`` where nothing takes this one's."""
+    """A key that is equal for operators that may take each other's place; ``None`` where none may take this one's."""
     traits = record.traits
     if traits.product is ProductKind.CONVOLUTION:
         return traits.product, traits.image
@@ -50,7 +50,7 @@ def _place(record: Operator) -> object:
 
 
 class MutantOutcome(StrEnum):
-    """What became of a mutant."""
+    """The outcome for a mutant."""
 
     ILL_TYPED = "ill-typed"
     TRUE = "true"

@@ -21,7 +21,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "the number systems in which tests are repeated": ("mugraph/domains/",),
     "block graphs and their interpretation": ("mugraph/blocks/",),
 }
-"""What the trusted base consists of, and the files of each part or the folders in which they stand."""
+"""The parts of the trusted base, each with its files or the folders in which they stand."""
 
 
 def counted() -> dict[str, tuple[int, int]]:

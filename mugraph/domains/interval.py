@@ -113,7 +113,7 @@ class Range:
         return self.lo < 0 or self.neg_inf
 
     def join(self, other: Range) -> Range:
-        """What holds of tensors of which each is described by one of the two."""
+        """A range that describes every tensor that one of the two describes."""
         return Range(
             min(self.lo, other.lo),
             max(self.hi, other.hi),

@@ -64,7 +64,7 @@ def _no_flops(attrs: AttrMap, inputs: Sequence[TensorType], outputs: Sequence[Te
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFacts:
-    """What onnxruntime does with an operator, beyond having a kernel for it.
+    """The behaviour of onnxruntime towards an operator, beyond having a kernel for it.
 
     Attributes:
         fuses: it makes the operator of plainer ones by itself when it loads a model, on the CPU and on CUDA alike (its
@@ -132,9 +132,9 @@ class Operator:
     def providers(self) -> Mapping[str, frozenset[DataType] | None]:
         """onnxruntime's execution providers to the element types in which they run this operator; ``None`` is not probed.
 
-        Of a composite it means with a kernel of their own, of a plain operator also between casts or inlined.
+        A provider runs a composite only with a kernel for it, a plain operator also between casts or inlined.
         """
-        return providers_of(self.name, own=self.composite)
+        return providers_of(self.name, kernels_only=self.composite)
 
     def types(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, after the arity check."""

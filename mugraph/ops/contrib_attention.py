@@ -42,7 +42,7 @@ from mugraph.terms.term import Term, const
 
 
 def _padding(mask: Term, axes: tuple[int, ...], dtype: DataType, value: float) -> Term:
-    """What onnxruntime adds to the scores of padded keys: ``value`` where the mask is zero."""
+    """The term that onnxruntime adds to the scores, ``value`` where the mask is zero: it hides padded keys."""
     seen = applied("Cast", applied("Cast", applied("Unsqueeze", mask, axes=axes), to=DataType.BOOL), to=dtype)
     return applied("Mul", applied("Sub", seen, const(1.0)), const(-value))
 

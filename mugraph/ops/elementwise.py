@@ -37,7 +37,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast
 __all__ = ["FUNCTION", "PIECEWISE", "Scalar", "infer_float", "infer_number", "register_plain", "sample_of", "scalar_operator"]
 
 Scalar = Callable[..., Array]
-"""What an operator makes of a domain and its operands."""
+"""The result of an operator as a function of a domain and its operands."""
 
 
 def infer_number(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""What onnxruntime's execution providers run, by operator and element type, as probed (``python -m tools.ship.probe``)."""
+"""The operators and element types that onnxruntime's execution providers run, as probed (``python -m tools.ship.probe``)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def _table() -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def providers_of(operator: str, own: bool) -> Mapping[str, frozenset[DataType] | None]:
+def providers_of(operator: str, kernels_only: bool) -> Mapping[str, frozenset[DataType] | None]:
     """Provider to the element types in which it runs an operator; ``None`` where that has not been probed.
 
     Args:
         operator: name of the record.
-        own: only with a kernel of the provider's own, neither inlined nor between casts.
+        kernels_only: only with a kernel of the provider's own, neither inlined nor between casts.
     """
     types: dict[str, frozenset[DataType] | None] = {}
     for provider in ("cpu", "cuda"):
         probed = _table().get(provider, {}).get("operators", {}).get(operator)
-        names = None if probed is None else [*probed["kernel"], *([] if own else probed["runs"])]
+        names = None if probed is None else [*probed["kernel"], *([] if kernels_only else probed["runs"])]
         types[provider] = None if names is None else frozenset(DataType[name.upper()] for name in names)
     return types

@@ -1,4 +1,4 @@
-"""What is true of an operator beyond its typing and meaning: the traits that others ask for instead of naming operators.
+"""The traits of an operator: properties beyond its typing and meaning, which others ask for instead of naming operators.
 
 A trait is a property of the operator, not of who asks: a search asks whether an operator moves entries, not whether it is one
 of a list. Every trait that a proof trusts is tested against typing and evaluation, for every record
@@ -16,7 +16,7 @@ __all__ = ["NO_TRAITS", "DegreeBound", "Entrywise", "ImageRole", "Movement", "Pr
 
 
 class Entrywise(Enum):
-    """What an operator makes of the entries that stand at one place of its (broadcast) operands."""
+    """How an operator combines the entries that stand at one place of its (broadcast) operands."""
 
     FUNCTION = auto()
     """A number of numbers: Relu, Erf, Pow."""
@@ -69,7 +69,7 @@ class Movement(Enum):
 
 
 class Reduction(Enum):
-    """What an operator makes of many entries: those along ``axes``, or, over images, those of a window or of a whole channel."""
+    """How an operator combines many entries: those along ``axes``, or, over images, those of a window or of a whole channel."""
 
     SUM = auto()
     MEAN = auto()
@@ -98,7 +98,7 @@ class ProductKind(Enum):
 
 
 class ImageRole(Enum):
-    """What an operator does over [N, C, *spatial]."""
+    """The action of an operator on images, [N, C, *spatial]."""
 
     WINDOW = auto()
     """It slides a window over the spatial axes: Conv, MaxPool."""
@@ -111,7 +111,7 @@ class ImageRole(Enum):
 
 
 class RowRole(Enum):
-    """What an operator makes of each row: the entries along ``axis``, or of all axes from there on."""
+    """The action of an operator on each row: the entries along ``axis``, or along all axes from there on."""
 
     SOFTMAX = auto()
     NORMALISATION = auto()
@@ -119,7 +119,7 @@ class RowRole(Enum):
 
 
 class DegreeBound(Enum):
-    """What polynomials the entries of a result are in those of the operands."""
+    """A bound of the degree of the polynomials that the entries of a result are in those of the operands."""
 
     LINEAR = auto()
     """Of the degree of an operand, at most."""
@@ -136,9 +136,9 @@ class Traits:
         movement: it moves entries and computes none.
         reduction: it reduces many entries to one.
         product: it is a matrix product or a convolution, perhaps with an epilogue.
-        image: what it does over images.
-        rows: what it makes of rows.
-        degree: the entries of the result are polynomials of this kind.
+        image: its action on images.
+        rows: its action on rows.
+        degree: the entries of the result are polynomials of at most this degree in those of the operands.
         function: the scalar function that it applies.
         attention: it weighs values by the softmax of products of queries and keys.
         one_dtype: operands and results are of one element type.

@@ -1,1 +1,1 @@
-"""What a program is written with: dimensions and types, interned terms, their text."""
+"""The parts of which programs are written: dimensions and types, interned terms, their text."""

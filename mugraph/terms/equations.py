@@ -1,4 +1,4 @@
-"""Equations over dimensions: what the symbols of a pattern are where the pattern is a size.
+"""Equations over dimensions: they bind the symbols of a pattern by the size that the pattern is.
 
 A pattern is a polynomial over its own symbols; a size is a number or a polynomial over a model's. ``m+2*n = 7`` says that n is 2
 where m is 3; while m is not known, the equation waits. Nothing is guessed: a symbol is bound by an equation that has exactly one
@@ -20,7 +20,7 @@ Equation = tuple[SymDim, Dim]
 """A pattern and the size that it is."""
 
 _UNKNOWN = symbol("?")
-"""What an equation is solved for; no text can name it, while a model's symbols may bear the names of the pattern's."""
+"""The unknown of an equation. No text can name it, while a model's symbols may bear the names of the pattern's."""
 _ALONE = (("?", 1),)
 
 
@@ -53,10 +53,10 @@ def equations(pattern: AttrValue, actual: AttrValue) -> Iterator[Equation]:
 
 
 def solve(system: Iterable[Equation], binding: Mapping[str, AttrValue]) -> dict[str, AttrValue]:
-    """The binding with what the equations say of the symbols that it leaves open.
+    """The binding, extended by the symbols that the equations determine.
 
-    What a symbol is alone binds it first, in order; sums, products and multiples follow as soon as all their symbols but one are
-    bound: ``m+n = 7, 2*m = 6`` gives m = 3 and n = 4. A bound symbol is never bound again.
+    Patterns that are one symbol bind it first, in order; sums, products and multiples follow as soon as all their symbols but
+    one are bound: ``m+n = 7, 2*m = 6`` gives m = 3 and n = 4. A bound symbol is never bound again.
     """
     bound = dict(binding)
     waiting: list[Equation] = []
@@ -80,7 +80,7 @@ def solve(system: Iterable[Equation], binding: Mapping[str, AttrValue]) -> dict[
 
 
 def _solution(pattern: Dim, size: Dim) -> Dim | None:
-    """What the unknown of a pattern is for the pattern to be a size; ``None`` where that is not one size."""
+    """The value of a pattern's unknown for which the pattern is a size; ``None`` where there is not exactly one."""
     rest = size
     factor: Dim = 0
     for monomial, coefficient in pattern.terms if isinstance(pattern, SymDim) else ():

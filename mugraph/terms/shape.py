@@ -335,10 +335,10 @@ class TensorType:
 
     def size(self) -> int:
         """Number of elements; raises :class:`Undecided` where a symbol remains."""
-        known = concrete(self.shape)
-        if known is None:
+        sizes = concrete(self.shape)
+        if sizes is None:
             raise Undecided(f"the size of {self}")
-        return math.prod(known)
+        return math.prod(sizes)
 
     def __str__(self) -> str:
         return f"{self.dtype.name.lower()}{format_shape(self.shape)}"

@@ -62,7 +62,7 @@ class NamedValue:
 
     @property
     def text_name(self) -> str:
-        """What stands in its place, as a text, wherever attributes are written or digested."""
+        """The text that stands in its place wherever attributes are written or digested."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -234,7 +234,7 @@ def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue]
 
 
 def binding_of(attrs: Mapping[str, AttrValue] | None, dims: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What :func:`bind_value` takes, of attribute variables by name and of dimension symbols."""
+    """The binding for :func:`bind_value` that joins values of attribute variables, by name, and of dimension symbols."""
     return {**(dims or {}), **{f"${name}": value for name, value in (attrs or {}).items()}}
 
 

@@ -23,9 +23,9 @@ class Error:
         """Whether twice as much would still be an approximation."""
         return self.relative_l2 < 0.1 and math.isfinite(self.max_over_rms)
 
-    def within(self, own: Error, floor: float) -> bool:
+    def within(self, original: Error, floor: float) -> bool:
         """Whether this error is acceptable beside the original's own: twice that, with a floor by element type."""
-        return self.relative_l2 <= 2 * own.relative_l2 + floor and self.max_over_rms <= 2 * own.max_over_rms + 8 * floor
+        return self.relative_l2 <= 2 * original.relative_l2 + floor and self.max_over_rms <= 2 * original.max_over_rms + 8 * floor
 
 
 INFINITE = Error(math.inf, math.inf)

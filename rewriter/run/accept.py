@@ -215,7 +215,7 @@ def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:
     type_ = graph.type(node.values[0])
     if node.is_opaque or type_ is None or all(graph.tables.constant[value] for value in node.values):
         return False
-    kernels = providers_of(node.op, own=False).get(provider)
+    kernels = providers_of(node.op, kernels_only=False).get(provider)
     return kernels is not None and type_.dtype in FLOORS and type_.dtype not in kernels
 
 

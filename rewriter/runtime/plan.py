@@ -1,4 +1,4 @@
-"""What a node of ``onnx.superopt.Kernel`` carries: the plan, the images and their packing, as the library reads them.
+"""The attributes of a node ``onnx.superopt.Kernel``: the plan, the images and their packing, as the library reads them.
 
 The format is :data:`FORMAT_VERSION`'s; superopt_runtime.c is its other side.
 """
@@ -139,7 +139,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a node computes: outputs, scratch buffers (bytes each) and launches, in order."""
+    """The work of a node: its outputs, scratch buffers (bytes each) and launches, in order."""
 
     inputs: int
     outputs: tuple[Output, ...]

@@ -62,7 +62,7 @@ class NoMatch:
 
 
 class Defined(Protocol):
-    """What matching reads of a graph: what computes its values."""
+    """The part of a graph that matching reads: the definitions of values, and the tables."""
 
     @property
     def tables(self) -> Tables: ...
@@ -73,10 +73,10 @@ class Defined(Protocol):
 def resolve(graph: Defined, value: int) -> int:
     """The value itself, seen through Identity nodes."""
     while True:
-        found = graph.definition(value)
-        if found is None or found[0].op != "Identity":
+        definition = graph.definition(value)
+        if definition is None or definition[0].op != "Identity":
             return value
-        value = found[0].inputs[0]
+        value = definition[0].inputs[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +116,9 @@ class Direction:
         return frozenset(term for term in walk(self.pattern) if not term.is_var)
 
     def lacks_kernel(self, term: Term, dtype: DataType) -> bool:
-        """Whether the provider is known to have no kernel for a term of the replacement, whose kind the pattern has not."""
-        known = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
-        return known is not None and dtype not in known and term.op not in self._pattern_operators
+        """Whether the provider has no kernel for a term of the replacement, whose operator the pattern does not hold either."""
+        probed = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
+        return probed is not None and dtype not in probed and term.op not in self._pattern_operators
 
     @cached_property
     def _pattern_operators(self) -> frozenset[str]:
@@ -148,14 +148,14 @@ class Direction:
     @cached_property
     def symmetric(self) -> tuple[bool, ...]:
         """Per output but the first: whether exchanging it with the one before gives the same pattern and conditions."""
-        found = []
+        exchangeable = []
         for position in range(1, len(self.pattern)):
             order = list(range(len(self.pattern)))
             order[position - 1 : position + 1] = position, position - 1
             sides = [self.pattern, tuple(self.pattern[i] for i in order)]
-            own, exchanged = (replace(self.rule, source=side, target=side).id for side in sides)
-            found.append(own == exchanged)
-        return tuple(found)
+            unchanged, exchanged = (replace(self.rule, source=side, target=side).id for side in sides)
+            exchangeable.append(unchanged == exchanged)
+        return tuple(exchangeable)
 
     def __str__(self) -> str:
         left, right = (self.rule.source, self.rule.target)[:: 1 if self.forward else -1]
@@ -168,11 +168,11 @@ def _open_attrs(roots: Side) -> set[str]:
 
 
 def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Direction]:
-    """The usable directions: every output an operator, and all variables of the replacement bound by the pattern.
+    """The usable directions of rules: every pattern output is an operator, and the pattern binds the replacement's variables.
 
-    Attribute variables may also be what a condition makes them: ``product($c, $a, $b)`` says what ``$c`` is.
-    With a provider they produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have none:
-    their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`).
+    A condition may determine an attribute variable instead: ``product($c, $a, $b)`` determines ``$c``. With a provider,
+    directions produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have no usable
+    direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`).
     """
     directions = []
     for rule in rules:
@@ -191,7 +191,7 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RootMatch:
-    """One pattern output matched at a value; compared by identity, as what a :class:`Matcher` found is one object.
+    """One pattern output matched at a value; compared by identity, as a search keeps one object of each.
 
     Attributes:
         binding: every term of that output's pattern to its value.
@@ -234,26 +234,26 @@ class Match:
     @cached_property
     def nodes(self) -> frozenset[Node]:
         """The nodes that the match passed through."""
-        return frozenset(found[0] for _, found in self.passed if found is not None)
+        return frozenset(definition[0] for _, definition in self.passed if definition is not None)
 
     @cached_property
     def interior(self) -> tuple[tuple[int, Node, int | None], ...]:
-        """What is computed on the way to the outputs: value, its node, and how many values of the match the node defines.
+        """The values between the variables and the outputs: each with its node and how many values of the match the node defines.
 
-        The number is ``None`` where the node defines an output, too.
+        The number is ``None`` where the node also defines an output.
         """
         passed = dict(self.passed)
         within = {self.binding[term] for term in self.direction.interior if term.inputs}
-        made = Counter(found[0] for found in passed.values() if found is not None)
-        ends = {found[0] for value in self.values if (found := passed[value]) is not None}
+        made = Counter(definition[0] for definition in passed.values() if definition is not None)
+        ends = {definition[0] for value in self.values if (definition := passed[value]) is not None}
         inner = []
-        for value, found in passed.items():
-            at, step = value, found
+        for value, definition in passed.items():
+            at, step = value, definition
             while step is not None and step[0].op == "Identity":
                 at = step[0].inputs[0]
                 step = passed.get(at)
-            if found is not None and value not in self.values and at in within:
-                inner.append((value, found[0], None if found[0] in ends else made[found[0]]))
+            if definition is not None and value not in self.values and at in within:
+                inner.append((value, definition[0], None if definition[0] in ends else made[definition[0]]))
         return tuple(inner)
 
 
@@ -282,8 +282,8 @@ def close_attrs(attrs: Attrs, binding: Mapping[str, AttrValue]) -> Attrs:
 def literal_type(direction: Direction, binding: Mapping[str, AttrValue]) -> DataType:
     """The element type of a number that stands beside numbers alone: what the rule's float type stands for."""
     floats = direction.floats
-    own = next(iter(floats)) if len(floats) == 1 else DataType.FLOAT
-    bound = binding.get(_float_key(own), DataType.FLOAT)
+    named = next(iter(floats)) if len(floats) == 1 else DataType.FLOAT
+    bound = binding.get(_float_key(named), DataType.FLOAT)
     assert isinstance(bound, DataType)
     return bound
 
@@ -371,7 +371,7 @@ class RootIndex:
         if kinds is None:
             return
         definitions = (graph.definition(resolve(graph, value)) for value in node.inputs)
-        present = {found[0].op for found in definitions if found is not None}
+        present = {definition[0].op for definition in definitions if definition is not None}
         for wanted, entries in kinds.items():
             if present.issuperset(wanted):
                 yield from entries
@@ -379,11 +379,11 @@ class RootIndex:
 
 def find_root_matches(graph: Defined, index: RootIndex, value: int) -> list[RootMatch]:
     """Every pattern output that matches at a live value."""
-    found = graph.definition(value)
-    if found is None or graph.tables.constant[value]:
+    definition = graph.definition(value)
+    if definition is None or graph.tables.constant[value]:
         return []
     matches = []
-    for direction, root in index.candidates(graph, found[0]):
+    for direction, root in index.candidates(graph, definition[0]):
         seen = set()
         matching = _ModelMatching(graph, direction)
         for _ in matching.matches([(direction.pattern[root], value)]):
@@ -444,8 +444,8 @@ def bind_dims(match: Match, graph: Graph) -> dict[str, AttrValue]:
             sample = match.direction.rule.types[term.name].shape
             sizes += equations(sample[::-1], actual.shape[::-1])
         elif term.op != "Const" and (definition := graph.definition(value)) is not None:
-            for (_, wanted), (_, given) in zip(term.attrs, definition[0].attrs, strict=True):
-                attributes += equations(wanted, given)
+            for (_, wanted), (_, actual) in zip(term.attrs, definition[0].attrs, strict=True):
+                attributes += equations(wanted, actual)
     return solve(attributes + sizes, match.dims)
 
 
@@ -463,9 +463,9 @@ class ModelFacts(Facts):
             if term in self._types:
                 continue
             value = self.match.binding.get(term) if term.op != "Const" else None
-            known = self.graph.type(value) if value is not None else None
-            if known is not None:
-                self._types[term] = known
+            model_type = self.graph.type(value) if value is not None else None
+            if model_type is not None:
+                self._types[term] = model_type
             elif term.op == "Const":
                 dtype = DataType.BOOL if isinstance(term.attr("value"), bool) else self._literal
                 self._types[term] = TensorType(dtype, ())
@@ -496,7 +496,7 @@ class ModelFacts(Facts):
 
 
 def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | dict[str, AttrValue]:
-    """Tests element types and every condition of the rule; the dimension symbols' values where all hold."""
+    """Tests element types and every condition of the rule; returns the values of its symbols, or why the rule does not apply."""
     dims = bind_dims(match, graph)
     missing = match.direction.free_dims - dims.keys()
     if missing:
@@ -538,7 +538,7 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
 
 
 def _close_condition(condition: Condition, binding: Mapping[str, AttrValue]) -> Condition:
-    """The condition with its float types as the model has them; whatever else is open the facts bind."""
+    """The condition with the model's float types in place of its own; the facts bind all other open values."""
     if not any(isinstance(a, DataType) for a in condition.arguments):
         return condition
     closed = [binding.get(_float_key(a), a) if isinstance(a, DataType) else a for a in condition.arguments]

@@ -64,8 +64,8 @@ class Typing:
     def fresh(self, type_: TensorType, avoid: Iterable[str]) -> Term:
         """A variable of a type that does not occur yet: one of the workload's where there is one."""
         taken = set(avoid)
-        for name, known in self.variables.items():
-            if known == type_ and name not in taken:
+        for name, variable_type in self.variables.items():
+            if variable_type == type_ and name not in taken:
                 return var(name)
         name = f"t{sum(n[0] == 't' and n[1:].isdigit() for n in self.variables)}"
         self.variables[name] = type_
@@ -133,7 +133,7 @@ def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Can
         return tuple("" if root.is_var else root.op for root in side)
 
     def operators(candidate: Candidate) -> int:
-        """How often each operator occurs, 8 bits an operator: what is more general has none more often."""
+        """The number of occurrences of each operator, in 8 bits each. A more general candidate has no operator more often."""
         total = 0
         for side in (candidate.source, candidate.target):
             for root in side:
@@ -145,16 +145,16 @@ def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Can
         a, b = roots(candidate.source), roots(candidate.target)
         wild = ("",) * len(a)
         keys = {key for x, y in ((a, b), (b, a)) for key in (x + y, x + wild, wild + y)}
-        own = operators(candidate)
+        counts = operators(candidate)
         spare = sum(0x80 << 8 * place for place in places.values())
         if any(
-            (own | spare) - count & spare == spare and is_instance(general, candidate, type_of)
+            (counts | spare) - count & spare == spare and is_instance(general, candidate, type_of)
             for key in sorted(keys)
             for count, general in index.get(key, ())
         ):
             continue
         kept.append(candidate)
-        index.setdefault(a + b, []).append((own, candidate))
+        index.setdefault(a + b, []).append((counts, candidate))
     return kept
 
 

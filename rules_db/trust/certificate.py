@@ -98,7 +98,7 @@ class BoundedTests:
         )
 
     def in_words(self) -> str:
-        """What was tried."""
+        """A description of the tests in words."""
         return (
             f"both sides are equal polynomials for all operands of at most {self.ranks} dimensions, each at most {self.shapes} "
             f"long, and agree in {self.tests} random tests (seed {self.seed}), which two different ones pass with a probability "
@@ -108,10 +108,10 @@ class BoundedTests:
     @staticmethod
     def parse(text: str) -> BoundedTests:
         """Reads the text form."""
-        found = BoundedTests._FORM.fullmatch(text)
-        if found is None:
+        form = BoundedTests._FORM.fullmatch(text)
+        if form is None:
             raise TextError(f"expected evidence like '{BoundedTests(2, 3, 3, 0, 60)}'")
-        return BoundedTests(*map(int, found.groups()))
+        return BoundedTests(*map(int, form.groups()))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Interpretation:
         return f"interpreted(tests={self.tests}, seed={self.seed})"
 
     def in_words(self) -> str:
-        """What was tried."""
+        """A description of the tests in words."""
         return (
             f"the source is what the kernel's body says, and its block graphs, interpreted tile by tile in finite fields and in "
             f"floats, gave the body's values in {self.tests} random tests each (seed {self.seed})"
@@ -140,10 +140,10 @@ class Interpretation:
     @staticmethod
     def parse(text: str) -> Interpretation:
         """Reads the text form."""
-        found = Interpretation._FORM.fullmatch(text)
-        if found is None:
+        form = Interpretation._FORM.fullmatch(text)
+        if form is None:
             raise TextError(f"expected evidence like '{Interpretation(3, 0)}'")
-        return Interpretation(*map(int, found.groups()))
+        return Interpretation(*map(int, form.groups()))
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Presence:
                 self._class[part] = self._built.setdefault(self._key(part, [self._root(i) for i in part.inputs]), part)
 
     def join(self, a: Term, b: Term) -> None:
-        """Makes two present terms equal, and with them all that is built alike from equals."""
+        """Makes two present terms equal, and with them all present terms that are built alike from equal operands."""
         pending = [(a, b)]
         while pending:
             left, right = (self._root(term) for term in pending.pop())
@@ -130,7 +130,7 @@ class Presence:
 
     @staticmethod
     def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
-        """What terms have in common that are built alike; by the text of attributes, as 1, 1.0 and True are equal in Python."""
+        """A key that terms built alike share. It holds the text of attributes, as 1, 1.0 and True are equal in Python."""
         return (term.op, repr(term.attrs), term.out, *operands) if operands else (term,)
 
 

@@ -65,10 +65,8 @@ def _symbols(rule: Rule) -> list[str]:
     return sorted(used)
 
 
-def _applies(
-    rule: Rule, types: Mapping[str, TensorType], sizes: Mapping[str, int]
-) -> tuple[list[Term], Mapping[Term, TensorType]] | None:
-    """Both sides, one after the other, and their types, where the rule could be applied to such operands."""
+def _programs(rule: Rule, types: Mapping[str, TensorType], sizes: Mapping[str, int]) -> list[Term] | None:
+    """The outputs of both sides, the source's first; ``None`` where the rule cannot be applied to operands of these types."""
     programs = [substitute(root, {}, dims=sizes) for root in (*rule.source, *rule.target)]
     conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if not c.guard.of_values]
     try:
@@ -81,7 +79,7 @@ def _applies(
     half = len(rule.source)
     if any(inferred[a] != inferred[b] for a, b in zip(programs[:half], programs[half:], strict=True)):
         return None  # the rewriter compares the types of what it replaces
-    return programs, inferred
+    return programs
 
 
 def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, TensorType], dict[str, int]]]:
@@ -99,9 +97,9 @@ def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, Tenso
             yield types
             return
         name = names[len(types)]
-        known = {*types, name}
-        parts = [term for term, needed in needs.items() if name in needed <= known]
-        decided = [c for c in conditions if all(term in needs and needs[term] <= known for term in c.terms())]
+        typed = {*types, name}
+        parts = [term for term, needed in needs.items() if name in needed <= typed]
+        decided = [c for c in conditions if all(term in needs and needs[term] <= typed for term in c.terms())]
         for shape in shapes:
             chosen = {**types, name: TensorType(rule.types[name].dtype, shape)}
             try:
@@ -127,13 +125,13 @@ def _bounded(rule: Rule, tested: BoundedTests) -> str | None:
     if _count(rule, tested) > _MOST:
         return f"more than {_MOST:,} choices of shapes to go through; lower the bound"
     for types, sizes in _choices(rule, tested):
-        found = _applies(rule, types, sizes)
-        if found is None:
+        programs = _programs(rule, types, sizes)
+        if programs is None:
             continue
         applied += 1
         domain = Symbolic()
-        values = evaluate(found[0], domain, {name: domain.input(name, concrete(t.shape) or ()) for name, t in types.items()})
-        number = _difference(rule, found[0], values)
+        values = evaluate(programs, domain, {name: domain.input(name, concrete(t.shape) or ()) for name, t in types.items()})
+        number = _difference(rule, programs, values)
         if number is not None:
             where = ", ".join(f"{name}:{type_}" for name, type_ in types.items())
             return f"output {number} differs as a polynomial at {where}"
@@ -149,12 +147,12 @@ def _probabilistic(rule: Rule, tested: BoundedTests) -> str | None:
         sample = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in rule.types.items()}
         prefix = _PREFIXES[generator.integers(len(_PREFIXES))]
         wider = {n: TensorType(t.dtype, prefix + t.shape) for n, t in sample.items()}
-        types = wider if _applies(rule, wider, sizes) else sample
-        found = _applies(rule, types, sizes)
-        if found is None:
+        types = wider if _programs(rule, wider, sizes) else sample
+        programs = _programs(rule, types, sizes)
+        if programs is None:
             return "the sample types do not satisfy the conditions, or the sides' types differ"
-        values = evaluate(found[0], field, {n: field.random(generator, concrete(t.shape) or ()) for n, t in types.items()})
-        number = _difference(rule, found[0], values)
+        values = evaluate(programs, field, {n: field.random(generator, concrete(t.shape) or ()) for n, t in types.items()})
+        number = _difference(rule, programs, values)
         if number is not None:
             return f"output {number} differs in test {test}, in the field of {field.p}"
     return None

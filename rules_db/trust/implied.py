@@ -1,7 +1,7 @@
-"""What follows from conditions without being asked: the premises from which the laws of guards conclude.
+"""Conditions that follow from others by the laws of guards, and the premises from which these laws conclude.
 
 Part of what is trusted, beside :mod:`rules_db.trust.check`. Everything here is about well-typed terms and syntactic: it looks at
-operators, their attributes and what the given conditions tell (:class:`~rules_db.trust.guards.Guard`), never at sample types.
+operators, their attributes and what the conditions tell (:class:`~rules_db.trust.guards.Guard`), never at sample types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mugraph.ops import ImageRole, get_operator, traits_of
 from mugraph.terms.shape import DataType, Dim, Shape, TensorType
 from mugraph.terms.term import AttrValue, Term, walk
 from rules_db.trust.condition import Condition, Facts
-from rules_db.trust.guards import Argument, Given, Told
+from rules_db.trust.guards import Argument, Premises, Told
 from rules_db.trust.guards.record import ElementType, Fits, LeastRank, Ones, Rank, SameShape, Size
 
 __all__ = ["implied"]
@@ -26,14 +26,14 @@ _NUMBERS = Facts(
     lambda term: TensorType(DataType.FLOAT, ()),
     lambda term: Range.of(np.asarray(term.attr("value"))),
 )
-"""What is known of numbers, which is everything but their element type."""
+"""The facts of numbers: all but the element type, which they do not have of their own."""
 
 _Kind = TypeVar("_Kind", bound=Told)
 
 
-def implied(condition: Condition, given: Collection[Condition]) -> bool:
-    """Whether a condition on well-typed terms follows from the given ones by the laws of the guards."""
-    return condition in given or _Premises(given).proves(condition)
+def implied(condition: Condition, conditions: Collection[Condition]) -> bool:
+    """Whether a condition on well-typed terms follows from others by the laws of the guards."""
+    return condition in conditions or _ToldPremises(conditions).proves(condition)
 
 
 def _elementwise(term: Term) -> bool:
@@ -43,7 +43,7 @@ def _elementwise(term: Term) -> bool:
 def _normalises(term: Term) -> bool:
     """Whether the operator normalises rows or channels of its first operand, whose shape the result has.
 
-    Of other operators that keep a shape, rules ask it themselves: their names depend on that.
+    For other operators that keep a shape nothing is concluded here: rules carry conditions about them, and so do their ids.
     """
     traits = traits_of(term.op)
     return traits.keeps_shape and (traits.rows is not None or traits.image is ImageRole.CHANNELS)
@@ -59,23 +59,23 @@ def _slides(term: Term) -> bool:
     return traits_of(term.op).image in (ImageRole.WINDOW, ImageRole.GLOBAL)
 
 
-class _Premises(Given):
-    """What given conditions tell of terms, also of those that are built of what they name."""
+class _ToldPremises(Premises):
+    """The premises that conditions tell: about the terms they name, and about terms that are built of these."""
 
-    def __init__(self, given: Collection[Condition]) -> None:
-        self._given = given
+    def __init__(self, conditions: Collection[Condition]) -> None:
+        self._conditions = conditions
 
     @cached_property
     def _told(self) -> dict[tuple[type, Term], list[Told]]:
-        """What the conditions tell of each term, in their order."""
+        """The statements of the conditions by kind and term, in the order of the conditions."""
         every: dict[tuple[type, Term], list[Told]] = {}
-        for condition in self._given:
+        for condition in self._conditions:
             for told in condition.guard.tells(*condition.arguments):
                 every.setdefault((type(told), told.term), []).append(told)
         return every
 
     def proves(self, condition: Condition) -> bool:
-        if condition in self._given:
+        if condition in self._conditions:
             return True
         if condition.open_names():
             return False  # laws read attributes
@@ -216,7 +216,7 @@ class _Premises(Given):
         return all(self.same_shape(a, b) for a, b in zip(x.inputs, y.inputs, strict=True))
 
     def fits(self, x: Term, y: Term) -> bool:
-        """Into an elementwise combination fits what fits into an operand, and what combines operands that do."""
+        """A term fits an elementwise combination if it fits one of its operands; a combination of terms that fit fits, too."""
         if x is y or x.op == "Const" or any(told.other is y for told in self._tell(Fits, x)):
             return True
         if _elementwise(x) and all(self.fits(operand, y) for operand in x.inputs):

@@ -86,7 +86,7 @@ def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
 
 
 def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
-    """What is wrong with a kernel's block graphs; ``None`` where they compute its body in every test.
+    """The error of a kernel's block graphs, in words; ``None`` where they compute its body in every test.
 
     Args:
         kernel: dimension symbols in it take several small values.
@@ -158,10 +158,10 @@ def _compare(
         try:
             with np.errstate(all="ignore"):
                 wanted = evaluate_body(kernel, domain, inputs)
-                given = evaluate_kernel(kernel, domain, inputs, schedules)
+                results = evaluate_kernel(kernel, domain, inputs, schedules)
         except ZeroDivision:
             continue
-        for tensor, a, b in zip(kernel.outputs, wanted, given, strict=True):
+        for tensor, a, b in zip(kernel.outputs, wanted, results, strict=True):
             if not _equal(a, b):
                 return f"{tensor.name} differs in {'floats' if isinstance(domain, Real) else f'the field of {domain.p}'}"
         return None
@@ -169,7 +169,7 @@ def _compare(
 
 
 def _make_infinite(inputs: Mapping[str, Array], generator: np.random.Generator) -> None:
-    """Makes one entry of each tensor of floats infinite, which is what a kernel that asks for such must find."""
+    """Makes one entry of each tensor of floats infinite, for kernels that test for infinities."""
     for value in inputs.values():
         if value.dtype != bool and value.size:
             value[np.unravel_index(generator.integers(value.size), value.shape)] = generator.choice([-np.inf, np.inf])

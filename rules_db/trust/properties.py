@@ -128,7 +128,7 @@ _CUSTOMARY = {"min": "lo", "max": "hi"}
 
 @dataclass(frozen=True)
 class _TemplateChoice:
-    """What a template letter stands for: as it is written, and with its attributes left out where the line gives them."""
+    """The operator for which a template letter stands: as it is written, and without attributes that the line gives itself."""
 
     text: str
     name: str

@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 class FloatClass(StrEnum):
-    """What a rule does to floating-point results."""
+    """The effect of a rule on floating-point results."""
 
     EXACT = "exact"
     REASSOCIATES = "reassociates"

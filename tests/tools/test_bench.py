@@ -28,6 +28,7 @@ from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from tests.support.block_kernels import rms_norm_matmul
 from tools.bench import gpu, gpu_models, gpu_runners, models, peers, show
+from tools.bench.torch_formulas import FORMULAS
 from tools.mirage import programs
 from tools.zoo.skeletons import write_skeleton
 
@@ -525,7 +526,7 @@ def test_formulas_of_torch_compute_what_the_programs_say() -> None:
             feed = [rng.standard_normal(t.shape, np.float32).astype(np.float16) for t in program.inputs.values()]
             model = load(program.model())
             (wanted,) = reference_outputs(model, [dict(zip(model.inputs, feed, strict=True))])[0]
-            for formula in filter(None, gpu.FORMULAS[program.name]):
+            for formula in filter(None, FORMULAS[program.name]):
                 found = formula(*(torch.from_numpy(x.astype(np.float64)) for x in feed)).numpy()
                 assert compare(found, wanted).relative_l2 < 1e-7, program.label
 

@@ -52,6 +52,7 @@ from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench.gpu_runners import Remote, RunnerFailed, Spec, one_line
+from tools.bench.torch_formulas import FORMULAS, Formula
 from tools.mirage import OPSET, MirageProgram, programs
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ _LEAST_LAUNCHES, _MOST_COPIES = 40, 128
 _MOST_PLAIN_COPIES = 24
 """Of the plain form in onnxruntime: it keeps what the copies compute on the way."""
 _ROUNDS = 12
-_SCALE = float(np.float16(0.1))
-"""QKNorm's factor as a half-precision model holds it."""
 _PEERS = ("eager", "sdpa", "compile", "compile_sdpa")
 """The plain formula and that of torch's attention function, as they are and under torch.compile's max-autotune."""
 _ANSWER_SECONDS = 60
@@ -78,66 +77,8 @@ NEAR = 1.15
 MOST_OVER_FLOOR = {"RMSNorm+MatMul": 1.3, "GatedMLP": 1.3}
 """How many times the floor plus launches a program's kernel is meant to take at most."""
 
-Formula = Callable[..., "torch.Tensor"]
 
-
-# --- the programs in torch ----------------------------------------------------------------------------------------------------
-
-
-def _torch_rms(x: torch.Tensor) -> torch.Tensor:
-    import torch.nn.functional as f
-
-    return f.rms_norm(x, (x.shape[-1],), eps=1e-5)
-
-
-def _rms_norm_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return _torch_rms(x) @ w
-
-
-def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
-    import torch.nn.functional as f
-
-    return f.silu(x @ w1) * (x @ w2)
-
-
-def _lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return x @ w + (x @ a) @ b
-
-
-def _n_trans(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return _torch_rms(x + alpha * (_torch_rms(h) + x))
-
-
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return torch.softmax(q @ k, -1) @ v
-
-
-def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    import torch.nn.functional as f
-
-    return f.scaled_dot_product_attention(q, k.transpose(-1, -2), v, scale=1.0)
-
-
-def _qk_norm(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _attention(_SCALE * _torch_rms(q), k, _torch_rms(v))
-
-
-def _qk_norm_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _sdpa(_SCALE * _torch_rms(q), k, _torch_rms(v))
-
-
-FORMULAS: Mapping[str, tuple[Formula, Formula | None]] = {
-    "RMSNorm+MatMul": (_rms_norm_matmul, None),
-    "GatedMLP": (_gated_mlp, None),
-    "LoRA": (_lora, None),
-    "nTrans": (_n_trans, None),
-    "GQA": (_attention, _sdpa),
-    "QKNorm": (_qk_norm, _qk_norm_sdpa),
-    "MHA": (_attention, _sdpa),
-}
-"""Each program in torch, on its inputs in order: the plain formula, and where there is attention, that of torch's function."""
+# --- the kernel of a program -----------------------------------------------------------------------------------------
 
 
 def floor_microseconds(program: MirageProgram) -> float:
@@ -155,7 +96,8 @@ def kernel_of_program(program: MirageProgram, device: Device) -> tuple[Kernel, l
         NotFusable: there is none; the message is the last reason.
     """
     graph = load(program.model()).graph
-    builder, reason, found = KernelBuilder(), "no fusable set covers the program", list[tuple[float, int, Kernel, list[int]]]()
+    builder, reason = KernelBuilder(), "no fusable set covers the program"
+    candidates: list[tuple[float, int, Kernel, list[int]]] = []
     for fusable in propose(graph):
         if set(fusable.roots) != set(graph.outputs) or not set(fusable.operands.values()) <= set(graph.inputs):
             continue
@@ -164,12 +106,12 @@ def kernel_of_program(program: MirageProgram, device: Device) -> tuple[Kernel, l
                 kernel = kernel_of_rule(builder.build(fusable, form).rule)
                 assert kernel is not None
                 order = [graph.inputs.index(fusable.operands[tensor.name]) for tensor in kernel.inputs]
-                found.append((ranked(kernel, device, most=1)[0][0], len(found), kernel, order))
+                candidates.append((ranked(kernel, device, most=1)[0][0], len(candidates), kernel, order))
             except (NotFusable, InvalidBlock) as problem:
                 reason = str(problem)
-    if not found:
+    if not candidates:
         raise NotFusable(f"{program.label}: {reason}")
-    return min(found)[2:]
+    return min(candidates)[2:]
 
 
 # --- preparation -----------------------------------------------------------------------------------------------------
@@ -177,7 +119,7 @@ def kernel_of_program(program: MirageProgram, device: Device) -> tuple[Kernel, l
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the GPU machine measures: a kernel, which inputs it takes, its trials, and the reference for the inputs of seed 0."""
+    """A kernel to be measured: which inputs it takes, its trials, and the reference for the inputs of seed 0."""
 
     kernel: dict[str, Any]
     order: list[int]
@@ -349,11 +291,11 @@ class Workers:
         try:
             if not remote.seconds:
                 remote.wait()
-            found: tuple[float, float] = remote.ask("measure", *arguments)
+            measured: tuple[float, float] = remote.ask("measure", *arguments)
         except RunnerFailed:
             del self._remotes[spec]
             raise
-        return found
+        return measured
 
     def close(self) -> None:
         """Ends all processes."""
@@ -382,7 +324,7 @@ def run_program(
     """
     kernel = kernel_from_json(prepared.kernel)
     inputs = kernel_inputs(kernel, {})
-    given = dict(sorted(zip(prepared.order, inputs.values(), strict=True)))  # in the program's order
+    program_inputs = dict(sorted(zip(prepared.order, inputs.values(), strict=True)))  # in the program's order
     reference = prepared.reference
     row["floor"] = floor_microseconds(program)
 
@@ -420,11 +362,11 @@ def run_program(
             row["done"].append(part)
 
     def peers() -> None:
-        known = [peer for peer in _PEERS if FORMULAS[program.name][1] is not None or "sdpa" not in peer]
-        for peer in known:
+        applicable = [peer for peer in _PEERS if FORMULAS[program.name][1] is not None or "sdpa" not in peer]
+        for peer in applicable:
             if peer in wanted and peer not in row["microseconds"] and in_time():
-                timed(peer, _TorchBench(), program.label, peer, list(given.values()), reference)
-        if row["microseconds"].keys() >= set(known):
+                timed(peer, _TorchBench(), program.label, peer, list(program_inputs.values()), reference)
+        if row["microseconds"].keys() >= set(applicable):
             row["done"].append(part)
 
     actions = {"ours": ours, "onnxruntime": runtime, "peers": peers}
@@ -451,16 +393,16 @@ def speedup_of(row: Mapping[str, Any]) -> float:
 
 
 def targets(name: str, row: Mapping[str, Any]) -> dict[str, bool]:
-    """What a program's row is meant to show, and whether it does; a figure that is missing meets nothing."""
+    """The targets of a program, each with whether its row meets it; a figure that is missing meets none."""
     ours, speedup, bound = row["microseconds"].get("onnxruntime", math.nan), speedup_of(row), bound_of(row)
     errors = row["errors"]
-    found = {">= best peer": speedup >= 1.0}
+    met = {">= best peer": speedup >= 1.0}
     if name in LEAST_SPEEDUP:
-        found[f">= {LEAST_SPEEDUP[name]}x"] = speedup >= LEAST_SPEEDUP[name] or ours <= NEAR * bound
+        met[f">= {LEAST_SPEEDUP[name]}x"] = speedup >= LEAST_SPEEDUP[name] or ours <= NEAR * bound
     if name in MOST_OVER_FLOOR:
-        found[f"<= {MOST_OVER_FLOOR[name]} floor"] = ours <= MOST_OVER_FLOOR[name] * bound
-    found["error"] = errors.get("onnxruntime", math.nan) <= errors.get("eager", math.nan)
-    return found
+        met[f"<= {MOST_OVER_FLOOR[name]} floor"] = ours <= MOST_OVER_FLOOR[name] * bound
+    met["error"] = errors.get("onnxruntime", math.nan) <= errors.get("eager", math.nan)
+    return met
 
 
 def show(rows: Mapping[str, Mapping[str, Any]], console: Console) -> None:
@@ -487,9 +429,9 @@ def show(rows: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     verdicts: list[bool] = []
     for label, row in sorted(rows.items(), key=lambda item: order.index(item[0])):
         us, errors = row["microseconds"], row["errors"]
-        found = targets(label.partition(":")[0], row)
-        verdicts += found.values()
-        missed = [target for target, met in found.items() if not met]
+        verdict_of = targets(label.partition(":")[0], row)
+        verdicts += verdict_of.values()
+        missed = [target for target, met in verdict_of.items() if not met]
         table.add_row(
             label,
             _number(row.get("floor"), 1),

@@ -89,7 +89,7 @@ BANDWIDTH, PEAK, LAUNCH_US = 4.3e12, 790e12, 0.7
 
 
 class Asked(Protocol):
-    """What answers for a runner: `tools.bench.gpu_runners.Remote`."""
+    """A runner in a process of its own, as `tools.bench.gpu_runners.Remote` is one."""
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the runner. Raises RunnerFailed."""
@@ -157,7 +157,7 @@ def examine(
         baseline = opened[BASELINE]
         if isinstance(baseline, RunnerFailed):
             raise baseline
-        own = _errors(baseline, feeds, references)
+        original_errors = _errors(baseline, feeds, references)
         runners: dict[str, Asked] = {key: r for key in (BASELINE, AGAIN, *beside) if isinstance(r := opened[key], Remote)}
         for row in rows:
             if row.problem:
@@ -167,12 +167,12 @@ def examine(
                 if isinstance(runner, RunnerFailed):
                     raise runner
                 row.note = "; ".join(filter(None, (runner.note, row.note)))
-                found = _errors(runner, feeds, references)
+                errors = _errors(runner, feeds, references)
             except RunnerFailed as problem:
                 row.problem = f"does not run: {problem}"
                 continue
-            row.error = worst(found)
-            if all(e.within(o, tolerance) for e, o, tolerance in zip(found, own, tolerances, strict=True)):
+            row.error = worst(errors)
+            if all(e.within(o, tolerance) for e, o, tolerance in zip(errors, original_errors, tolerances, strict=True)):
                 runners[row.tool] = runner
             else:
                 row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
@@ -190,7 +190,7 @@ def examine(
     return {
         "model": name,
         "nodes": count_nodes(source),
-        "error": worst(own),
+        "error": worst(original_errors),
         "product_share": math.nan,
         "aa": paired(times[BASELINE], times[AGAIN]) if {BASELINE, AGAIN} <= times.keys() else None,
         "rows": rows,
@@ -236,11 +236,11 @@ def optimise(source: Path, tools: Mapping[str, Tool], folder: Path) -> tuple[lis
 
 
 def _errors(runner: Asked, feeds: Sequence[Feed], references: Sequence[Sequence[Array]]) -> list[Error]:
-    found = []
+    errors = []
     for feed, wanted in zip(feeds, references, strict=False):
         runner.ask("load", feed)
-        found += [compare(actual, reference) for actual, reference in zip(runner.ask("outputs"), wanted, strict=True)]
-    return found
+        errors += [compare(actual, reference) for actual, reference in zip(runner.ask("outputs"), wanted, strict=True)]
+    return errors
 
 
 def _torch_row(mode: str, remote: Remote | RunnerFailed, feed: Feed) -> Row:
@@ -373,8 +373,8 @@ def summary_table(results: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
 
     def times(tool: str) -> str:
-        found = speedup_over(result, tool)
-        return "" if found is None else f"{found[0]:.2f}" if found[1] else f"~{found[0]:.2f}"
+        speedup = speedup_over(result, tool)
+        return "" if speedup is None else f"{speedup[0]:.2f}" if speedup[1] else f"~{speedup[0]:.2f}"
 
     for result in results:
         again, ours = result["aa"], _row(result, OURS)
@@ -410,11 +410,11 @@ def print_gpu_tables(console: Console, results: Sequence[Mapping[str, Any]], tit
     print_tables(console, results, title)
     console.print(summary_table(results))
     for tool in (BASELINE, OPERATORS, *(f"torch {mode}" for mode in TORCH_MODES)):
-        known = {result["model"]: found[0] for result in results if (found := speedup_over(result, tool))}
-        language = tuple(name for name in known if name.startswith(FAMILIES))
-        for names in dict.fromkeys((language, tuple(known))):
+        speedups = {result["model"]: speedup[0] for result in results if (speedup := speedup_over(result, tool))}
+        language = tuple(name for name in speedups if name.startswith(FAMILIES))
+        for names in dict.fromkeys((language, tuple(speedups))):
             if names:
-                mean = geometric_speedup([1 / known[name] for name in names])
+                mean = geometric_speedup([1 / speedups[name] for name in names])
                 console.print(f"{OURS} over {tool}, geometric mean over {', '.join(names)}: {mean:.3f}")
     for result in results:
         if result["remark"]:
@@ -540,11 +540,11 @@ def open_torch(
     names: Sequence[str], modes: Sequence[str], device: str, clock: str, seconds: float, jobs: int
 ) -> dict[tuple[str, str], Remote | RunnerFailed]:
     """Builds, compiles and captures models in torch, each in every mode."""
-    known = {(name, mode): SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
+    architectures = {(name, mode): SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
     specs: dict[tuple[str, str], Spec] = {
-        key: TorchSpec(architecture, key[1], device, clock) for key, architecture in known.items() if architecture
+        key: TorchSpec(architecture, key[1], device, clock) for key, architecture in architectures.items() if architecture
     }
-    missing = {key: RunnerFailed("no architecture of this name in tools.zoo") for key in known if key not in specs}
+    missing = {key: RunnerFailed("no architecture of this name in tools.zoo") for key in architectures if key not in specs}
     return {**missing, **open_all(specs, seconds, jobs)}
 
 

@@ -68,7 +68,7 @@ class Runner(Protocol):
         """The outputs of a run into poisoned buffers."""
 
     def reference(self) -> list[Array] | None:
-        """What the model gives in float32 on the loaded inputs, where the runner has weights that nobody else knows."""
+        """The outputs in float32 on the loaded inputs, where nobody but the runner has the weights; else ``None``."""
 
 
 class Spec(Protocol):
@@ -174,7 +174,7 @@ class OnnxSpec:
 
 
 class OnnxRunner:
-    """What `OnnxSpec` describes."""
+    """A model in a session of onnxruntime, described by an `OnnxSpec`."""
 
     def __init__(self, spec: OnnxSpec, clock: Clock, graph: bool) -> None:
         self.note, self.clock, self.poison = "", clock, spec.poison
@@ -231,7 +231,7 @@ class OnnxRunner:
         return [np.array(value.numpy()) for value in self.results]
 
     def reference(self) -> None:
-        """Nothing: everybody knows the weights of a file."""
+        """``None``: the weights stand in the file."""
 
 
 def _nothing() -> None:
@@ -270,7 +270,7 @@ class TorchSpec:
 
 
 class TorchRunner:
-    """What `TorchSpec` describes."""
+    """A module of torch in half precision, described by a `TorchSpec`."""
 
     def __init__(self, spec: TorchSpec) -> None:
         import torch
@@ -341,7 +341,7 @@ class TorchRunner:
         return [self.result.cpu().numpy()]
 
     def reference(self) -> list[Array]:
-        """What the module gives in float32 on the inputs that are loaded."""
+        """The outputs of the module in float32 on the inputs that are loaded."""
         import torch
 
         torch.backends.cudnn.allow_tf32 = False

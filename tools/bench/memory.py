@@ -80,15 +80,16 @@ def main(model: Path | None, gigabytes: float, folder: Path | None) -> None:
         if model is None:
             model = Path(temporary) / "big.onnx"
             write_big(model, gigabytes)
-        found = measure(model.resolve(), Path(temporary) / "out.onnx")
+        footprint = measure(model.resolve(), Path(temporary) / "out.onnx")
         written = sum(path.stat().st_size for path in Path(temporary).glob("out.onnx*"))
-    click.echo(f"{model.name}: {written / 1e9:.2f} GB written, {found.nodes} nodes")
+    click.echo(f"{model.name}: {written / 1e9:.2f} GB written, {footprint.nodes} nodes")
     click.echo(
-        f"resident: {found.start / 1e6:.0f} MB before, {found.loaded / 1e6:.0f} MB read, {found.peak / 1e6:.0f} MB at most"
+        f"resident: {footprint.start / 1e6:.0f} MB before, {footprint.loaded / 1e6:.0f} MB read, "
+        f"{footprint.peak / 1e6:.0f} MB at most"
     )
-    click.echo(f"time: {found.load_s:.2f} s to read, {found.save_s:.2f} s to write")
-    if found.peak > LIMIT:
-        raise click.ClickException(f"{found.peak / 1e6:.0f} MB are more than {LIMIT / 1e6:.0f} MB")
+    click.echo(f"time: {footprint.load_s:.2f} s to read, {footprint.save_s:.2f} s to write")
+    if footprint.peak > LIMIT:
+        raise click.ClickException(f"{footprint.peak / 1e6:.0f} MB are more than {LIMIT / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":

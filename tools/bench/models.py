@@ -73,7 +73,7 @@ Tool = Callable[[Path, Path], Made]
 
 @dataclass(slots=True)
 class Row:
-    """What one tool did with one model.
+    """The result of one tool with one model.
 
     Attributes:
         problem: Why there is no timing: the tool or its model failed, or the model computes something else; "" if neither.
@@ -169,9 +169,9 @@ def peer(name: str, python: Path, gpu: bool, keep: bool) -> Tool:
     def optimise(source: Path, target: Path) -> Made:
         record, source_key = target.with_suffix(".made.json"), [source.stat().st_size, source.stat().st_mtime_ns]
         if keep and target.exists() and record.exists():
-            known = json.loads(record.read_text())
-            if known["source"] == source_key:
-                return Made(target, known["seconds"], known["note"])
+            earlier = json.loads(record.read_text())
+            if earlier["source"] == source_key:
+                return Made(target, earlier["seconds"], earlier["note"])
         began = time.perf_counter()
         note = run_peer(python, name, source, target, gpu)
         seconds = time.perf_counter() - began
@@ -232,7 +232,7 @@ def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str
     model = load(source)
     feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (11, 12)]
     acceptance = Acceptance(model, source, feeds, provider)
-    nodes, own = count_nodes(source), acceptance.own_error()
+    nodes, error = count_nodes(source), acceptance.own_error()
     rows: list[Row] = []
     files: dict[str, Path] = {}
     for name, tool in tools.items():
@@ -258,7 +258,7 @@ def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str
     return {
         "model": source.stem,
         "nodes": nodes,
-        "error": own,
+        "error": error,
         "product_share": share,
         "aa": again,
         "rows": rows,

@@ -31,9 +31,9 @@ def transformers_optimizer(source: Path, target: Path, gpu: bool) -> str:
     """onnxruntime.transformers.optimizer with the kind of model that the name tells, else as it treats BERT."""
     from onnxruntime.transformers.optimizer import optimize_model
 
-    own = next((kind for name, kind in TRANSFORMER_KINDS.items() if source.name.startswith(name)), DEFAULT_KIND)
+    named = next((kind for name, kind in TRANSFORMER_KINDS.items() if source.name.startswith(name)), DEFAULT_KIND)
     failures: list[str] = []
-    for kind in dict.fromkeys((own, DEFAULT_KIND)):
+    for kind in dict.fromkeys((named, DEFAULT_KIND)):
         try:
             model = optimize_model(str(source), model_type=kind, use_gpu=gpu, provider="cuda" if gpu else None)
             fused = {name: count for name, count in model.get_fused_operator_statistics().items() if count}
@@ -90,11 +90,11 @@ PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxslim", "onnxsim", "onnxscript
 
 def versions() -> dict[str, str]:
     """The peers' packages that are installed."""
-    found: dict[str, str] = {}
+    installed: dict[str, str] = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def run(python: Path, peer: str, source: Path, target: Path, gpu: bool = False, seconds: float = 600) -> str:

@@ -92,8 +92,8 @@ def _grow(group: str, max_ops: str = "", seed: str = "0") -> Mapping[str, Any]:
     }
 
 
-def _left(found: Mapping[str, Any], stage: str) -> int:
-    return next(int(left) for name, left, _ in found["stages"] if name == stage)
+def _left(growth: Mapping[str, Any], stage: str) -> int:
+    return next(int(left) for name, left, _ in growth["stages"] if name == stage)
 
 
 def _classes(group: str, max_ops: str, seed: str) -> Mapping[str, Any]:
@@ -127,17 +127,17 @@ TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
 def enumeration() -> None:
     rows: list[Row] = []
     for group, max_ops in (("taso-paper", 3), ("taso-paper", 4), ("taso", 3)):
-        found = _fresh("enumerate", group, max_ops)
-        compared = f"{TASO_SECONDS / found['seconds']:.0f} x, {TASO_MB / found['peak']:.0f} x" if max_ops == 3 else ""
-        rows.append((f"{group}, {max_ops} operators", found["terms"], found["seconds"], found["peak"], compared))
+        figures = _fresh("enumerate", group, max_ops)
+        compared = f"{TASO_SECONDS / figures['seconds']:.0f} x, {TASO_MB / figures['peak']:.0f} x" if max_ops == 3 else ""
+        rows.append((f"{group}, {max_ops} operators", figures["terms"], figures["seconds"], figures["peak"], compared))
     _show("Enumeration", ["space", "terms", "s", "peak MB", "TASO's time, memory"], rows)
 
 
 def minimal() -> None:
-    found = _fresh("grow", "taso-paper", 3)
-    _show("Stages, taso-paper at 3 operators", ["left after", "number", "s"], found["stages"])
-    rules, macros = _left(found, "minimal"), _left(found, "macros")
-    row = ("3 operators", rules, macros, found["survivors"], found["unproved"], found["seconds"], found["peak"], TASO_RULES)
+    growth = _fresh("grow", "taso-paper", 3)
+    _show("Stages, taso-paper at 3 operators", ["left after", "number", "s"], growth["stages"])
+    rules, macros = _left(growth, "minimal"), _left(growth, "macros")
+    row = ("3 operators", rules, macros, growth["survivors"], growth["unproved"], growth["seconds"], growth["peak"], TASO_RULES)
     _show("Minimal set of taso-paper", ["space", "rules", "macros", "derive", "unproved", "s", "peak MB", "TASO's rules"], [row])
 
 
@@ -145,12 +145,12 @@ def groups() -> None:
     rows: list[Row] = []
     total = 0.0
     for group in GROUPS:
-        found = _fresh("grow", group)
-        total += found["seconds"]
-        certified = 100 * (1 - found["unproved"] / max(found["survivors"], 1))
-        rules, macros = _left(found, "minimal"), _left(found, "macros")
-        rows.append((group, rules, macros, found["survivors"], f"{certified:.1f} %", found["seconds"], found["peak"]))
-        console.print(f"{group}: {rules} rules, {found['seconds']:.1f} s", style="dim")
+        growth = _fresh("grow", group)
+        total += growth["seconds"]
+        certified = 100 * (1 - growth["unproved"] / max(growth["survivors"], 1))
+        rules, macros = _left(growth, "minimal"), _left(growth, "macros")
+        rows.append((group, rules, macros, growth["survivors"], f"{certified:.1f} %", growth["seconds"], growth["peak"]))
+        console.print(f"{group}: {rules} rules, {growth['seconds']:.1f} s", style="dim")
     rows.append(("all", "", "", "", "", total, ""))
     _show("Growth of all groups", ["group", "rules", "macros", "after the gate", "certified", "s", "peak MB"], rows)
 
@@ -161,9 +161,9 @@ def certificates() -> None:
     prover = Prover()
     compiled = time.perf_counter() - start
     start = time.perf_counter()
-    found = sum(prover.certify(rule.source, rule.target, rule.types) is not None for rule in rules)
+    certified = sum(prover.certify(rule.source, rule.target, rule.types) is not None for rule in rules)
     seconds = time.perf_counter() - start
-    row = (len(rules), found, compiled, seconds, 1000 * seconds / len(rules))
+    row = (len(rules), certified, compiled, seconds, 1000 * seconds / len(rules))
     _show("Certificates", ["rules", "certified", "compiling s", "s", "s per 1,000 rules"], [row])
 
 
@@ -198,8 +198,8 @@ def false_rules(count: int = 10_000) -> None:
 
 def determinism(group: str = "lowrank", max_ops: int = 3) -> None:
     texts = {_fresh("grow", group, max_ops, 0, seed=str(hash_seed))["text"] for hash_seed in (1, 2)}
-    found = [_fresh("classes", group, max_ops, seed) for seed in range(5)]
-    same = all(each == found[0] for each in found)
+    partitions = [_fresh("classes", group, max_ops, seed) for seed in range(5)]
+    same = all(each == partitions[0] for each in partitions)
     rows = [("same seed, same text", "yes" if len(texts) == 1 else "NO"), ("five seeds, same classes", "yes" if same else "NO")]
     _show(f"Determinism, {group} at {max_ops} operators", ["what", "holds"], rows)
 

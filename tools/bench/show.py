@@ -40,13 +40,13 @@ def read_results(files: tuple[Path, ...]) -> tuple[str, list[dict[str, Any]]]:
             raise click.ClickException(f"{file}: measured on '{here}', the files before it on '{environment}'")
         environment = here
         for model in models:
-            known = merged.setdefault(model["model"], model)
-            if known is not model:
-                rows = {row.tool: row for row in known["rows"] + model["rows"]}
+            earlier = merged.setdefault(model["model"], model)
+            if earlier is not model:
+                rows = {row.tool: row for row in earlier["rows"] + model["rows"]}
                 merged[model["model"]] = {
                     **model,
                     "rows": list(rows.values()),
-                    "against": list(dict(known["against"] + model["against"]).items()),
+                    "against": list(dict(earlier["against"] + model["against"]).items()),
                 }
     return environment, list(merged.values())
 
@@ -65,8 +65,8 @@ def _result(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(record: Mapping[str, Any]) -> Row:
-    own = {key: record[key] for key in ("tool", "problem", "nodes", "kept", "seconds", "note", "details")}
-    return Row(**own, error=_error(record["error"]), timing=_timing(record["timing"]))
+    fields = {key: record[key] for key in ("tool", "problem", "nodes", "kept", "seconds", "note", "details")}
+    return Row(**fields, error=_error(record["error"]), timing=_timing(record["timing"]))
 
 
 def _timing(record: Mapping[str, float] | None) -> Timing | None:

@@ -59,15 +59,15 @@ class Probe:
 
     def application(self) -> tuple[Term, list[TensorType]]:
         text, types = self.sample.split(" | ")
-        given = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
+        types_by_name = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
         term = parse_term(text)
-        float_types = {n: TensorType(self.dtype, t.shape) if t.dtype == DataType.FLOAT else t for n, t in given.items()}
+        float_types = {n: TensorType(self.dtype, t.shape) if t.dtype == DataType.FLOAT else t for n, t in types_by_name.items()}
         return term, [float_types[operand.name] for operand in term.inputs]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What became of a probe.
+    """The answer of a provider to a probe.
 
     Attributes:
         status: ``kernel`` (the provider's own), ``runs`` (right, but inlined or between casts), ``wrong`` or ``refused``.
@@ -89,19 +89,19 @@ def probes() -> list[Probe]:
 def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
     """Floats around one half (positive, for roots and logarithms); ones and a few zeros as masks, indices and booleans."""
     generator = np.random.default_rng(seed)
-    found: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     for type_ in types:
         shape = concrete(type_.shape)
         assert shape is not None
         if type_.dtype in TYPES:
-            found.append(generator.uniform(0.1, 0.9, shape).astype(np.float32))
+            arrays.append(generator.uniform(0.1, 0.9, shape).astype(np.float32))
         elif type_.dtype == DataType.BOOL:
-            found.append(generator.random(shape) < 0.5)
+            arrays.append(generator.random(shape) < 0.5)
         else:
             array = (generator.random(shape) < 0.8).astype(type_.dtype.numpy())
             array[..., 0] = 1
-            found.append(array)
-    return found
+            arrays.append(array)
+    return arrays
 
 
 def ask(probe: Probe, provider: str) -> ProbeAnswer:
@@ -123,12 +123,12 @@ def ask(probe: Probe, provider: str) -> ProbeAnswer:
             constants.append(onnx.numpy_helper.from_array(array.astype(type_.dtype.numpy()), f"x{index}"))
             continue
         narrow = type_.dtype in TYPES and type_.dtype != DataType.FLOAT
-        given = f"given{index}" if narrow else f"x{index}"
+        input_name = f"given{index}" if narrow else f"x{index}"
         dtype = DataType.FLOAT if narrow else type_.dtype
-        infos.append(onnx.helper.make_tensor_value_info(given, int(dtype), array.shape))
-        feeds[given] = array
+        infos.append(onnx.helper.make_tensor_value_info(input_name, int(dtype), array.shape))
+        feeds[input_name] = array
         if narrow:
-            nodes.append(onnx.helper.make_node("Cast", [given], [f"x{index}"], to=int(type_.dtype)))
+            nodes.append(onnx.helper.make_node("Cast", [input_name], [f"x{index}"], to=int(type_.dtype)))
     for index, item in enumerate(form.inputs):
         if isinstance(item, int):
             names.append(f"x{item}")
@@ -166,8 +166,8 @@ def ask(probe: Probe, provider: str) -> ProbeAnswer:
             actual = session.run(None, feeds)
         except Exception as problem:  # onnxruntime raises many types where a kernel is missing
             return ProbeAnswer("refused", " ".join(str(problem).split())[:300])
-    own = [node for node in loaded.graph.node if node.op_type == form.op_type]
-    kept = any(list(node.input)[: len(names)] == names for node in own) or (not names and bool(own))
+    applications = [node for node in loaded.graph.node if node.op_type == form.op_type]
+    kept = any(list(node.input)[: len(names)] == names for node in applications) or (not names and bool(applications))
     rounded = [
         a.astype(t.dtype.numpy()).astype(np.float64) if t.dtype in TYPES else a for a, t in zip(arrays, types, strict=True)
     ]
@@ -203,7 +203,7 @@ def work(provider: str, first: int) -> None:
 
 
 def worker_command(provider: str, first: int) -> list[str]:
-    """What starts a child process."""
+    """The command that starts a child process at the probe number ``first``."""
     return [sys.executable, "-m", "tools.ship.probe", "--provider", provider, "--worker", str(first)]
 
 

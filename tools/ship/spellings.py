@@ -78,7 +78,7 @@ class Sketch:
         """As float32: what torch casts to before it normalises."""
         return x if self.dtype == np.float32 else self("Cast", x, to=onnx.TensorProto.FLOAT)
 
-    def own(self, x: str) -> str:
+    def cast_back(self, x: str) -> str:
         """Back to the model's element type."""
         return x if self.dtype == np.float32 else self("Cast", x, to=helper.np_dtype_to_tensor_dtype(self.dtype))
 
@@ -88,8 +88,8 @@ class Sketch:
         opset = helper.make_opsetid("", self.opset)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="tools.ship.spellings")
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
-        known = {value.name: value for value in inferred.graph.value_info}
-        typed = [known.get(name) or next(o for o in inferred.graph.output if o.name == name) for name in outputs]
+        infos = {value.name: value for value in inferred.graph.value_info}
+        typed = [infos.get(name) or next(o for o in inferred.graph.output if o.name == name) for name in outputs]
         del model.graph.output[:]
         model.graph.output.extend(typed)
         onnx.checker.check_model(model, full_check=True)
@@ -139,7 +139,7 @@ def _root_mean_square(s: Sketch, x: str, way: str) -> str:
 
 
 def _rms(s: Sketch, x: str, way: str = "reciprocal", size: int = HIDDEN) -> str:
-    return s("Mul", s.weight(size), s.own(_root_mean_square(s, s.single(x), way)))
+    return s("Mul", s.weight(size), s.cast_back(_root_mean_square(s, s.single(x), way)))
 
 
 def _write_rms(way: str, s: Sketch) -> str:
@@ -149,7 +149,7 @@ def _write_rms(way: str, s: Sketch) -> str:
 def _write_rms_wide(s: Sketch) -> str:
     """The weight is applied in float32, too, as T5's first exporters wrote it."""
     normal = _root_mean_square(s, s.single(s.input(BATCH, LENGTH, HIDDEN)), "reciprocal")
-    return s.own(s("Mul", normal, s.single(s.weight(HIDDEN))))
+    return s.cast_back(s("Mul", normal, s.single(s.weight(HIDDEN))))
 
 
 def _write_split_joined(s: Sketch) -> str:
@@ -168,7 +168,7 @@ def _layer_norm(s: Sketch, x: str, way: str = "power") -> str:
         normal = s("Mul", centred, s("Reciprocal", s("Sqrt", variance)))
     else:
         normal = s("Div", centred, s("Sqrt", variance))
-    normal = s.own(normal)
+    normal = s.cast_back(normal)
     return s("Add", s("Mul", normal, s.weight(HIDDEN)), s.weight(HIDDEN))
 
 
@@ -256,7 +256,7 @@ def _guarded(s: Sketch, x: str) -> str:
 
 
 def _mask(s: Sketch) -> str:
-    """What BERT adds to its scores, of a mask of one number a token."""
+    """The summand of BERT's attention scores, from a mask of one number a token."""
     mask = s("Unsqueeze", s.input(BATCH, LENGTH), s.ints(1, 2))
     return s("Mul", s("Sub", s.number(1), mask), s.number(-10000))
 
@@ -324,7 +324,7 @@ def _angles(s: Sketch, function: str, size: int = SIZE) -> str:
     """Cosines or sines for each position, [1, 1, length, size], of angles that are there twice."""
     half = np.outer(np.arange(LENGTH), 100.0 ** (-np.arange(0, size, 2) / size))
     angles = s.constant(np.concatenate([half, half], axis=1, dtype=np.float32)[None])
-    return s("Unsqueeze", s.own(s(function, angles)), s.ints(1))
+    return s("Unsqueeze", s.cast_back(s(function, angles)), s.ints(1))
 
 
 def _rotated(s: Sketch, x: str, cos: str, sin: str, size: int = SIZE, way: str = "slice") -> str:

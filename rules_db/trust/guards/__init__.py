@@ -6,9 +6,9 @@ A new guard is a predicate under :func:`~rules_db.trust.guards.record.guard` in 
 from __future__ import annotations
 
 from rules_db.trust.guards import axes, element_types, shapes, sizes, values, windows
-from rules_db.trust.guards.record import About, Argument, Facts, Given, Guard, Told
+from rules_db.trust.guards.record import About, Argument, Facts, Guard, Premises, Told
 
-__all__ = ["GUARDS", "About", "Argument", "Facts", "Given", "Guard", "Told"]
+__all__ = ["GUARDS", "About", "Argument", "Facts", "Guard", "Premises", "Told"]
 
 _SUBJECTS = (shapes, element_types, values, axes, sizes, windows)
 

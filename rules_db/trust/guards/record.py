@@ -1,7 +1,8 @@
-"""What a guard is: one record with all that is known of a typed predicate over terms and attribute values.
+"""The record of a guard: all that the project states about one typed predicate over terms and attribute values.
 
 A predicate answers yes, no or unknown (``None``) from the types and ranges of the terms that it is given, so that one definition
-serves the checker (on sample types) and the rewriter (on a model's possibly symbolic types). Its docstring are its words.
+serves the checker (on sample types) and the rewriter (on a model's possibly symbolic types). The predicate's docstring says it in
+words.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ __all__ = [
     "ElementType",
     "Facts",
     "Fits",
-    "Given",
     "Guard",
     "LeastRank",
     "Ones",
+    "Premises",
     "Rank",
     "SameShape",
     "Size",
@@ -42,9 +43,9 @@ Argument = Term | AttrValue
 
 
 class Facts:
-    """What is known where a guard is asked: types, ranges and the binding of dimension symbols and attribute variables.
+    """The facts from which a guard answers: types, ranges and the binding of dimension symbols and attribute variables.
 
-    ``value_of`` gives the entries of what is constant, ``None`` for anything else; without it nothing is.
+    ``value_of`` gives the entries of a constant term, ``None`` for any other; by default no term is constant.
     """
 
     def __init__(
@@ -127,10 +128,10 @@ class ElementType:
 Told = LeastRank | Rank | Size | Ones | SameShape | Fits | ElementType
 
 
-class Given(Protocol):
-    """What conditions tell of well-typed terms, for the laws by which others follow from them.
+class Premises(Protocol):
+    """The premises of a law: answers about well-typed terms that follow from conditions.
 
-    Every answer holds wherever the conditions do; ``None`` and no are also said where they do not tell.
+    An answer holds wherever the conditions hold. ``None`` and no also mean that the conditions do not tell.
     """
 
     def follows(self, name: str, *arguments: Argument) -> bool:
@@ -171,11 +172,11 @@ Solver = Callable[..., AttrValue]
 Tells = Callable[..., Iterable[Told]]
 """Of the arguments."""
 Law = Callable[..., bool]
-"""Of what is given and the arguments."""
+"""Of the premises and the arguments."""
 
 
 class About(StrEnum):
-    """What a guard speaks of."""
+    """The subjects of guards."""
 
     SHAPES = "shapes"
     ELEMENT_TYPES = "element types"
@@ -191,13 +192,13 @@ class Guard:
     Attributes:
         name: as conditions cite it.
         number: its place where guards are listed; a new one takes the next.
-        about: what it speaks of.
-        predicate: the answer for facts and arguments; ill-typed terms and axes that are none raise ShapeError and IndexError.
-        solvers: of attributes alone: position of an argument to its value by the others. Only who looks for a proof or a
-            match solves; what is solved is asked like anything else.
+        about: its subject.
+        predicate: the answer for facts and arguments; ill-typed terms raise ShapeError, missing axes IndexError.
+        solvers: position of an attribute among the arguments to the function that computes it from the others. Only the
+            search for proofs and matches solves; the guard is asked about a solution like about any other value.
         tells: what the condition tells of its arguments.
-        law: whether the condition on these arguments follows from given ones; it looks at operators, attributes and what is
-            given, never at sample types.
+        law: whether the condition on these arguments follows from premises; it looks at operators, attributes and the
+            premises, never at sample types.
         of_numbers: whether numbers written in a rule answer it, which have no element type of their own.
     """
 
@@ -223,7 +224,7 @@ class Guard:
 
     @property
     def words(self) -> str:
-        """What it says, in words that name its parameters."""
+        """The guard in words that name its parameters: the docstring of the predicate."""
         return (self.predicate.__doc__ or self.name).strip()
 
     @cached_property
@@ -248,7 +249,7 @@ def guard(
     *,
     solvers: Mapping[int, Solver] | None = None,
     tells: Tells = lambda *arguments: (),
-    law: Law = lambda given, *arguments: False,
+    law: Law = lambda premises, *arguments: False,
     of_numbers: bool = True,
 ) -> Callable[[Predicate], Guard]:
     """Makes the predicate that follows a guard of its name; the rest are attributes of :class:`Guard`."""

@@ -11,9 +11,9 @@ from rules_db.trust.guards.record import (
     About,
     Facts,
     Fits,
-    Given,
     LeastRank,
     Ones,
+    Premises,
     Rank,
     SameShape,
     Size,
@@ -37,7 +37,7 @@ def _all(verdicts: list[bool | None]) -> bool | None:
 # Ranks
 
 
-@guard(1, About.SHAPES, tells=lambda x: [LeastRank(x, 2)], law=lambda given, x: given.least_rank(x) >= 2)
+@guard(1, About.SHAPES, tells=lambda x: [LeastRank(x, 2)], law=lambda premises, x: premises.least_rank(x) >= 2)
 def matrix(facts: Facts, x: Term) -> bool | None:
     """x has at least two dimensions."""
     return len(facts.shape(x)) >= 2
@@ -47,7 +47,7 @@ def _vector_tells(x: Term) -> list[Told]:
     return [LeastRank(x, 1), Rank(x, 1), Ones(x, range(EVERYWHERE.start, -1))]
 
 
-@guard(2, About.SHAPES, tells=_vector_tells, law=lambda given, x: given.rank(x) == 1)
+@guard(2, About.SHAPES, tells=_vector_tells, law=lambda premises, x: premises.rank(x) == 1)
 def vector(facts: Facts, x: Term) -> bool | None:
     """x has exactly one dimension."""
     return len(facts.shape(x)) == 1
@@ -57,15 +57,15 @@ def _rank_tells(x: Term, count: AttrValue) -> list[Told]:
     return [LeastRank(x, count), Rank(x, count)] if isinstance(count, int) else []
 
 
-@guard(3, About.SHAPES, tells=_rank_tells, law=lambda given, x, count: given.rank(x) == count)
+@guard(3, About.SHAPES, tells=_rank_tells, law=lambda premises, x, count: premises.rank(x) == count)
 def rank(facts: Facts, x: Term, count: int) -> bool | None:
     """x has exactly so many dimensions."""
     return len(facts.shape(x)) == count
 
 
-def _same_rank_law(given: Given, x: Term, y: Term) -> bool:
-    count = given.rank(x)
-    return (count is not None and count == given.rank(y)) or given.same_shape(x, y)
+def _same_rank_law(premises: Premises, x: Term, y: Term) -> bool:
+    count = premises.rank(x)
+    return (count is not None and count == premises.rank(y)) or premises.same_shape(x, y)
 
 
 @guard(4, About.SHAPES, law=_same_rank_law)
@@ -74,8 +74,8 @@ def same_rank(facts: Facts, x: Term, y: Term) -> bool | None:
     return len(facts.shape(x)) == len(facts.shape(y))
 
 
-def _below_law(given: Given, x: Term, axis: int) -> bool:
-    count = given.rank(x)
+def _below_law(premises: Premises, x: Term, axis: int) -> bool:
+    count = premises.rank(x)
     return count is not None and count < -axis
 
 
@@ -99,7 +99,7 @@ def _same_shape_tells(x: Term, y: Term) -> list[Told]:
     return [SameShape(x, y), SameShape(y, x), Fits(x, y)]
 
 
-@guard(5, About.SHAPES, tells=_same_shape_tells, law=lambda given, x, y: given.same_shape(x, y))
+@guard(5, About.SHAPES, tells=_same_shape_tells, law=lambda premises, x, y: premises.same_shape(x, y))
 def same_shape(facts: Facts, x: Term, y: Term) -> bool | None:
     """x and y have equal shapes."""
     return equal_shapes(facts.shape(x), facts.shape(y))
@@ -109,11 +109,11 @@ def _agree_tells(x: Term, y: Term, axis: AttrValue) -> list[Told]:
     return [LeastRank(x, -axis), LeastRank(y, -axis)] if isinstance(axis, int) else []
 
 
-def _agree_law(given: Given, x: Term, y: Term, axis: int) -> bool:
+def _agree_law(premises: Premises, x: Term, y: Term, axis: int) -> bool:
     if x is y:
-        return given.least_rank(x) >= -axis
-    size = given.size(x, axis)
-    return size is not None and size == given.size(y, axis)
+        return premises.least_rank(x) >= -axis
+    size = premises.size(x, axis)
+    return size is not None and size == premises.size(y, axis)
 
 
 @guard(6, About.SHAPES, tells=_agree_tells, law=_agree_law)
@@ -129,7 +129,7 @@ def _dim_tells(x: Term, axis: AttrValue, size: AttrValue) -> list[Told]:
     return [LeastRank(x, -axis), *([] if isinstance(size, AttrVar) else [Size(x, axis, size)])]
 
 
-@guard(10, About.SHAPES, tells=_dim_tells, law=lambda given, x, axis, size: given.size(x, axis) == size)
+@guard(10, About.SHAPES, tells=_dim_tells, law=lambda premises, x, axis, size: premises.size(x, axis) == size)
 def dim(facts: Facts, x: Term, axis: int, size: Dim) -> bool | None:
     """The dimension of x at ``axis`` (negative) is ``size``."""
     shape = facts.shape(x)
@@ -138,17 +138,17 @@ def dim(facts: Facts, x: Term, axis: int, size: Dim) -> bool | None:
     return same_dim(shape[axis], size)
 
 
-@guard(7, About.SHAPES, law=lambda given, x, dims: isinstance(dims, tuple) and given.ends(x, dims))
+@guard(7, About.SHAPES, law=lambda premises, x, dims: isinstance(dims, tuple) and premises.ends(x, dims))
 def tail(facts: Facts, x: Term, dims: tuple[Dim, ...]) -> bool | None:
     """The last dimensions of x are ``dims``."""
     shape = facts.shape(x)
     return equal_shapes(shape[len(shape) - len(dims) :], dims) if len(shape) >= len(dims) else False
 
 
-def _keeps_law(given: Given, x: Term, dims: AttrValue, count: AttrValue) -> bool:
+def _keeps_law(premises: Premises, x: Term, dims: AttrValue, count: AttrValue) -> bool:
     if not isinstance(dims, tuple) or not isinstance(count, int):
         return False
-    return 0 < count <= len(dims) and given.ends(x, dims[-count:])
+    return 0 < count <= len(dims) and premises.ends(x, dims[-count:])
 
 
 @guard(57, About.SHAPES, law=_keeps_law)
@@ -157,8 +157,8 @@ def keeps(facts: Facts, x: Term, dims: tuple[Dim, ...], count: int) -> bool | No
     return tail.predicate(facts, x, dims[len(dims) - count :]) if len(dims) >= count else False
 
 
-def _leads_law(given: Given, x: Term, count: AttrValue, dims: AttrValue) -> bool:
-    return isinstance(count, int) and isinstance(dims, tuple) and bool(dims) and given.size(x, -count) == dims[0]
+def _leads_law(premises: Premises, x: Term, count: AttrValue, dims: AttrValue) -> bool:
+    return isinstance(count, int) and isinstance(dims, tuple) and bool(dims) and premises.size(x, -count) == dims[0]
 
 
 @guard(59, About.SHAPES, law=_leads_law)
@@ -175,7 +175,7 @@ def _constant_along_tells(x: Term, axis: AttrValue) -> list[Told]:
     return [Ones(x, (axis,))]
 
 
-@guard(8, About.SHAPES, tells=_constant_along_tells, law=lambda given, x, axis: given.ones(x, [axis]))
+@guard(8, About.SHAPES, tells=_constant_along_tells, law=lambda premises, x, axis: premises.ones(x, [axis]))
 def constant_along(facts: Facts, x: Term, axis: int) -> bool | None:
     """x has size 1 at ``axis`` (negative) or does not reach it, so that broadcasting repeats it along that axis."""
     shape = facts.shape(x)
@@ -186,8 +186,8 @@ def _spatial_ones(x: Term, s: AttrValue) -> list[Told]:
     return [Ones(x, range(-len(s), 0))] if isinstance(s, tuple) else []
 
 
-def _constant_over_law(given: Given, x: Term, s: AttrValue) -> bool:
-    return isinstance(s, tuple) and given.ones(x, range(-len(s), 0))
+def _constant_over_law(premises: Premises, x: Term, s: AttrValue) -> bool:
+    return isinstance(s, tuple) and premises.ones(x, range(-len(s), 0))
 
 
 @guard(30, About.SHAPES, tells=_spatial_ones, law=_constant_over_law)
@@ -201,14 +201,14 @@ def _moved(perm: tuple[int, ...]) -> list[int]:
     return [place - len(perm) for place, axis in enumerate(perm) if axis != place]
 
 
-@guard(46, About.SHAPES, law=lambda given, x, perm: isinstance(perm, tuple) and given.ones(x, _moved(perm)))
+@guard(46, About.SHAPES, law=lambda premises, x, perm: isinstance(perm, tuple) and premises.ones(x, _moved(perm)))
 def still(facts: Facts, x: Term, perm: tuple[int, ...]) -> bool | None:
     """Of the axes that a transposition moves, x has those of size 1 only."""
     return _all([constant_along.predicate(facts, x, axis) for axis in _moved(perm)])
 
 
-def _ones_law(given: Given, x: Term) -> bool:
-    return bool(x.inputs) and get_operator(x.op).elementwise and all(given.follows("ones", operand) for operand in x.inputs)
+def _ones_law(premises: Premises, x: Term) -> bool:
+    return bool(x.inputs) and get_operator(x.op).elementwise and all(premises.follows("ones", operand) for operand in x.inputs)
 
 
 @guard(9, About.SHAPES, tells=lambda x: [Ones(x, EVERYWHERE)], law=_ones_law)
@@ -217,7 +217,7 @@ def ones(facts: Facts, x: Term) -> bool | None:
     return _all([same_dim(d, 1) for d in facts.shape(x)])
 
 
-@guard(11, About.SHAPES, tells=lambda x, y: [Fits(x, y)], law=lambda given, x, y: given.fits(x, y))
+@guard(11, About.SHAPES, tells=lambda x, y: [Fits(x, y)], law=lambda premises, x, y: premises.fits(x, y))
 def fits(facts: Facts, x: Term, y: Term) -> bool | None:
     """x broadcasts to the shape of y: combining them elementwise has the shape of y."""
     try:
@@ -231,20 +231,20 @@ def fits(facts: Facts, x: Term, y: Term) -> bool | None:
 # Channels and kernels of convolutions
 
 
-def _of_the_only_operand(name: str, given: Given, x: Term, *rest: AttrValue) -> bool:
-    """Numbers do not change a shape: an entrywise term of one other operand has that one's."""
+def _of_the_only_operand(name: str, premises: Premises, x: Term, *rest: AttrValue) -> bool:
+    """Whether the guard ``name`` follows for the one operand of an entrywise term beside numbers, which change no shape."""
     operands = [operand for operand in x.inputs if operand.op != "Const"]
-    return len(operands) == 1 and get_operator(x.op).elementwise and given.follows(name, operands[0], *rest)
+    return len(operands) == 1 and get_operator(x.op).elementwise and premises.follows(name, operands[0], *rest)
 
 
 def _per_channel_tells(x: Term, s: AttrValue) -> list[Told]:
     return [Rank(x, len(s) + 1), *_spatial_ones(x, s)] if isinstance(s, tuple) else []
 
 
-def _per_channel_law(given: Given, x: Term, s: AttrValue) -> bool:
+def _per_channel_law(premises: Premises, x: Term, s: AttrValue) -> bool:
     if x.op == "Unsqueeze" and isinstance(s, tuple):
-        return bool(x.attr("axes") == tuple(range(-len(s), 0))) and given.rank(x.inputs[0]) == 1
-    return _of_the_only_operand("per_channel", given, x, s)
+        return bool(x.attr("axes") == tuple(range(-len(s), 0))) and premises.rank(x.inputs[0]) == 1
+    return _of_the_only_operand("per_channel", premises, x, s)
 
 
 @guard(29, About.SHAPES, tells=_per_channel_tells, law=_per_channel_law)
@@ -254,10 +254,10 @@ def per_channel(facts: Facts, x: Term, s: Axes) -> bool | None:
     return equal_shapes(shape[1:], (1,) * n) if len(shape) == n + 1 else False
 
 
-def _depthwise_law(given: Given, w: Term, group: AttrValue) -> bool:
+def _depthwise_law(premises: Premises, w: Term, group: AttrValue) -> bool:
     if w.op == "AveragingKernel":
         return bool(w.attr("channels") == group)
-    return _of_the_only_operand("depthwise", given, w, group)
+    return _of_the_only_operand("depthwise", premises, w, group)
 
 
 @guard(31, About.SHAPES, law=_depthwise_law)

@@ -35,7 +35,7 @@ def doubles(facts: Facts, total: Dim, half: Dim) -> bool | None:
 
 
 def _factor(total: AttrValue, a: AttrValue) -> AttrValue:
-    """What times ``a`` is the total. Raises ValueError where nothing is."""
+    """The number that times ``a`` is the total. Raises ValueError where there is none."""
     if isinstance(total, float) or isinstance(a, float):
         if not a:
             raise ValueError("division by zero")

@@ -21,7 +21,7 @@ from rules_db.solving import determined
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.condition import Condition, Facts, parse_condition
-from rules_db.trust.guards import GUARDS, About, Given
+from rules_db.trust.guards import GUARDS, About, Premises
 from rules_db.trust.guards.record import LeastRank, guard
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import parse_axioms
@@ -101,9 +101,9 @@ def square(facts: Facts, x: Term) -> bool | None:
     return same_dim(shape[-1], shape[-2]) if len(shape) >= 2 else False
 
 
-def _square_law(given: Given, x: Term) -> bool:
+def _square_law(premises: Premises, x: Term) -> bool:
     """Of a transposed matrix, if it is one of the matrix."""
-    return x.op == "Transpose" and x.attr("perm") == (1, 0) and given.follows("square", x.inputs[0])
+    return x.op == "Transpose" and x.attr("perm") == (1, 0) and premises.follows("square", x.inputs[0])
 
 
 def triples(facts: Facts, total: float, third: float) -> bool | None:
