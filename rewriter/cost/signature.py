@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_form, kernel_of
+from mugraph.domains.base import FLOATS
 from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
@@ -19,7 +20,7 @@ from mugraph.terms.term import AttrValue
 
 __all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "time_of_copies", "written"]
 
-_FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16)
+
 _MEAN = 0.5
 """Of random floats."""
 _STREAM = (1 << 20) - 3
@@ -43,7 +44,7 @@ def _stream(dtype: DataType) -> np.ndarray:
     generator = np.random.default_rng(0)
     if dtype == DataType.BOOL:
         return generator.random(_STREAM) < 0.5
-    if dtype in _FLOATS:
+    if dtype in FLOATS:
         return np.asarray(generator.standard_normal(_STREAM, np.float32) * 0.1 + _MEAN).astype(dtype.numpy())
     return generator.integers(0, 2, _STREAM).astype(dtype.numpy())
 
@@ -54,7 +55,7 @@ def _random_constant(type_: TensorType, generator: np.random.Generator) -> np.nd
     Scores of attention that lie far apart make denormal numbers of most of a softmax, which cost a CPU many times the usual.
     """
     array = random_array(type_, generator)
-    return array - array.dtype.type(_MEAN) if type_.rank > 1 and type_.dtype in _FLOATS else array
+    return array - array.dtype.type(_MEAN) if type_.rank > 1 and type_.dtype in FLOATS else array
 
 
 @dataclass(frozen=True, slots=True)
