@@ -25,6 +25,7 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n 2
 
+# Everything that ships, anew: what the providers here run, the groups, the spellings, the kernels of the Mirage paper.
 rules: $(STAMP)
 	$(BIN)/python -m tools.ship.probe
 	$(BIN)/rulegen ship
