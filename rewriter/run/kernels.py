@@ -82,7 +82,7 @@ class RunKernels:
 
     @property
     def generators(self) -> tuple[Generator, ...]:
-        """Proposals for the search, in which regions are kernels."""
+        """Proposals for the search, in which fusable sets are kernels."""
         return () if self._custom is None else (self._custom.children,)
 
     @property
@@ -118,7 +118,7 @@ class RunKernels:
         return [] if self._custom is None else self._custom.compile(candidate.graph)
 
     def explanations(self) -> Iterator[NearMiss]:
-        """Why regions did not become kernels."""
+        """Why fusable sets did not become kernels."""
         if self._custom is not None:
             yield from self._custom.explanations()
 

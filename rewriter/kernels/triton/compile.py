@@ -140,7 +140,7 @@ def _compiler_version() -> str:
     """Raises NotCompiled where there is no compiler."""
     version = triton_version()
     if version is None:
-        raise NotCompiled("Triton is not installed, so no kernel can be compiled; install onnx-superopt[kernels]")
+        raise NotCompiled("Triton is not installed, so no kernel can be compiled; install triton")
     return version
 
 
