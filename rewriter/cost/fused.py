@@ -11,6 +11,7 @@ import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def _happens(direction: Direction, added: str, provider: str) -> bool:
     wanted = Counter(_onnx_name(op) for op in _operators(direction.replacement).elements())
     for model in pattern_models(direction):
         for tried in (model, _with_readers(model)):
-            left = Counter(node.op_type for node in _optimized(tried, provider).graph.node if _READER not in node.input)
+            left = Counter(_executed(tried.SerializeToString(), provider))
             if _onnx_name(added) in left and left.total() <= wanted.total() and left.keys() <= wanted.keys():
                 return True
     return False
@@ -104,8 +105,12 @@ def _onnx_name(op: str) -> str:
     return record.runtime.name or op if record.contract is None else record.contract.op_type
 
 
-def _optimized(model: onnx.ModelProto, provider: str) -> onnx.ModelProto:
-    """The model as onnxruntime runs it; as it came where onnxruntime refuses it."""
+@lru_cache(maxsize=1024)
+def _executed(model: bytes, provider: str) -> tuple[str, ...]:
+    """The operator types of a model as onnxruntime runs it, without the nodes that read its results.
+
+    Where onnxruntime refuses the model, those of the model as it came. What has been asked in a process is not asked again.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -113,10 +118,12 @@ def _optimized(model: onnx.ModelProto, provider: str) -> onnx.ModelProto:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
         try:
-            ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
+            ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
         except Exception:  # onnxruntime raises many types where it cannot run a model
-            return model
-        return onnx.load(path)
+            optimized = onnx.load_from_string(model)
+        else:
+            optimized = onnx.load(path)
+    return tuple(node.op_type for node in optimized.graph.node if _READER not in node.input)
 
 
 def pattern_models(direction: Direction) -> Iterator[onnx.ModelProto]:

@@ -68,6 +68,7 @@ def test_merging_keeps_the_smaller_time_and_refuses_another_environment() -> Non
 
 def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -> None:
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
+    default_profile_path().unlink()
     outcome = optimize(source, target, shapes=SIZES, device="h200", kernels=False)
     assert outcome.improved and outcome.latency is None and ops(target) == ["MatMul"]
     assert outcome.provider == "cuda" and outcome.environment.startswith("h200 by its roofline")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -118,10 +119,11 @@ def test_sizes_that_nobody_gave_are_told(tmp_path: Path) -> None:
 # The workbench
 
 
-def test_without_a_budget_nothing_is_opened(source: Path, tmp_path: Path) -> None:
+def test_without_a_budget_nothing_is_opened(source: Path, own_cache: Path) -> None:
+    shutil.rmtree(own_cache)
     with workbench(source, rules="no such.rules", cache=source, budget=0) as bench:  # type: ignore[arg-type]
         assert not bench.rules and bench.store.verdict("opened") is None and not bench.kernels.can_be_used
-    assert not (tmp_path / "cache").exists()
+    assert not own_cache.exists()
 
 
 def test_what_was_measured_is_kept_however_a_run_ends(source: Path, tmp_path: Path) -> None:
