@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rewriter.cli.costs import cli as costs
 from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.run import accept
 from rewriter.runtime_env import environment
 from rules_db.library import open_rules
-from tests.support.runs import FASTER
+from tests.support.runs import FASTER, lora
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +31,33 @@ def _first_used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def _measured(tmp_path_factory: pytest.TempPathFactory, _first_used: Path) -> Path:
+    """The cache after the operators of a small model were measured on the CPU, too."""
+    folder = tmp_path_factory.mktemp("measured")
+    shutil.copytree(_first_used, folder / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONNX_SUPEROPT_CACHE", str(folder / "cache"))
+        filled = CliRunner().invoke(costs, ["fill", str(lora(folder / "lora.onnx")), "--provider", "cpu"])
+    assert filled.exit_code == 0, filled.output
+    return folder / "cache"
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _first_used: Path) -> Path:
     """Costs and verdicts of each test in a folder of its own; it knows what the first use of an installation learns."""
+    return _copied(_first_used, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def measured_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _measured: Path) -> Path:
+    """As ``own_cache``, for runs of :func:`tests.support.runs.lora` that need not measure its operators."""
+    return _copied(_measured, tmp_path, monkeypatch)
+
+
+def _copied(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    shutil.copytree(_first_used, folder)
+    shutil.copytree(source, folder)
     monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(folder))
     return folder
 

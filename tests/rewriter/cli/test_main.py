@@ -17,7 +17,7 @@ from rewriter.run import accept
 from rewriter.run import kernels as run_kernels
 from tests.support.runs import lora
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("measured_cache")
 
 
 def _invoke(*arguments: str | Path) -> Any:

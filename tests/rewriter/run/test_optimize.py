@@ -18,7 +18,7 @@ from rules_db.library import shipped_rules
 from tests.support.graphs import rule
 from tests.support.runs import SAME, block, lora, ops, run_model
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("measured_cache")
 
 
 def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
@@ -197,7 +197,7 @@ def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, a
     source = lora(tmp_path / "lora.onnx")
     optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
     with sqlite3.connect(tmp_path / "cache" / "profile.sqlite") as connection:
-        connection.execute("update verdicts set value = '{\"moves\": [broken'")
+        connection.execute("update verdicts set value = '{\"moves\": [broken' where value like '{%'")
     again = optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
     assert again.improved and not again.cached_verdict
 

@@ -16,7 +16,7 @@ from rules_db.exchange import parse_rules
 from tests.support.graphs import rule
 from tests.support.runs import lora, small
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("measured_cache")
 
 WRONG = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
