@@ -391,6 +391,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
+@pytest.fixture
+def used(own_cache: Path) -> Iterator[Path]:
+    """The database of shipped rules, after a first use."""
+    forget()
+    (file,) = own_cache.glob("shipped-*")
+    yield file
+    forget()
+
+
 def again() -> list[Rule]:
     """As another process would read the shipped rules."""
     forget()
@@ -411,27 +420,27 @@ def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("damage", ["row", "file"])
-def test_an_altered_database_of_shipped_rules_is_noticed(cache: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+def test_an_altered_database_of_shipped_rules_is_noticed(used: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     first = shipped_rules()
-    (file,) = cache.iterdir()
-    whole = file.read_bytes()
+    assert not caplog.text
+    whole = used.read_bytes()
     if damage == "row":
-        with sqlite3.connect(file) as connection:
+        with sqlite3.connect(used) as connection:
             connection.execute("UPDATE rules SET text = replace(text, 'reassociates', 'exact')")
         connection.close()
     else:
-        file.write_bytes(whole[:300])
+        used.write_bytes(whole[:300])
     assert again() == first
-    assert str(file) in caplog.text and "written anew" in caplog.text
+    assert str(used) in caplog.text and "written anew" in caplog.text
     caplog.clear()
     assert again() == first and not caplog.text
 
 
-def test_changed_shipped_text_gives_another_database(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_shipped_text_gives_another_database(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped_rules()
     fewer = library._shipped_entries()[:3]
     monkeypatch.setattr(library, "_shipped_entries", lambda: fewer)
-    assert len(again()) == 3 and len(list(cache.iterdir())) == 2
+    assert len(again()) == 3 and len(list(used.parent.glob("shipped-*"))) == 2
 
 
 def test_shipped_rules_do_without_a_cache_folder(
