@@ -40,6 +40,7 @@ class ScalarFunction:
         integers: whether integers have it, too.
         partial: whether negative numbers have no result.
         piecewise: whether it is one expression on one side of a number and another on the other.
+        jumps: whether there are numbers, however near, whose results are not near: at zero, or at whole numbers.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ScalarFunction:
     integers: bool = False
     partial: bool = False
     piecewise: bool = False
+    jumps: bool = False
 
     @property
     def bounded(self) -> bool:
@@ -225,10 +227,12 @@ _ROWS = {
         ScalarFunction("abs", np.abs, _magnitude, "tl.abs", integers=True, piecewise=True),
         ScalarFunction("sin", np.sin, _circular, "tl.sin", flops=8, slow=True, odd=True),
         ScalarFunction("cos", np.cos, _circular, "tl.cos", flops=8, slow=True),
-        ScalarFunction("sign", np.sign, _between(-1.0, 1.0), _SIGN, increasing=True, odd=True, integers=True, piecewise=True),
-        ScalarFunction("floor", np.floor, _rounded(math.floor), "tl.floor", increasing=True, piecewise=True),
-        ScalarFunction("ceil", np.ceil, _rounded(math.ceil), "tl.ceil", increasing=True, piecewise=True),
-        ScalarFunction("round", np.round, _rounded(round), increasing=True, odd=True, piecewise=True),
+        ScalarFunction(
+            "sign", np.sign, _between(-1.0, 1.0), _SIGN, increasing=True, odd=True, integers=True, piecewise=True, jumps=True
+        ),
+        ScalarFunction("floor", np.floor, _rounded(math.floor), "tl.floor", increasing=True, piecewise=True, jumps=True),
+        ScalarFunction("ceil", np.ceil, _rounded(math.ceil), "tl.ceil", increasing=True, piecewise=True, jumps=True),
+        ScalarFunction("round", np.round, _rounded(round), increasing=True, odd=True, piecewise=True, jumps=True),
         ScalarFunction("softplus", _softplus, _positive, _SOFTPLUS, flops=16, slow=True, increasing=True),
         ScalarFunction("pow", _pow, _power, operands=2, flops=16, slow=True),
     )

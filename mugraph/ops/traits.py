@@ -201,6 +201,11 @@ class Traits:
         return self.product is ProductKind.CONVOLUTION and self.image is ImageRole.WINDOW
 
     @property
+    def jumps(self) -> bool:
+        """Whether operands that are nearly equal may have results that are not."""
+        return self.function is not None and self.function.jumps
+
+    @property
     def partial(self) -> bool:
         """Whether negative numbers have no result."""
         return self.function is not None and self.function.partial

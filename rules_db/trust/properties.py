@@ -114,12 +114,14 @@ def _is_function(record: Operator) -> bool:
 QUANTIFIERS: Mapping[str, Callable[[Operator], bool]] = MappingProxyType(
     {
         "entrywise": _is_function,
+        "continuous": lambda record: _is_function(record) and not record.traits.jumps,
         "arithmetic": lambda record: record.traits.entrywise is Entrywise.ARITHMETIC and record.arity == (2, 2),
         "extremum": lambda record: record.traits.entrywise is Entrywise.EXTREMUM,
         "reduction": lambda record: record.traits.monoid is not None,
     }
 )
-"""Traits over which a line may quantify: functions of one number; sums, differences, products and quotients of two; the greatest
+"""Traits over which a line may quantify: functions of one number; those that do not jump, so that rounding the operand first
+changes a result by little; sums, differences, products and quotients of two; the greatest
 and the least; reductions along axes of the entries themselves."""
 
 _CUSTOMARY = {"min": "lo", "max": "hi"}

@@ -8,7 +8,6 @@ words.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +24,7 @@ __all__ = [
     "EVERYWHERE",
     "About",
     "Argument",
+    "AxesUpTo",
     "ElementType",
     "Facts",
     "Fits",
@@ -97,7 +97,17 @@ class Ones:
     axes: Container[int]
 
 
-EVERYWHERE = range(-sys.maxsize, 0)
+@dataclass(frozen=True, slots=True)
+class AxesUpTo:
+    """All axes, which are negative, up to one of them; whatever is no whole number is no axis."""
+
+    last: int
+
+    def __contains__(self, axis: object) -> bool:
+        return isinstance(axis, int) and axis <= self.last
+
+
+EVERYWHERE = AxesUpTo(-1)
 """All axes."""
 
 

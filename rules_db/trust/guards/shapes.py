@@ -9,6 +9,7 @@ from mugraph.terms.term import AttrValue, AttrVar, Term
 from rules_db.trust.guards.record import (
     EVERYWHERE,
     About,
+    AxesUpTo,
     Facts,
     Fits,
     LeastRank,
@@ -44,7 +45,7 @@ def matrix(facts: Facts, x: Term) -> bool | None:
 
 
 def _vector_tells(x: Term) -> list[Told]:
-    return [LeastRank(x, 1), Rank(x, 1), Ones(x, range(EVERYWHERE.start, -1))]
+    return [LeastRank(x, 1), Rank(x, 1), Ones(x, AxesUpTo(-2))]
 
 
 @guard(2, About.SHAPES, tells=_vector_tells, law=lambda premises, x: premises.rank(x) == 1)

@@ -330,6 +330,20 @@ def check_function(record: Operator) -> None:
         assert np.array_equal(result, function.numpy(*operands)) and record.traits.slow == function.slow
 
 
+def check_jumps(record: Operator) -> None:
+    """Whether numbers on both sides of zero or of a half have results that are far apart."""
+    if record.traits.entrywise is not Entrywise.FUNCTION or record.arity != (1, 1):
+        return
+    for term, types in applications(record):
+        if any(type_.dtype != DataType.FLOAT for type_ in types):
+            continue
+        places = np.arange(-8, 9) / 2
+        with np.errstate(all="ignore"):
+            (before,), (behind,) = (run(record, term, [places + 1e-9 * side]) for side in (-1, 1))
+        far = np.abs(before - behind) > 0.1
+        assert record.traits.jumps == bool(far[np.abs(before) < 1e3].any())
+
+
 def check_rows(record: Operator) -> None:
     """Rows do not depend on each other; those of a softmax are shares, and those that are normalised are of unit mean square."""
     rows = record.traits.rows
@@ -397,6 +411,7 @@ CHECKS = [
     check_reduction,
     check_degree,
     check_function,
+    check_jumps,
     check_rows,
     check_product,
     check_attention,
@@ -450,6 +465,8 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_degree, "Max", {"degree": DegreeBound.MULTILINEAR}),
     (check_degree, "Add", {"degree": None}),
     (check_function, "Erf", {"function": FUNCTIONS["tanh"]}),
+    (check_jumps, "Floor", {"function": None}),
+    (check_jumps, "Relu", {"function": FUNCTIONS["sign"]}),
     (check_rows, "Softmax", {"rows": RowRole.NORMALISATION}),
     (check_rows, "RMSNormalization", {"rows": RowRole.SOFTMAX}),
     (check_product, "Add", {"product": ProductKind.MATRIX}),

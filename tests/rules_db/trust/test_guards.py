@@ -10,7 +10,7 @@ import pytest
 from mugraph.domains.range import Range
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import TensorType, same_dim, symbol
+from mugraph.terms.shape import DataType, TensorType, same_dim, symbol
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import Parser, TextError, parse_term, parse_type
 from rewriter.search.match import Match, NoMatch, RootIndex, compile_rules, find_root_matches, join
@@ -22,7 +22,7 @@ from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
 from rules_db.trust.condition import Condition, Facts, parse_condition
 from rules_db.trust.guards import GUARDS, About, Premises
-from rules_db.trust.guards.record import LeastRank, guard
+from rules_db.trust.guards.record import EVERYWHERE, LeastRank, guard
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import parse_axioms
 from rules_db.trust.rule import FloatClass, Rule
@@ -208,3 +208,14 @@ def test_a_new_guard_is_solved() -> None:
     factor = result.tables.small_constant(definition[0].inputs[1], 1)
     assert factor is not None and float(factor) == 4.5
     assert [term.op for term in walk(rule.target)] == ["Var", "Const", "Mul"]
+
+
+def test_what_is_no_axis_is_asked_for_in_no_time() -> None:
+    """An attribute of a rule that somebody wrote may be anything; only whole numbers below zero are axes."""
+    assert -1 in EVERYWHERE and -(10**30) in EVERYWHERE and 0 not in EVERYWHERE
+    for other in (-1.0, (-1,), "x", DataType.FLOAT, parse_type("[n]").shape[0]):
+        assert other not in EVERYWHERE
+    premises = [condition("ones(x)")]
+    assert implied(condition("constant_along(Mul(x, x), -1)"), premises)
+    for axis in ("-1.5", "(-1,)"):
+        assert not implied(condition(f"constant_along(Mul(x, x), {axis})"), premises)
