@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import rewriter
 from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
 from mugraph.terms.shape import DataType
 from rewriter.runtime import RuntimeLibraryError, library_path, register
@@ -209,3 +212,18 @@ def test_images_are_packed_in_eights() -> None:
     packed = pack_images(IMAGES)
     assert packed.dtype == np.uint8 and len(packed) % 8 == 0
     assert bytes(packed[:4]) == b"\x50\0\0\0" and bytes(packed[24:37]) == b"cubin for 80\0"
+
+
+def test_a_process_that_runs_kernels_loads_no_optimiser() -> None:
+    code = "import sys, rewriter.runtime; print([name for name in ('rewriter.run', 'mugraph.onnx', 'z3') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_entry_points_are_those_that_are_declared() -> None:
+    declared = ast.parse((Path(rewriter.__file__).parent / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = {alias.name: node.module for node in declared.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported.keys() == set(rewriter.__all__) <= set(dir(rewriter))
+    for name, module in imported.items():
+        assert getattr(rewriter, name) is getattr(sys.modules[str(module)], name)
+    with pytest.raises(AttributeError, match="module 'rewriter' has no attribute 'optimise'"):
+        rewriter.optimise  # noqa: B018
