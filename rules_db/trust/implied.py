@@ -241,8 +241,9 @@ class _ToldPremises(Premises):
         if term.op == "Pow":
             return self.follows(name, term.inputs[0])
         traits = traits_of(term.op)
-        if traits.function is not None and traits.bounded:
-            return False  # rules ask it of the result of such a function itself: their names depend on that
+        # Rules ask it of the result of a bounded function, or of a product with more in it: their names depend on that.
+        if (traits.function is not None and traits.bounded) or (traits.product is not None and get_operator(term.op).composite):
+            return False
         return traits.one_dtype and any(self.follows(name, operand) for operand in term.inputs)
 
 
