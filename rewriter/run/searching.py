@@ -12,7 +12,7 @@ from dataclasses import replace
 from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
-from rewriter.cost import CostModel, runtime_directions
+from rewriter.cost import CostModel
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
@@ -151,8 +151,7 @@ def new_search(bench: Workbench) -> ModelSearch:
     else:
         # What measures costs ends at half of the budget: some of that is for second opinions.
         limits = SearchLimits(alpha=options.alpha, seconds=min(0.4 * clock.budget, max(clock.left(), 1.0)))
-    runtime = runtime_directions(bench.rules, bench.store, target.provider)
-    matches = Matches.of(bench.rules, oracle, target.provider, model.opset, runtime)
+    matches = Matches.of(bench.rules, oracle, target.provider, model.opset, bench.runtime_directions)
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),
         limits,

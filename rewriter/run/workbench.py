@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
+from rewriter.cost import runtime_directions
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels, open_kernels
@@ -20,7 +22,7 @@ Progress = Callable[[str], None]
 """Called with a line of text now and then."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workbench:
     """The things that all stages of a run use.
 
@@ -41,6 +43,11 @@ class Workbench:
     clock: Clock
     notes: Notes
     progress: Progress
+
+    @cached_property
+    def runtime_directions(self) -> frozenset[str]:
+        """Ids of the directions that onnxruntime applies by itself: asked once, however many searches a run makes."""
+        return runtime_directions(self.rules, self.store, self.task.target.provider)
 
 
 @contextmanager

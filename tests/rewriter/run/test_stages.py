@@ -496,3 +496,17 @@ def test_a_workbench_is_closed_in_any_case(source: Path, monkeypatch: pytest.Mon
     with pytest.raises(pytest.fail.Exception), open_workbench(task, Clock(1.0), lambda _: None):
         pass
     assert closed == ["kernels", "store", "store"]
+
+
+def test_the_runtime_is_asked_once_however_many_searches_a_run_makes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(rules: object, store: object, provider: str) -> frozenset[str]:
+        asked.append(provider)
+        return frozenset({f"{CLAMP.id}>"})
+
+    monkeypatch.setattr("rewriter.run.workbench.runtime_directions", answer)
+    with workbench(source, RULES) as bench:
+        searches = [new_search(bench), new_search(bench)]
+        assert asked == [bench.task.target.provider]
+        assert all([d.rule for d in search.moves.matches.fusions.directions] == [CLAMP] for search in searches)
