@@ -133,10 +133,16 @@ def _read_multi_head(node: ForeignNode) -> Reading:
     return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
 
 
-def _write_multi_head(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+def _written_heads(attrs: AttrMap) -> dict[str, Any]:
+    """The attributes that attention of several heads has in either of onnxruntime's operators."""
     form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": written_scale(attrs)}
     if attrs["unidirectional"]:
         form["unidirectional"] = 1
+    return form
+
+
+def _write_multi_head(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    form = _written_heads(attrs)
     if "key_padding_mask" in attrs["given"]:
         form["mask_filter_value"] = attrs["mask_filter_value"]
     return OnnxForm("MultiHeadAttention", _positions(_MHA_INPUTS[:6], attrs["given"], 3), form, RUNTIME_DOMAIN)
@@ -249,9 +255,7 @@ def _read_ort_attention(node: ForeignNode) -> Reading:
 
 def _write_ort_attention(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     sizes = attrs["qkv_hidden_sizes"]
-    form: dict[str, Any] = {"num_heads": attrs["num_heads"], "scale": written_scale(attrs)}
-    if attrs["unidirectional"]:
-        form["unidirectional"] = 1
+    form = _written_heads(attrs)
     if sizes[2] != sizes[0]:
         form["qkv_hidden_sizes"] = tuple(integers(sizes, "the projections of Attention").tolist())
     if "mask_index" in attrs["given"]:
