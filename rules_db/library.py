@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from mugraph.files import Draft
 from rules_db.entries import Entry, proved
 from rules_db.exchange import RuleTextError, read_rules, read_text, split_rules
 from rules_db.files import StoreError, cache_folder
@@ -38,15 +37,10 @@ def _shipped_entries() -> list[Entry]:
 def _write_database(path: Path, rows: Mapping[str, str]) -> None:
     """A database of these rows, whole or not at all. Raises OSError, StoreError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        with RuleStore.open(name) as store:
+    with Draft(path) as draft:
+        with RuleStore.open(str(draft.path)) as store:
             store.fill(rows)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        draft.replace()
 
 
 def _read_database(path: Path, rows: Mapping[str, str]) -> bool:

@@ -8,6 +8,18 @@ from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
 from mugraph.onnx.read import load
 from mugraph.onnx.weights import ModelError
-from mugraph.onnx.write import open_in, save, to_bytes, to_proto
+from mugraph.onnx.write import Saved, copy, open_in, save, to_bytes, to_proto
 
-__all__ = ["NEWEST_OPSET", "OLDEST_OPSET", "Model", "ModelError", "load", "open_in", "save", "to_bytes", "to_proto"]
+__all__ = [
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "Model",
+    "ModelError",
+    "Saved",
+    "copy",
+    "load",
+    "open_in",
+    "save",
+    "to_bytes",
+    "to_proto",
+]

@@ -1,70 +1,73 @@
-"""Files that are written together: all of them come to stay, or none."""
+"""The files of one model, written together."""
 
 from __future__ import annotations
 
-import os
+import hashlib
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from mugraph.files import Draft
 from mugraph.onnx.weights import CHUNK, ModelError
 
-__all__ = ["FileSet"]
+__all__ = ["FileSet", "content_digest", "unwritable"]
+
+
+def _ignore(_: bytes) -> None:
+    return None
 
 
 class FileSet:
-    """Writes files of one model: either all come to stay, or none is left behind and replaced ones are as before.
+    """Writes the files of a model: drafts of all of them first, then each gets its name, the model last.
 
-    To be entered; they stay if :meth:`keep` is called before it is left.
+    To be entered. A failure while drafts are written leaves nothing behind. What has its name stays, whatever happens then: from
+    that moment another model may use it.
 
     Args:
-        folder: where they are written.
         target: the model's file, of which errors speak.
+        is_lasting: they are to outlive a power failure.
     """
 
-    def __init__(self, folder: Path, target: Path) -> None:
-        self.folder, self.target = folder, target
-        self.made: list[Path] = []
-        self.kept = False
-        self.count = 0
+    def __init__(self, target: Path, *, is_lasting: bool = True) -> None:
+        self.target, self.is_lasting = target, is_lasting
+        self._drafts = ExitStack()
 
     def __enter__(self) -> FileSet:
         return self
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if self.kept:
-            return
-        for path in self.made:
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        self._drafts.close()
         if isinstance(problem, OSError):
-            reason = problem.strerror or str(problem)
-            raise ModelError(f"{self.target} cannot be written: {reason}; make room or choose another output") from problem
+            raise unwritable(self.target, problem) from problem
 
-    def keep(self) -> None:
-        """Says that all files are there."""
-        self.kept = True
+    def write(self, chunks: Iterable[bytes], final: Path | None = None, observe: Callable[[bytes], object] = _ignore) -> Draft:
+        """Writes a draft.
 
-    def write(self, chunks: Iterable[bytes], observe: Callable[[bytes], None] = lambda chunk: None) -> Path:
-        """Writes a temporary file in the folder."""
-        temporary = self.folder / f".{self.target.name}.{os.getpid()}.{self.count}.tmp"
-        self.count += 1
-        with temporary.open("xb") as file:
-            self.made.append(temporary)
-            for chunk in chunks:
-                for start in range(0, len(chunk), CHUNK):
-                    piece = chunk[start : start + CHUNK]
-                    observe(piece)
-                    file.write(piece)
-        return temporary
+        Args:
+            final: the file that it is to be; the model's by default.
+            observe: sees all that is written.
+        """
+        draft = self._drafts.enter_context(Draft(self.target if final is None else final))
+        for chunk in chunks:
+            for start in range(0, len(chunk), CHUNK):
+                piece = chunk[start : start + CHUNK]
+                observe(piece)
+                draft.file.write(piece)
+        draft.file.flush()
+        return draft
 
-    def move(self, temporary: Path, final: Path) -> None:
-        """Gives a temporary file its name; it replaces a file of that name."""
-        existed = final.exists()
-        temporary.replace(final)
-        self.made.remove(temporary)
-        if not existed:
-            self.made.append(final)
+    def replace(self, draft: Draft) -> None:
+        """Gives a draft its name; it replaces a file of that name."""
+        draft.replace(is_lasting=self.is_lasting)
+
+    def settle(self, draft: Draft, final: Path) -> None:
+        """Gives a draft a name; where a file has that name and the same content, it stands for the draft.
+
+        Raises:
+            ModelError: a file has that name and another content.
+        """
+        if not draft.settle(final, is_lasting=self.is_lasting) and content_digest(final) != content_digest(draft.path):
+            raise ModelError(f"{self.target} cannot be written: {final} is another file; move that away or choose another output")
 
     def link(self, source: Path, final: Path) -> None:
         """Makes ``final`` the file ``source``, or a copy of it."""
@@ -75,6 +78,17 @@ class FileSet:
             final.hardlink_to(source.resolve())
         except OSError:  # another device, or a file system without links
             with source.open("rb") as file:
-                self.move(self.write(iter(lambda: file.read(CHUNK), b"")), final)
-        else:
-            self.made.append(final)
+                self.settle(self.write(iter(lambda: file.read(CHUNK), b""), final), final)
+
+
+def content_digest(path: Path) -> str:
+    """Of a file's content; empty where there is no such file."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
+
+
+def unwritable(target: Path, problem: OSError) -> ModelError:
+    """The error that a model cannot be written, to be raised."""
+    reason = problem.strerror or str(problem)
+    return ModelError(f"{target} cannot be written: {reason}; make room or choose another output")

@@ -83,6 +83,8 @@ def _names(proto: ModelProto) -> Iterator[object]:
         for value in (*graph.input, *graph.output, *graph.value_info):
             yield value.name
             yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in (*proto.graph.initializer, *nested_tensors(proto)):
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
     for node in nested_nodes(proto):
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (name for attribute in node.attribute for name in (attribute.name, attribute.ref_attr_name))

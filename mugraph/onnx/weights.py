@@ -128,8 +128,8 @@ class Weights:
         if location == self.inline and self.path is None:
             return _Place(None, offset, length)
         parts = (PurePosixPath(location), PureWindowsPath(location))
-        if not location or any(p.is_absolute() or ".." in p.parts for p in parts):
-            raise ModelError(f"{who} lies at '{location}', outside the model's directory; move it beside the model")
+        if not location or "\0" in location or any(p.is_absolute() or ".." in p.parts for p in parts):
+            raise ModelError(f"{who} lies at {location!r}, outside the model's directory; move it beside the model")
         if self.path is None:
             raise ModelError(f"{who} lies in '{location}', but the model was given without a path; give the path of its file")
         if offset < 0 or declared != length:
@@ -140,11 +140,20 @@ class Weights:
             raise ModelError(f"{who} needs {offset + length} bytes of {path}, which has {size}; copy the file completely")
         return _Place(path, offset, length)
 
+    def _is_within(self, path: Path) -> bool:
+        """Whether a file lies, links followed, in the model's folder: of its path as given, or of the file that it leads to."""
+        assert self.path is not None
+        folders = (self.path.parent.resolve(), self.path.resolve().parent)
+        return any(path.resolve().is_relative_to(folder) for folder in folders)
+
     def _identity(self, path: Path, who: str) -> tuple[int, int]:
         try:
+            if path not in self.files and not self._is_within(path):
+                raise ModelError(f"{who} is a link to {path.resolve()}, outside the model's directory; copy it beside the model")
             status = path.stat()
-        except OSError as problem:
-            raise ModelError(f"{who} is missing: {path}: {problem.strerror}; put the file beside the model") from None
+        except (OSError, RuntimeError) as problem:  # the latter: links in a circle, before Python 3.13
+            reason = getattr(problem, "strerror", None) or problem
+            raise ModelError(f"{who} is missing: {path}: {reason}; put the file beside the model") from None
         if not path.is_file():
             raise ModelError(f"{who} is no file: {path}; put the file beside the model")
         identity = (status.st_size, status.st_mtime_ns)
@@ -168,6 +177,21 @@ class Weights:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)
                 yield piece
+
+    def file_chunks(self, path: Path) -> Iterator[bytes]:
+        """The bytes of one of ``files``, piece by piece. Raises :class:`ModelError` where it has changed."""
+        self._identity(path, self.label)
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(CHUNK):
+                yield piece
+        self._identity(path, self.label)
+
+    def model_chunks(self) -> Iterator[bytes]:
+        """The bytes that the model was read from, piece by piece. Raises :class:`ModelError` where its file has changed."""
+        if self.path is None:
+            yield self.memory
+        else:
+            yield from self.file_chunks(self.path.parent / self.path.name)
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes)."""

@@ -1,30 +1,48 @@
 """Writing models: to a file that replaces another only when it is complete, or to bytes; weights are streamed.
 
-External data goes to one file ``MODEL.<digest>.data`` beside the model, written before it and named by its content; the
-model itself follows by a rename, so that at every moment the name stands for a complete model. Data files of earlier
-runs that the new model does not use are removed last.
+External data goes to one file ``MODEL.<digest>.data`` beside the model, named by its content before the model's own file is
+replaced, so that at every moment the name stands for a complete model, whoever writes at the same time. Data files are never
+removed or replaced by others: a copy of an earlier model may read them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
+import os
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from onnx import ModelProto
 
 from mugraph.blocks.operator import Programs
+from mugraph.files import destination, is_device, same_file
 from mugraph.graph import Graph
 from mugraph.onnx.emit import emit
-from mugraph.onnx.files import FileSet
+from mugraph.onnx.files import FileSet, content_digest, unwritable
 from mugraph.onnx.layout import SHARED, FileLayout, shared_weights
 from mugraph.onnx.model import Model
 from mugraph.onnx.weights import ModelError
 
-__all__ = ["open_in", "save", "to_bytes", "to_proto"]
+__all__ = ["Saved", "copy", "open_in", "save", "to_bytes", "to_proto"]
 
-_log = logging.getLogger(__name__)
+_DATA = re.compile(r"(?P<model>.+)\.[0-9a-f]{16}(?:[0-9a-f]{48})?\.data", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What writing a model did.
+
+    Attributes:
+        nodes: of the main graph.
+        left: data files beside it that earlier models of its name have read and it does not.
+        shared: data files of the original that it reads, too.
+    """
+
+    nodes: int
+    left: tuple[Path, ...] = ()
+    shared: tuple[Path, ...] = ()
 
 
 def to_proto(model: Model, graph: Graph, programs: Programs | None = None) -> ModelProto:
@@ -51,30 +69,125 @@ def to_bytes(model: Model, graph: Graph, programs: Programs | None = None) -> by
     return b"".join(layout.model_chunks(""))
 
 
-def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None = None) -> int:
+def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None = None) -> Saved:
     """Writes a candidate; the file may be the one that the model was read from, which is then read no more.
 
-    Returns:
-        the number of nodes of the written main graph.
+    A link is followed. A device or a pipe is written to.
 
     Raises:
-        ModelError: it cannot be written; nothing is left behind, and what stood there before is untouched.
+        ModelError: it cannot be written; what stood there before is untouched.
         Undecided: a new node cannot be written for sizes that are symbols.
     """
-    target = Path(path)
     emission = emit(model, graph, programs)
     layout = FileLayout(emission, model.weights)
-    with FileSet(target.parent, target) as files:
+    nodes = len(emission.shell.graph.node)
+    if is_device(path):
+        _write_to_device(path, layout.model_chunks(""), bool(layout.data))
+        return Saved(nodes)
+    target = _target(path, bool(layout.data))
+    with FileSet(target) as files:
         location = ""
         if layout.data:
             content = hashlib.sha256()
-            temporary = files.write(layout.data_chunks(layout.data), content.update)
-            location = f"{target.name}.{content.hexdigest()[:16]}.data"
-            files.move(temporary, target.parent / location)
-        files.move(files.write(layout.model_chunks(location)), target)
-        files.keep()
-    _remove_orphans(target, location)
-    return len(emission.shell.graph.node)
+            data = files.write(layout.data_chunks(layout.data), observe=content.update)
+            location = _data_name(target, content.hexdigest())
+        written = files.write(layout.model_chunks(location))
+        if layout.data:
+            files.settle(data, target.parent / location)
+        own = _data_files(model) if model.path is not None and same_file(model.path, target) else []
+        files.replace(written)
+    left = {*_data_beside(target), *(file for file, _ in own)} - {target.parent / location}
+    return Saved(nodes, tuple(sorted(left)))
+
+
+def copy(model: Model, path: str | Path) -> Saved:
+    """Writes the model as it came, byte for byte, with its data files under the names that it gives them.
+
+    In the model's own folder it reads the same data files. Where another file has such a name already, the model is written as by
+    :func:`save`.
+
+    Raises:
+        ModelError: as :func:`save`.
+    """
+    data, nodes = _data_files(model), len(model.proto.graph.node)
+    if is_device(path):
+        _write_to_device(path, model.weights.model_chunks(), bool(data))
+        return Saved(nodes)
+    target = _target(path, bool(data))
+    if model.path is not None and same_file(model.path, target):
+        return Saved(nodes)
+    there = [(source, target.parent / location) for source, location in data]
+    missing = [(source, final) for source, final in there if not os.path.lexists(final)]
+    if any(_differ(source, final) for source, final in there if os.path.lexists(final)) or target in (f for _, f in there):
+        return save(model, model.graph, path)
+    with FileSet(target) as files:
+        drafts = []
+        for source, final in missing:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            drafts.append((files.write(model.weights.file_chunks(source), final), final))
+        written = files.write(model.weights.model_chunks())
+        for draft, final in drafts:
+            files.settle(draft, final)
+        files.replace(written)
+    left = {*_data_beside(target)} - {final for _, final in there}
+    return Saved(nodes, tuple(sorted(left)), tuple(final for source, final in there if same_file(source, final)))
+
+
+def _target(path: str | Path, has_data: bool) -> Path:
+    """The file that a model is written to.
+
+    Raises:
+        ModelError: a link leads there from another folder, in which the data files of the model are not found.
+    """
+    try:
+        target = destination(path)
+    except OSError as problem:
+        raise unwritable(Path(path), problem) from None
+    if has_data and not same_file(Path(path).parent, target.parent):
+        raise ModelError(
+            f"{path} is a link to {target}, and the model's data files are not found through links between folders; "
+            "name the file itself"
+        )
+    return target
+
+
+def _write_to_device(path: str | Path, chunks: Iterable[bytes], has_data: bool) -> None:
+    """Writes to what is no regular file. Raises ModelError where that fails, and for a model of several files."""
+    if has_data:
+        raise ModelError(f"{path} is no regular file, and the model needs data files beside it; choose another output")
+    try:
+        with open(path, "wb") as device:
+            device.writelines(chunks)
+    except OSError as problem:
+        raise unwritable(Path(path), problem) from problem
+
+
+def _data_name(target: Path, digest: str) -> str:
+    """The name of the data file with a content: a short one, unless another file has that."""
+    short = target.parent / f"{target.name}.{digest[:16]}.data"
+    return short.name if content_digest(short) in ("", digest) else f"{target.name}.{digest}.data"
+
+
+def _data_beside(target: Path) -> Iterable[Path]:
+    """The data files beside a model that have its name."""
+    for file in target.parent.iterdir():
+        match = _DATA.fullmatch(file.name)
+        if match is not None and match["model"] == target.name:
+            yield file
+
+
+def _data_files(model: Model) -> list[tuple[Path, Path]]:
+    """The data files of a model, each with its place relative to the model's folder."""
+    if model.path is None:
+        return []
+    return [(file, file.relative_to(model.path.parent)) for file in model.weights.files if file != model.path]
+
+
+def _differ(one: Path, other: Path) -> bool:
+    """Whether two files have not the same content."""
+    return not same_file(one, other) and (
+        not other.is_file() or one.stat().st_size != other.stat().st_size or content_digest(one) != content_digest(other)
+    )
 
 
 def open_in(model: Model, graph: Graph, directory: str | Path, programs: Programs | None = None) -> Path:
@@ -97,27 +210,16 @@ def open_in(model: Model, graph: Graph, directory: str | Path, programs: Program
     number = 0
     while (target := folder / f"candidate{number}.onnx").exists():
         number += 1
-    with FileSet(folder, target) as files:
+    with FileSet(target, is_lasting=False) as files:
         for location in layout.locations():
             assert model.path is not None
             files.link(model.path.parent / location, folder / location)
         if layout.reads_shared and not (folder / SHARED).exists():
-            files.move(files.write(layout.data_chunks(shared)), folder / SHARED)
-        location = ""
-        if layout.data:
-            location = f"{target.name}.data"
-            files.move(files.write(layout.data_chunks(layout.data)), folder / location)
-        files.move(files.write(layout.model_chunks(location)), target)
-        files.keep()
+            files.settle(files.write(layout.data_chunks(shared), folder / SHARED), folder / SHARED)
+        data = files.write(layout.data_chunks(layout.data)) if layout.data else None
+        location = "" if data is None else f"{target.name}.data"
+        written = files.write(layout.model_chunks(location))
+        if data is not None:
+            files.settle(data, folder / location)
+        files.replace(written)
     return target
-
-
-def _remove_orphans(target: Path, location: str) -> None:
-    """Removes data files that earlier models of this name left."""
-    pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.data")
-    for path in target.parent.iterdir():
-        if path.name != location and pattern.fullmatch(path.name):
-            try:
-                path.unlink()
-            except OSError as problem:
-                _log.warning("the unused data file %s cannot be removed: %s", path, problem.strerror)

@@ -10,12 +10,14 @@ from typing import Any
 import click
 from rich.console import Console
 
+from mugraph.files import is_device, same_file
 from rewriter.cli.errors import USER_ERRORS
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
 from rewriter.run.optimize import optimize
 from rewriter.run.options import Options
+from rules_db.files import check_writable, write_text
 
 __all__ = ["main"]
 
@@ -28,18 +30,19 @@ __all__ = ["main"]
 @click.version_option(package_name="onnx-superopt")
 def main(model: Path, output: Path | None, json_file: Path | None, **written: Any) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
-    console = Console(stderr=False)
+    console = Console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
-        if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
-            raise InputError(f"--json {json_file}: cannot be written there; name a file in an existing directory")
+        if json_file is not None:
+            if json_file.is_dir() or not json_file.absolute().parent.is_dir():
+                raise InputError(f"--json {json_file}: cannot be written there; name a file in an existing directory")
+            if not is_device(json_file) and any(same_file(json_file, file) for file in (model, output or model)):
+                raise InputError(f"--json {json_file}: this is a model; name another file")
+            check_writable(json_file)
         with Console(stderr=True).status("starting") as status:
             options = Options(**values_of_flags(Options, written))
             outcome = optimize(model, output, options, status.update)
         if json_file is not None:
-            try:
-                json_file.write_text(outcome.to_json() + "\n")
-            except OSError as problem:
-                raise InputError(f"--json {json_file}: cannot be written ({problem.strerror})") from None
+            write_text(json_file, outcome.to_json() + "\n")
     except USER_ERRORS as problem:
         click.echo(f"onnx-superopt: {problem}", err=True)
         sys.exit(2)

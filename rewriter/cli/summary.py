@@ -49,7 +49,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         )
     for line in outcome.dropped:
         console.print(f"[yellow]dropped[/] {escape(line)}")
-    for line in outcome.notes:
+    for line in (*outcome.notes, *outcome.file_notes):
         console.print(f"[dim]note: {escape(line)}[/]")
     if outcome.estimated_costs:
         console.print(f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured[/]")

@@ -74,7 +74,8 @@ def written(bench: Workbench, decision: Decision, nodes: int, kernels: int) -> O
         nodes, kernels: of the written model.
     """
     notes = (*decision.outcome.notes, *bench.kernels.notes)
-    return replace(decision.outcome, nodes_after=nodes, kernels=kernels, notes=notes, seconds=bench.clock.seconds())
+    files, seconds = tuple(bench.notes.files), bench.clock.seconds()
+    return replace(decision.outcome, nodes_after=nodes, kernels=kernels, notes=notes, file_notes=files, seconds=seconds)
 
 
 def _fired(model: Model, winner: Candidate) -> tuple[Fired, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mugraph.files import Scratch
 from mugraph.terms.shape import DataType
 from rewriter.reference import Error, reference_outputs
 from rewriter.run import accept
@@ -81,8 +81,8 @@ class Judge:
         ):
             judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was written")
         else:
-            with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
-                judgement = self._compared(proposals, Path(folder))
+            with Scratch() as scratch:
+                judgement = self._compared(proposals, scratch.path)
         return replace(judgement, is_interrupted=proposals.is_interrupted)
 
     def stopped(self) -> Judgement:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
-from mugraph.onnx import Model, open_in, save
+from mugraph.onnx import Model, Saved, open_in, save
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.programs import kernels_of
@@ -131,22 +131,19 @@ class RunKernels:
         """Writes a candidate to be run and measured. Raises Undecided and ModelError, as :func:`mugraph.onnx.open_in`."""
         return open_in(self.model, graph, folder, self._programs)
 
-    def save(self, graph: Graph, output: Path, folder: Path | None) -> tuple[int, int]:
+    def save(self, graph: Graph, output: Path, folder: Path | None) -> Saved:
         """Writes the result, and its kernels for people to read.
 
         Args:
             folder: for the kernels; ``None`` for none.
 
-        Returns:
-            the nodes and the kernels of what was written.
-
         Raises:
             ModelError, StoreError: a file cannot be written.
         """
-        nodes = save(self.model, graph, output, self._programs)
+        saved = save(self.model, graph, output, self._programs)
         if self._custom is not None and folder is not None:
             self._custom.keep(graph, folder)
-        return nodes, len(kernels_of(graph))
+        return saved
 
     def close(self) -> None:
         """Ends the compiler's processes."""

@@ -13,11 +13,13 @@ class Notes:
     Attributes:
         lines: facts that the user should know of the result.
         dropped: rules that break the model and kernels that do not compile, with the reason.
+        files: the output's and the caches' files, of which no later run should be told.
     """
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         self.lines = list(lines)
         self.dropped: list[str] = []
+        self.files: list[str] = []
 
     def add(self, *lines: str) -> None:
         """Adds lines about the result."""
@@ -26,3 +28,7 @@ class Notes:
     def drop(self, *lines: str) -> None:
         """Adds lines about rules and kernels that cannot be used."""
         self.dropped.extend(lines)
+
+    def tell(self, *lines: str) -> None:
+        """Adds lines about files that this run wrote, or could not use."""
+        self.files.extend(lines)

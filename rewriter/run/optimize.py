@@ -8,6 +8,7 @@ decided (``decision``) is written (``writing``) and remembered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
@@ -99,7 +100,8 @@ def optimize(
         decision = _decide(bench)
         outcome = write(bench, decision)
         verdicts.remember(decision, outcome)
-        return outcome
+        bench.store.flush()
+        return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
 def _decide(bench: Workbench) -> Decision:

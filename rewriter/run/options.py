@@ -167,6 +167,9 @@ class Options:
     )
     """Where the custom kernels of the written model are kept for people to read."""
 
+    in_place: bool = option(False, flag=Flag("--in-place", "The output replaces the model itself."))
+    """The output is the model's own file, or may be."""
+
     use_verdicts: bool = option(
         True, flag=Flag("--no-verdict-cache", "Search and measure again, whatever was remembered.", negates=True)
     )

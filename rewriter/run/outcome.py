@@ -43,6 +43,7 @@ class Outcome:
         measured_costs, estimated_costs: of operators: measured in this run, and by a roofline for want of measurements.
         dropped: rules and kernels that could not be used, and why.
         notes: what the user should know beside that.
+        file_notes: what the user should know of files: caches that could not be used, data files that were left or are shared.
         seconds: by stage, and ``total``.
         cached_verdict: the decision is that of an earlier run on the same model, rules, options and environment.
         explanations: why rules did not fire, where that was asked.
@@ -71,6 +72,7 @@ class Outcome:
     estimated_costs: int = 0
     dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     cached_verdict: bool = False
     explanations: tuple[NearMiss, ...] = ()
@@ -106,7 +108,7 @@ class Outcome:
         return Outcome(model, output, **values, cached_verdict=True)
 
 
-_VOLATILE = ("model", "output", "seconds", "explanations", "cached_verdict")
+_VOLATILE = ("model", "output", "seconds", "file_notes", "explanations", "cached_verdict")
 """Fields that are each run's own."""
 
 

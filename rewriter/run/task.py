@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from mugraph.files import same_file
 from mugraph.onnx import Model, load
 from mugraph.terms.shape import Dim
 from rewriter.reference import InputError, bind_sizes, check_data, random_inputs
 from rewriter.run.options import Options
 from rewriter.run.target import Target
+from rules_db.files import check_writable
 
 __all__ = ["Task", "read_task"]
 
@@ -56,24 +58,42 @@ class Task:
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
     """Reads a model and sees whether the rest of the task fits it.
 
-    Ensures that ``output`` lies in a directory that exists, that every dimension symbol of an input has a size, and that the
-    user's data are inputs of the model.
+    Ensures that ``output`` lies in a directory that exists and is none of the model's own files unless that was asked for, that
+    every dimension symbol of an input has a size, and that the user's data are inputs of the model.
 
     Args:
-        output: default is the model's name with ``.superopt.onnx``; a model in memory needs one.
+        output: default is the model's name with ``.superopt.onnx``, or the model's file where it is to be replaced; a model in
+            memory needs one.
 
     Raises:
-        ModelError, InputError: one clear message each.
+        ModelError, InputError, StoreError: one clear message each.
     """
     model = load(source)
-    if output is None:
-        if isinstance(source, onnx.ModelProto):
-            raise InputError("a model in memory needs an output path")
-        output = Path(source).with_suffix(".superopt.onnx")
-    path = Path(output)
-    if not path.parent.is_dir() or path.is_dir():
-        raise InputError(f"{path}: cannot be written there; name a file in an existing directory")
+    path = _output(model, output, options.in_place)
     sizes, assumed = bind_sizes(model, options.shapes or {})
     check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
     return Task(model, name, path, options, target, sizes, tuple(assumed))
+
+
+def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
+    """The file to write. Raises InputError, StoreError where it cannot be that."""
+    if output is None and model.path is None:
+        raise InputError("a model in memory needs an output path")
+    if output is not None:
+        path = Path(output)
+    else:
+        assert model.path is not None
+        path = model.path if in_place else model.path.with_suffix(".superopt.onnx")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written there; name a file in an existing directory")
+    check_writable(path)
+    if in_place and (model.path is None or not same_file(path, model.path)):
+        raise InputError(f"{path} is not the model: give --in-place to replace the model, or another output, not both")
+    for file in model.weights.files:
+        if same_file(path, file):
+            if file != model.path:
+                raise InputError(f"{path} holds weights of {model.path}; name another output")
+            if not in_place:
+                raise InputError(f"{path} is the model itself; name another output, or give --in-place to replace it")
+    return path

@@ -33,7 +33,7 @@ source, target = map(Path, sys.argv[1:])
 start, started = peak(), time.perf_counter()
 model = io.load(source)
 imported, loaded = time.perf_counter(), peak()
-nodes = io.save(model, model.graph, target)
+nodes = io.save(model, model.graph, target).nodes
 ended = time.perf_counter()
 print(json.dumps(dict(start=start, loaded=loaded, peak=peak(), load_s=imported - started, save_s=ended - imported, nodes=nodes)))
 """

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import logging
 import multiprocessing
 import os
 import re
@@ -28,6 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mugraph.files import Scratch, replacing
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.runtime.plan import Image
 from rewriter.runtime_env import triton_version
@@ -44,6 +46,8 @@ __all__ = [
     "compiler_is_here",
     "parse_architectures",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 _FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
@@ -162,7 +166,7 @@ class Compiler:
         self.workers = workers or len(os.sched_getaffinity(0))
         self.hits = self.compiled = 0
         self._pool: ProcessPoolExecutor | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Scratch | None = None
 
     def __enter__(self) -> Compiler:
         return self
@@ -174,7 +178,7 @@ class Compiler:
         """Ends the processes; they are started again where more is compiled."""
         self._stop()
         if self._scratch is not None:
-            self._scratch.cleanup()
+            self._scratch.close()
             self._scratch = None
 
     def compile(
@@ -238,9 +242,9 @@ class Compiler:
     def _started(self, workers: int) -> ProcessPoolExecutor:
         if self._pool is None:
             if self._scratch is None:
-                self._scratch = tempfile.TemporaryDirectory(prefix="onnx-superopt-")
+                self._scratch = Scratch()
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(self._scratch.name,))
+            self._pool = ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(str(self._scratch.path),))
         return self._pool
 
     def _stop(self) -> None:
@@ -267,10 +271,12 @@ class Compiler:
         if lasting:
             text = json.dumps(head).encode()
             path = self._path(job)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(struct.pack("<I", len(text)) + text + image)
-            temporary.replace(path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as file:
+                    file.write(struct.pack("<I", len(text)) + text + image)
+            except OSError as problem:  # it is compiled again another time
+                _LOG.warning("%s: a compiled kernel cannot be kept there: %s", self.folder, problem.strerror)
         return _result(job, head, image)
 
 
@@ -291,7 +297,8 @@ def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | No
 
 
 def _prepare(scratch: str) -> None:
-    """Once a process: a cache of its own for Triton, and silence."""
+    """Once a process: a cache of its own for Triton, a place for temporary files, and silence."""
+    os.environ["TMPDIR"] = scratch
     os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / str(os.getpid()))
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mugraph.onnx import ModelError, load, open_in, save, to_bytes, to_proto
+from mugraph.onnx import ModelError, copy, load, open_in, save, to_bytes, to_proto
+from mugraph.onnx.layout import FileLayout
 from tests.support.models import (
     BOOL,
     FLOAT,
@@ -76,15 +79,146 @@ def test_saving_over_the_model_itself(tmp_path: Path) -> None:
         save(model, model.graph, inline)
 
 
-def test_orphans_of_earlier_runs_are_removed(tmp_path: Path) -> None:
-    source = external_model(tmp_path)
+def opened(path: Path, expected: list[np.ndarray], feeds: dict[str, np.ndarray]) -> bool:
+    return identical(expected, session(path).run(None, feeds))
+
+
+def test_data_that_this_writing_did_not_write_stays_and_is_named(tmp_path: Path) -> None:
+    source, target = external_model(tmp_path), tmp_path / "out.onnx"
+    feeds = random_feeds(session(source))
+    expected = session(source).run(None, feeds)
     old, other = tmp_path / "out.onnx.0123456789abcdef.data", tmp_path / "out.onnx.backup.data"
     old.write_bytes(b"old")
     other.write_bytes(b"not ours")
     model = load(source)
+    assert save(model, model.graph, target).left == (old,)
+    (tmp_path / "v1.onnx").write_bytes(target.read_bytes())
+    (data,) = {*tmp_path.glob("out.onnx.*.data")} - {old, other}
+    first = load(tmp_path / "v1.onnx")
+    left = save(first, add_folded(first, "w"), target).left
+    assert old.read_bytes() == b"old" and other.read_bytes() == b"not ours"
+    assert set(left) == {old, data} and opened(tmp_path / "v1.onnx", expected, feeds)
+
+
+def test_a_name_of_data_that_another_file_has_is_not_taken(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    model = load(source)
     save(model, model.graph, tmp_path / "out.onnx")
-    assert not old.exists() and other.exists()
-    assert len(list(tmp_path.glob("out.onnx.*.data"))) == 2
+    (data,) = tmp_path.glob("out.onnx.*.data")
+    data.write_bytes(b"changed by hand")
+    save(model, model.graph, tmp_path / "out.onnx")
+    feeds = random_feeds(session(source))
+    assert opened(tmp_path / "out.onnx", session(source).run(None, feeds), feeds)
+    assert data.read_bytes() == b"changed by hand" and len(list(tmp_path.glob("out.onnx.*.data"))) == 2
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = external_model(tmp_path)
+    model = load(source)
+    target = tmp_path / "out.onnx"
+    target.write_bytes(b"old")
+    before = set(tmp_path.iterdir())
+    for chunks in ("data_chunks", "model_chunks"):
+        with monkeypatch.context() as patch:
+            patch.setattr(FileLayout, chunks, lambda *_: iter_failing())
+            with pytest.raises(ModelError, match=r"out\.onnx cannot be written: No space left"):
+                save(model, model.graph, target)
+        assert set(tmp_path.iterdir()) == before and target.read_bytes() == b"old"
+
+
+def iter_failing() -> Iterator[bytes]:
+    yield b"half"
+    raise OSError(28, "No space left on device")
+
+
+def test_devices_are_written_to(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    inline, model = tmp_path / "inline.onnx", load(source)
+    onnx.save(onnx.load(source), inline)
+    small = load(inline)
+    for write in (lambda m, path: save(m, m.graph, path), copy):
+        assert write(small, "/dev/null").nodes == 2
+        with pytest.raises(ModelError, match="/dev/null is no regular file, and the model needs data files"):
+            write(model, "/dev/null")
+        with pytest.raises(ModelError, match="/dev/full cannot be written: No space left"):
+            write(small, "/dev/full")
+        os.mkfifo(tmp_path / "pipe")
+        with ThreadPoolExecutor(1) as pool:
+            received = pool.submit((tmp_path / "pipe").read_bytes)
+            write(small, tmp_path / "pipe")
+        onnx.checker.check_model(received.result())
+        assert (tmp_path / "pipe").is_fifo()
+        (tmp_path / "pipe").unlink()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    inline = tmp_path / "inline.onnx"
+    onnx.save(onnx.load(source), inline)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out.onnx").symlink_to("real/out.onnx")
+    (tmp_path / "near.onnx").symlink_to("there.onnx")
+    model, small = load(source), load(inline)
+    for write in (lambda m, path: save(m, m.graph, path), copy):
+        write(small, tmp_path / "out.onnx")
+        assert (tmp_path / "out.onnx").is_symlink()
+        onnx.checker.check_model(str(tmp_path / "real" / "out.onnx"))
+        (tmp_path / "real" / "out.onnx").unlink()
+        with pytest.raises(ModelError, match=r"out\.onnx is a link to .*name the file itself"):
+            write(model, tmp_path / "out.onnx")
+        write(model, tmp_path / "near.onnx")
+        feeds = random_feeds(session(source))
+        assert opened(tmp_path / "near.onnx", session(source).run(None, feeds), feeds)
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+# Copies
+
+
+def test_a_copy_has_the_bytes_of_the_model_and_of_its_data(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    source.write_bytes(source.read_bytes() + onnx.ModelProto(doc_string="as it came").SerializeToString())
+    model = load(source)
+    assert copy(model, tmp_path / "near.onnx").shared == (tmp_path / "weights.bin",)
+    assert (tmp_path / "near.onnx").read_bytes() == source.read_bytes() and len(list(tmp_path.iterdir())) == 3
+    away = tmp_path / "away"
+    away.mkdir()
+    for _ in range(2):
+        assert copy(model, away / "far.onnx").shared == ()
+        assert (away / "far.onnx").read_bytes() == source.read_bytes() and len(list(away.iterdir())) == 2
+        assert (away / "weights.bin").read_bytes() == (tmp_path / "weights.bin").read_bytes()
+    assert not (away / "weights.bin").samefile(tmp_path / "weights.bin")
+    before = source.stat()
+    assert copy(model, source).nodes == 2 and source.stat() == before
+    proto = two_products()
+    copy(load(proto), tmp_path / "memory.onnx")
+    assert (tmp_path / "memory.onnx").read_bytes() == proto.SerializeToString()
+
+
+def test_a_copy_does_not_take_the_data_files_of_another_model(tmp_path: Path) -> None:
+    source, away = external_model(tmp_path), tmp_path / "away"
+    feeds = random_feeds(session(source))
+    expected = session(source).run(None, feeds)
+    away.mkdir()
+    (away / "weights.bin").write_bytes(b"another model's")
+    copy(load(source), away / "out.onnx")
+    copy(load(source), tmp_path / "weights.bin.onnx")
+    assert opened(away / "out.onnx", expected, feeds) and (away / "weights.bin").read_bytes() == b"another model's"
+    (tmp_path / "third").mkdir()
+    copy(load(source), tmp_path / "third" / "weights.bin")
+    assert opened(tmp_path / "third" / "weights.bin", expected, feeds)
+
+
+def test_a_copy_of_a_model_that_changed_is_refused(tmp_path: Path) -> None:
+    source = external_model(tmp_path)
+    (tmp_path / "away").mkdir()
+    for changed in ("weights.bin", "model.onnx"):
+        model = load(source)
+        os.utime(tmp_path / changed, ns=(1, len(changed)))
+        with pytest.raises(ModelError, match=f"{changed} has changed since the model was read"):
+            copy(model, tmp_path / "away" / "out.onnx")
+        assert not list((tmp_path / "away").iterdir())
 
 
 def test_candidates_link_external_data(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     }
 
 
-def test_a_corrupt_rule_database_or_cache_is_named(tmp_path: Path) -> None:
+def test_a_corrupt_rule_database_is_refused_and_a_corrupt_cache_done_without(tmp_path: Path) -> None:
     source = lora(tmp_path / "lora.onnx")
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"SQLite format 3\0" + b"garbage" * 100)
@@ -91,7 +91,26 @@ def test_a_corrupt_rule_database_or_cache_is_named(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir(exist_ok=True)
     (cache / "profile.sqlite").write_bytes(b"no database at all" * 100)
-    _expect(_invoke(source, "--provider", "cpu"), "profile.sqlite", "delete it")
+    result = _invoke(source, "--provider", "cpu", "--budget", "1")
+    told = " ".join(result.output.split())
+    assert result.exit_code == 0 and "delete it" in told and told.count("this run went on without it") == 1
+
+
+def test_a_summary_replaces_no_model_and_no_device(tmp_path: Path) -> None:
+    source, target = lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx"
+    target.write_bytes(before := source.read_bytes())
+    for json_file in (source, target):
+        _expect(_invoke(source, "-o", target, "--json", json_file, "--budget", "0"), json_file.name, "this is a model")
+    assert source.read_bytes() == target.read_bytes() == before
+    assert _invoke(source, "-o", "/dev/null", "--json", "/dev/null", "--budget", "0").exit_code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_replacing_the_model_takes_a_flag(tmp_path: Path) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    _expect(_invoke(source, "-o", source, "--budget", "0"), "is the model itself", "--in-place")
+    assert _invoke(source, "--in-place", "--budget", "0").exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"lora.onnx", "cache"}
 
 
 def test_cuda_without_a_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
