@@ -6,10 +6,9 @@ Nothing in a database is trusted: a rule is checked when it enters and again whe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
@@ -17,6 +16,7 @@ from sqlalchemy.engine import make_url
 from rules_db.entries import Entry, preferred, proved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
+from rules_db.sqlite import begin_ourselves, writing
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -47,15 +47,6 @@ def _as_url(url: str) -> sa.URL:
         except (sa.exc.ArgumentError, ValueError):  # the latter: a port that is no number
             raise StoreError(f"{url}: not a database URL; write e.g. sqlite:///rules.db or postgresql://host/name") from None
     return sa.URL.create("sqlite", database=os.path.abspath(url))
-
-
-def _leave_transactions_to_us(connection: Any, record: object) -> None:
-    connection.isolation_level = None  # else the driver begins a transaction at the first change, after what was read
-
-
-def _begin(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 _DAMAGED = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
@@ -98,8 +89,7 @@ class RuleStore:
         except (sa.exc.SQLAlchemyError, ImportError) as problem:
             raise StoreError(f"{name}: no driver for this database ({problem}); install it or use an SQLite path") from None
         if path:
-            sa.event.listen(engine, "connect", _leave_transactions_to_us)
-            sa.event.listen(engine, "begin", _begin)
+            begin_ourselves(engine)
         store = RuleStore(engine, name)
         try:
             store._guard(lambda: store._prepare(create))
@@ -114,7 +104,7 @@ class RuleStore:
                 return
         if not create:
             raise StoreError(f"{self._name}: this database is empty, it holds no rules; {_grow_one(self._name)}")
-        with self._writing() as connection:
+        with writing(self._engine) as connection:
             if not self._is_ours(connection):  # another process may have been faster
                 _METADATA.create_all(connection)
                 connection.execute(_ABOUT.insert().values(id=1, version=SCHEMA_VERSION))
@@ -134,19 +124,11 @@ class RuleStore:
             )
         return True
 
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction that holds the write lock from its beginning."""
-        with self._engine.connect() as connection:
-            connection = connection.execution_options(writes=True)
-            with connection.begin():
-                yield connection
-
     def check_writable(self) -> None:
         """Raises StoreError where no rule could be added: to be asked before long work."""
 
         def nothing() -> None:
-            with self._writing() as connection:
+            with writing(self._engine) as connection:
                 connection.execute(_RULES.delete().where(_RULES.c.id == ""))
 
         self._guard(nothing)
@@ -190,7 +172,7 @@ class RuleStore:
                 raise StoreError(f"rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit' on where it comes from")
 
         def insert() -> int:
-            with self._writing() as connection:
+            with writing(self._engine) as connection:
                 return sum(self._put(connection, rule) for rule in changed)
 
         return self._guard(insert) if changed else 0
@@ -229,7 +211,7 @@ class RuleStore:
         """Writes rows as they are into a new database whose rules were checked. Raises StoreError."""
 
         def insert() -> None:
-            with self._writing() as connection:
+            with writing(self._engine) as connection:
                 connection.execute(_RULES.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
 
         self._guard(insert)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Column, Float, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy import Column, Connection, Float, Insert, MetaData, String, Table, create_engine, func, insert, select
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
 from rules_db.files import cache_folder
+from rules_db.sqlite import begin_ourselves, writing
 
 __all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
 
@@ -33,30 +37,60 @@ def default_profile_path() -> Path:
     return cache_folder() / "profile.sqlite"
 
 
-class ProfileStore:
-    """Costs of one environment are read once; new ones are written in batches by :meth:`flush`."""
+def _raised(problem: ProfileError) -> None:
+    raise problem
 
-    def __init__(self, path: Path | None, environment: str) -> None:
+
+class ProfileStore:
+    """Costs of one environment are read once; new ones are written in batches by :meth:`flush`.
+
+    Processes may use one file at the same time.
+
+    Args:
+        path: the file; with ``None`` nothing is kept.
+        environment: that costs are of.
+        lost: called where the file cannot be used, once: the store goes on without it. By default that is an error.
+    """
+
+    def __init__(self, path: Path | None, environment: str, lost: Callable[[ProfileError], None] = _raised) -> None:
         self.environment = environment
         self.path = path
+        self._lost = lost
         self._engine: Engine | None = None
         self._costs: dict[str, float] = {}
         self._fresh: dict[str, float] = {}
         if path is None:
             return
-        try:
+        with self._guard("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30})
-            _METADATA.create_all(self._engine)
-            with self._engine.connect() as connection:
-                rows = connection.execute(
-                    select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == environment)
+            begin_ourselves(self._engine)
+            with writing(self._engine) as connection:
+                for table in _METADATA.sorted_tables:  # another process may make them at the same time
+                    connection.execute(CreateTable(table, if_not_exists=True))
+                # A cache that cannot be written is noticed now, not after the search.
+                connection.execute(_put(_VERDICTS), [{"key": "opened", "value": environment}])
+                self._costs = {signature: cost for signature, cost in self._rows(connection) if _is_cost(cost)}
+
+    def _rows(self, connection: Connection) -> Iterator[tuple[str, float]]:
+        found = select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == self.environment)
+        yield from (tuple(row) for row in connection.execute(found))
+
+    @contextmanager
+    def _guard(self, what: str) -> Iterator[None]:
+        """For actions on the file: what goes wrong is told, and the file is not used any more."""
+        try:
+            yield
+        except (SQLAlchemyError, OSError) as problem:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+            self._lost(
+                ProfileError(
+                    f"{self.path}: the cost cache cannot be {what} ({_first_line(problem)}); delete it, free space, or set "
+                    "ONNX_SUPEROPT_CACHE to a writable directory"
                 )
-                self._costs = {row.signature: row.microseconds for row in rows}
-        except (DatabaseError, OSError) as problem:
-            raise self._error("opened", problem) from problem
-        # A cache that cannot be written is noticed now, not after the search.
-        self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": "opened", "value": environment}])
+            )
 
     def preload(self, costs: Mapping[str, float]) -> None:
         """Adds costs that hold for this run and are not written back."""
@@ -69,14 +103,12 @@ class ProfileStore:
 
     def environments(self) -> dict[str, int]:
         """Every environment in the file with the number of its costs."""
-        if self._engine is None:
-            return {}
-        try:
-            with self._engine.connect() as connection:
+        counts: dict[str, int] = {}
+        if self._engine is not None:
+            with self._guard("read"), self._engine.connect() as connection:
                 counted = select(_COSTS.c.environment, func.count()).group_by(_COSTS.c.environment)
-                return {row[0]: row[1] for row in connection.execute(counted.order_by(_COSTS.c.environment))}
-        except DatabaseError as problem:
-            raise self._error("read", problem) from problem
+                counts = {row[0]: row[1] for row in connection.execute(counted.order_by(_COSTS.c.environment))}
+        return counts
 
     def get(self, signature: str) -> float | None:
         return self._costs.get(signature)
@@ -86,21 +118,16 @@ class ProfileStore:
 
     def flush(self) -> None:
         """Writes what was measured since the last flush; other processes' rows stay."""
-        if self._engine is None or not self._fresh:
-            return
         rows = [{"environment": self.environment, "signature": s, "microseconds": t} for s, t in self._fresh.items()]
-        self._write(insert(_COSTS).prefix_with("OR REPLACE"), rows)
+        self._write(_put(_COSTS), rows)
         self._fresh = {}
 
     def verdict(self, key: str) -> str | None:
         """A remembered end-to-end verdict."""
-        if self._engine is None:
-            return None
-        try:
-            with self._engine.connect() as connection:
+        row = None
+        if self._engine is not None:
+            with self._guard("read"), self._engine.connect() as connection:
                 row = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
-        except DatabaseError as problem:
-            raise self._error("read", problem) from problem
         return None if row is None else str(row[0])
 
     def remember(self, key: str, value: str) -> None:
@@ -108,27 +135,27 @@ class ProfileStore:
 
     def remember_all(self, verdicts: Mapping[str, str]) -> None:
         """Several verdicts in one transaction."""
-        if self._engine is not None and verdicts:
-            self._write(insert(_VERDICTS).prefix_with("OR REPLACE"), [{"key": k, "value": v} for k, v in verdicts.items()])
+        self._write(_put(_VERDICTS), [{"key": k, "value": v} for k, v in verdicts.items()])
 
-    def _write(self, statement: object, rows: list[dict[str, object]]) -> None:
-        assert self._engine is not None
-        try:
-            with self._engine.begin() as connection:
-                connection.execute(statement, rows)  # type: ignore[call-overload]
-        except DatabaseError as problem:
-            raise self._error("written", problem) from problem
-
-    def _error(self, what: str, problem: Exception) -> ProfileError:
-        return ProfileError(
-            f"{self.path}: the cost cache cannot be {what} ({_first_line(problem)}); delete it, free space, or set "
-            "ONNX_SUPEROPT_CACHE to a writable directory"
-        )
+    def _write(self, statement: Insert, rows: Sequence[Mapping[str, object]]) -> None:
+        if self._engine is not None and rows:
+            with self._guard("written"), writing(self._engine) as connection:
+                connection.execute(statement, rows)
 
     def close(self) -> None:
         self.flush()
         if self._engine is not None:
             self._engine.dispose()
+
+
+def _put(table: Table) -> Insert:
+    """The statement that inserts rows, or replaces those with their keys."""
+    return insert(table).prefix_with("OR REPLACE")
+
+
+def _is_cost(value: object) -> bool:
+    """Whether a value that was read is a time; SQLite keeps any value in any column."""
+    return isinstance(value, float) and math.isfinite(value) and value >= 0
 
 
 def _first_line(problem: Exception) -> str:

@@ -82,13 +82,17 @@ class CustomKernels:
         stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
-        if learned is not None and learned.exists():
-            with RuleStore.open(str(learned), create=False) as database:
-                self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
+        self.notes: list[str] = []
+        try:
+            if learned is not None and learned.exists():
+                with RuleStore.open(str(learned), create=False) as database:
+                    self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
+        except (StoreError, OSError) as problem:
+            self.notes.append(f"kernels of earlier runs were not used: {problem}")
+            self.learned = None
         self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
-        self.notes: list[str] = []
         self._can_time = measures
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
@@ -192,7 +196,7 @@ class CustomKernels:
             self.learned.parent.mkdir(parents=True, exist_ok=True)
             with RuleStore.open(str(self.learned)) as database:
                 database.add_all(rule for rule in winning if rule.id not in wrong)
-        except StoreError as problem:
+        except (StoreError, OSError) as problem:
             self.notes.append(f"kernels were not remembered for other models: {problem}")
 
     def keep(self, graph: Graph, folder: Path) -> None:

@@ -57,7 +57,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
     Ensures that what was measured is written when the workbench is closed, however the run ends.
 
     Raises:
-        StoreError, ProfileError: rules or costs cannot be read.
+        StoreError: rules cannot be read.
     """
     options, target, notes = task.options, task.target, Notes(task.notes())
     if options.budget <= 0:
@@ -69,7 +69,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
             rules = open_rules(options.rules) if options.rules is None or isinstance(options.rules, str) else options.rules
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
-            store = ProfileStore(path, target.environment)
+            store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
             stack.callback(store.close)
             store.preload(target.costs)
             kernels = open_kernels(task, rules, store, notes)
