@@ -17,6 +17,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
 from mugraph.graph import OPAQUE, Constant, Graph, Tables
 from mugraph.onnx.constants import ConstantReader
+from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
@@ -29,6 +30,9 @@ from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undeci
 from mugraph.terms.term import attr_symbols
 
 __all__ = ["load"]
+
+_EXPANDED_LIMIT = 1 << 20
+"""Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
 
 
 def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
@@ -46,6 +50,10 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
     opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)
     weights.check(nested_tensors(proto))
+    if expanded_nodes(proto) > _EXPANDED_LIMIT:
+        raise weights.malformed(
+            f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
+        )
     skeleton, faithful = without_weights(proto)
     if check:
         try:
@@ -55,11 +63,8 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
             raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
     notes: list[str] = []
     if faithful:
-        try:
-            inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True)
-        except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as problem:
-            inferred = skeleton
-            notes.append(f"onnx's shape inference failed: {' '.join(str(problem).split())}")
+        inferred, failure = infer(skeleton)
+        notes += [failure] if failure else []
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")

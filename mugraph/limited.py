@@ -1,0 +1,45 @@
+"""Work of others that nothing bounds, in a process of its own with limits of time and memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["LimitExceeded", "run_limited"]
+
+
+class LimitExceeded(Exception):
+    """The process was ended, or ended itself without a result; says how, as the end of a sentence."""
+
+
+def run_limited(script: Path, given: bytes, *, seconds: float, memory: int) -> bytes:
+    """What a script writes to its standard output for what it is given on its standard input.
+
+    It is started anew, not forked: other threads may hold locks. It gets its limit of memory as the one argument and sets it
+    itself (see :mod:`mugraph.onnx.inference_process`).
+
+    Args:
+        script: a Python file that imports nothing of this project.
+        given: bytes for its standard input.
+        seconds: after which it is ended.
+        memory: bytes that it may have.
+
+    Raises:
+        LimitExceeded: there is no result.
+    """
+    command = [sys.executable, "-P", str(script), str(memory)]  # without the script's folder among the places of modules
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        raise LimitExceeded(f"took more than {seconds:g} s") from None
+    except OSError as problem:
+        raise LimitExceeded(f"could not be started in a process of its own ({problem.strerror})") from None
+    if done.returncode < 0:
+        raise LimitExceeded(f"ended with {signal.Signals(-done.returncode).name}, with at most {memory >> 20} MB of memory")
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+        raise LimitExceeded(f"failed ({last}), with at most {memory >> 20} MB of memory")
+    return done.stdout

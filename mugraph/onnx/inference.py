@@ -1,0 +1,124 @@
+"""ONNX's shape inference, within limits.
+
+It carries the values of shape computations along (``data_prop``), and for that makes an entry for every element of every vector
+whose length it knows: time and memory follow the numbers in a file, not its size. Where a vector is long, or its length is found
+on the way, this is done in a process of its own, which is ended where it takes too much; what is known without stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx.shape_inference import InferenceError, infer_shapes
+
+from mugraph.limited import LimitExceeded, run_limited
+from mugraph.onnx.scopes import graphs_of, nested_graphs, nested_nodes
+
+__all__ = ["expanded_nodes", "infer"]
+
+_LONG = 1 << 14
+"""Elements of the longest vector whose entries are made in this process."""
+
+_SECONDS, _MEMORY = 20.0, 2 << 30
+"""Limits of the other process; it holds the model without its weights."""
+
+_SCRIPT = Path(__file__).with_name("inference_process.py")
+
+
+def infer(model: ModelProto) -> tuple[ModelProto, str]:
+    """A model with the types that onnx infers.
+
+    Args:
+        model: without weights. What its functions are when written out (:func:`expanded_nodes`) must be bounded.
+
+    Returns:
+        the model, with what is known where it fails; and why it failed, or nothing.
+    """
+    try:
+        inferred = infer_shapes(model)
+        if not _is_long(inferred):
+            return infer_shapes(model, data_prop=True), ""
+    except (InferenceError, ValueError, RuntimeError) as problem:
+        return model, f"onnx's shape inference failed: {' '.join(str(problem).split())}"
+    try:
+        text = run_limited(_SCRIPT, model.SerializeToString(), seconds=_SECONDS, memory=_MEMORY)
+    except LimitExceeded as problem:
+        return inferred, f"sizes that are computed are not known: onnx's shape inference {problem}"
+    return ModelProto.FromString(text), ""
+
+
+def expanded_nodes(model: ModelProto) -> float:
+    """Nodes of the main graph when every call of a model's functions is written out; infinite where a function calls itself."""
+    bodies = {(function.domain, function.name, function.overload): function.node for function in model.functions}
+    calls = {name: [_called(node) for node in _with_subgraphs(nodes)] for name, nodes in bodies.items()}
+    sizes: dict[tuple[str, str, str], int] = {}
+    try:
+        for name in TopologicalSorter(
+            {name: [c for c in called if c in bodies] for name, called in calls.items()}
+        ).static_order():
+            sizes[name] = sum(1 + sizes.get(called, 0) for called in calls[name])
+    except CycleError:
+        return float("inf")
+    return sum(1 + sizes.get(_called(node), 0) for node in _with_subgraphs(model.graph.node))
+
+
+def _called(node: NodeProto) -> tuple[str, str, str]:
+    """The function that a node calls, if there is one of that name."""
+    return node.domain, node.op_type, node.overload
+
+
+def _with_subgraphs(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in graphs_of(node):
+            yield from _with_subgraphs(graph.node)
+
+
+def _is_long(inferred: ModelProto) -> bool:
+    """Whether values of a vector would be carried along that is long, or whose length is not known yet.
+
+    Args:
+        inferred: with the types that are known without carrying values.
+    """
+    lengths: dict[str, float] = {}
+    for name, length in _lengths(inferred):
+        lengths[name] = max(length, lengths.get(name, 0))
+    carrying = [node for node in nested_nodes(inferred) if node.op_type in _carriers() and not node.domain]
+    return any(lengths.get(name, float("inf")) > _LONG for node in carrying for name in node.input if name)
+
+
+def _lengths(model: ModelProto) -> Iterator[tuple[str, float]]:
+    """Values of a model by name, with the number of entries that would be made for each."""
+    for graph in nested_graphs(model):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            yield value.name, _entries(value)
+        for tensor in graph.initializer:
+            yield tensor.name, tensor.dims[0] if len(tensor.dims) == 1 else 0
+    for node in nested_nodes(model):
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("t"):
+                yield node.output[0], attribute.t.dims[0] if len(attribute.t.dims) == 1 else 0
+
+
+def _entries(value: ValueInfoProto) -> float:
+    """The entries that would be made for a value: those of a vector; infinite where its length is not known."""
+    type_ = value.type.tensor_type
+    if not type_.HasField("shape"):
+        return float("inf")
+    if len(type_.shape.dim) != 1:
+        return 0
+    (dim,) = type_.shape.dim
+    return dim.dim_value if dim.HasField("dim_value") else float("inf")
+
+
+@lru_cache(maxsize=1)
+def _carriers() -> frozenset[str]:
+    """The operators along which onnx carries values."""
+    schemas = onnx.defs.get_all_schemas()
+    return frozenset(s.name for s in schemas if not s.domain and s.has_data_propagation_function) - {"Shape", "Size"}
