@@ -91,7 +91,7 @@ def _applied(
     conditions = [c.substitute(terms, attrs, dims) for c in rule.conditions if not c.guard.of_values]
     with contextlib.suppress(ShapeError, Undecided, KeyError):
         typed = infer_types([*source, *target, *(t for c in conditions for t in c.terms())], types)
-        facts = Facts(typed.__getitem__, lambda term: Range.top())
+        facts = Facts(typed.__getitem__, lambda term: Range.top(), least=1)
         same = all(typed[a] == typed[b] for a, b in zip(source, target, strict=True))
         if same and all(c.holds(facts) is True for c in conditions):
             return target

@@ -87,6 +87,7 @@ _AXIS = ("axis", False)
 _ARGUMENTS: Mapping[str, Mapping[int, tuple[str, bool]]] = {
     "dim": {1: _AXIS, 2: ("sizes", True)},
     "constant_along": {1: _AXIS},
+    "nonempty": {1: _AXIS},
     "agree": {2: _AXIS},
     "channel_axis": {0: _AXIS},
     "batch_axis": {0: _AXIS},

@@ -59,7 +59,7 @@ class Language:
         self._outputs: dict[tuple[int, tuple[int, ...]], int | None] = {}
         self._holds: dict[tuple[Any, ...], bool] = {}
         self._ranges: dict[Term, Range] = {}
-        self._facts = Facts(lambda t: t, lambda t: Range.top())  # type: ignore[arg-type, return-value]
+        self._facts = Facts(lambda t: t, lambda t: Range.top(), least=1)  # type: ignore[arg-type, return-value]
 
     def op(self, name: str, attrs: Attrs, out: int) -> int:
         """The number of an operator with its attributes and the output that is meant."""

@@ -145,7 +145,7 @@ def _covers(case: TypedCase, bad: TypedCase) -> bool:
     if (renamed.source, renamed.target) != (bad.typed.source, bad.typed.target):
         return False
     types = infer_types([*bad.typed.source, *bad.typed.target], bad.typed.types)
-    facts = Facts(types.__getitem__, lambda term: Range.top())
+    facts = Facts(types.__getitem__, lambda term: Range.top(), least=1)
     return all(c.guard.of_values or c.holds(facts) is True for c in renamed.conditions)
 
 

@@ -196,7 +196,7 @@ def _sample_types(rule: Rule, steps: Sequence[ProofStep]) -> dict[Term, TensorTy
 
 def _contradictions(rule: Rule, types: Mapping[Term, TensorType]) -> Iterator[str]:
     """Conditions on types that the rule's own sample does not meet."""
-    facts = Facts(types.__getitem__, lambda term: Range.top(), binding_of(rule.attrs))
+    facts = Facts(types.__getitem__, lambda term: Range.top(), binding_of(rule.attrs), least=1)
     for condition in rule.conditions:
         if not condition.guard.of_values and condition.holds(facts) is not True:
             yield f"the rule's own sample types contradict its condition {condition}"

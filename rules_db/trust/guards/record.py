@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from mugraph.domains.range import Range
-from mugraph.terms.shape import DataType, Dim, Shape, TensorType
+from mugraph.terms.shape import DataType, Dim, Least, Shape, SymDim, TensorType, at_most, evaluate_dim, symbol
 from mugraph.terms.term import AttrValue, Term
 
 __all__ = [
@@ -45,7 +45,8 @@ Argument = Term | AttrValue
 class Facts:
     """The facts from which a guard answers: types, ranges and the binding of dimension symbols and attribute variables.
 
-    ``value_of`` gives the entries of a constant term, ``None`` for any other; by default no term is constant.
+    ``value_of`` gives the entries of a constant term, ``None`` for any other; by default no term is constant. ``least`` is the
+    smallest size that a dimension symbol stands for: 0 in a model, 1 in the sample types of a rule.
     """
 
     def __init__(
@@ -54,11 +55,19 @@ class Facts:
         range_of: Callable[[Term], Range],
         binding: Mapping[str, AttrValue] | None = None,
         value_of: Callable[[Term], np.ndarray | None] = lambda term: None,
+        least: int = 0,
     ) -> None:
         self.type_of, self.range_of, self.binding, self.value_of = type_of, range_of, binding or {}, value_of
+        self._least = least
 
     def shape(self, term: Term) -> Shape:
         return self.type_of(term).shape
+
+    def at_least(self, dim: Dim, size: int) -> bool | None:
+        """Whether a dimension is never smaller than a size; ``None`` where that depends on symbols."""
+        if isinstance(dim, SymDim) and self._least:
+            dim = evaluate_dim(dim, {name: symbol(name) + self._least for name in dim.symbols() if not isinstance(name, Least)})
+        return at_most(size, dim)
 
 
 # What a condition tells, in the terms in which laws ask

@@ -271,3 +271,22 @@ def depthwise(facts: Facts, w: Term, group: Dim) -> bool | None:
 def same_per_group(facts: Facts, w: Term, g: Dim, v: Term, h: Dim) -> bool | None:
     """The kernels w in g groups and v in h groups have equally many output channels in each group."""
     return same_dim(facts.shape(w)[0] * h, facts.shape(v)[0] * g)
+
+
+# Sizes that are not zero
+
+
+def _nonempty_tells(x: Term, axis: AttrValue) -> list[Told]:
+    return [LeastRank(x, -axis)] if isinstance(axis, int) else []
+
+
+def _nonempty_law(premises: Premises, x: Term, axis: int) -> bool:
+    size = premises.size(x, axis)
+    return (isinstance(size, int) and size >= 1) or _of_the_only_operand("nonempty", premises, x, axis)
+
+
+@guard(65, About.SHAPES, tells=_nonempty_tells, law=_nonempty_law)
+def nonempty(facts: Facts, x: Term, axis: int) -> bool | None:
+    """x reaches ``axis`` (negative) and has an entry along it."""
+    shape = facts.shape(x)
+    return facts.at_least(shape[axis], 1) if len(shape) >= -axis else False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mugraph.terms.shape import concrete
 from mugraph.terms.term import AttrValue, Term
-from rules_db.trust.guards.record import About, Facts, guard
+from rules_db.trust.guards.record import About, Facts, Premises, guard
 
 Entries = tuple[int, ...]
 """Pads, sizes, strides or dilations: an entry for each spatial axis, of pads two."""
@@ -104,3 +104,34 @@ def surrounds(facts: Facts, w: Term, pads: Entries, dilations: Entries) -> bool 
     """The pads reach as far as the kernel: each place where it meets an entry of the image has a result."""
     kernel = concrete(facts.shape(w)[-len(dilations) :])
     return None if kernel is None else all(p >= r for p, r in zip(pads, _reach(pads, kernel, dilations), strict=True))
+
+
+def _always_touches(kernel: Entries, pads: Entries, dilations: Entries) -> bool:
+    """Whether every window meets whatever image it fits, by its attributes alone.
+
+    A window that begins before the image and ends behind it may step over one that is shorter than a dilation. An image in which
+    it finds a place is not, where there is little padding; nothing steps over anything where the dilation is 1.
+    """
+    axes = zip(kernel, pads[: len(kernel)], pads[len(kernel) :], dilations, strict=True)
+    return all(
+        max(begin, end) <= d * (k - 1) and (k == 1 or d == 1 or d * (k - 1) + 1 - begin - end >= d) for k, begin, end, d in axes
+    )
+
+
+def _touches_law(premises: Premises, x: Term, kernel: AttrValue, pads: AttrValue, dilations: AttrValue) -> bool:
+    if isinstance(kernel, tuple) and isinstance(pads, tuple) and isinstance(dilations, tuple):
+        return _always_touches(kernel, pads, dilations)
+    return False
+
+
+@guard(66, About.SHAPES, law=_touches_law)
+def touches(facts: Facts, x: Term, kernel: Entries, pads: Entries, dilations: Entries) -> bool | None:
+    """Every window over x meets an entry of x: none lies in padding alone."""
+    if _always_touches(kernel, pads, dilations):
+        return True
+    n = len(kernel)
+    if any(max(b, e) > d * (k - 1) for k, b, e, d in zip(kernel, pads[:n], pads[n:], dilations, strict=True)):
+        return False
+    image = facts.shape(x)[-n:]
+    answers = [k == 1 or facts.at_least(dim, d) for k, dim, d in zip(kernel, image, dilations, strict=True)]
+    return False if False in answers else None if None in answers else True
