@@ -66,8 +66,14 @@ class MatchPool:
     def apply(self, match: Match, graph: Graph) -> Graph | NoMatch:
         """The candidate in which the match's values are computed by the replacement, or why there is none.
 
-        There is none, either, where the opset cannot express the replacement.
+        There is none, either, where the match does not hold any more or the opset cannot express the replacement.
+
+        Args:
+            match: of a candidate of the model.
+            graph: that candidate, or one that was derived from it.
         """
+        if not match.still_holds(graph):
+            return NoMatch("what stood there was rewritten", match.values[0])
         plan = self.plan(match, graph)
         if isinstance(plan, NoMatch):
             return plan

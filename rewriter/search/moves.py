@@ -122,7 +122,7 @@ class Moves:
 
         Args:
             candidate: where to apply it.
-            matches: the sites, of one direction.
+            matches: the sites, of one direction; those of an ancestor that hold no longer are left out.
         """
         taken = self._take(candidate, matches)
         return None if taken is None else self._judged(candidate, *taken)
@@ -179,7 +179,8 @@ class Moves:
 
         Args:
             candidate: where to apply the rule.
-            matches: the sites; unless ``slack`` is infinite they look alike.
+            matches: the sites, of the candidate or of an ancestor; unless ``slack`` is infinite they look alike. Where a site
+                does not hold any more, because of a move before or of another of these sites, nothing is done.
             slack: as of :meth:`take_with_followers`.
         """
         prices, graph, executed = self.prices, candidate.graph, candidate.executed
@@ -188,8 +189,6 @@ class Moves:
         redefined, plain = set[int](), Counter[Node]()  # what is executed has yet to follow this
         total: Change = Counter()
         for match in matches:
-            if done and not match.still_holds(graph):
-                continue
             applied = self.matches.pool.apply(match, graph)
             if isinstance(applied, NoMatch):
                 continue
