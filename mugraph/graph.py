@@ -125,6 +125,11 @@ class Tables:
             self._interned.setdefault((op, repr(attrs), node.inputs), node)
         return node
 
+    def label(self, node: Node) -> str:
+        """A node as messages name it: its operator and the name of its first result."""
+        name = next((name for value in node.values if (name := self.names[value]) is not None), "a new value")
+        return f"{'a node' if node.is_opaque else node.op} that computes '{name}'"
+
     def key(self, value: int) -> str:
         """A name of a value that is stable across processes: the one in the file, or a digest of how the value was made.
 

@@ -50,6 +50,7 @@ class ProtoNode:
         types: per input; ``None`` for an absent input or an unknown type.
         constants: values of the inputs that are constants, as a sequence or looked up by position on demand.
         sizes: entries of integer inputs as dimensions, by position, where they are known.
+        wanted: how many of the outputs, from the first on, hold all that are read; ``None`` is all of them.
 
     Attributes:
         sized: positions of the inputs whose entries were asked for and are known as dimensions.
@@ -62,8 +63,10 @@ class ProtoNode:
         types: Sequence[TensorType | None],
         constants: Sequence[np.ndarray | None] | Callable[[int], np.ndarray | None] = (),
         sizes: Callable[[int], tuple[Dim, ...] | None] = lambda index: None,
+        wanted: int | None = None,
     ) -> None:
         self.proto, self.opset = node, opset
+        self._wanted = wanted
         inputs = list(node.input)
         while inputs and not inputs[-1]:  # a trailing absent input may be written or left out
             inputs.pop()
@@ -86,10 +89,15 @@ class ProtoNode:
     @property
     def output_count(self) -> int:
         """Number of outputs up to the last one that is wanted."""
-        outputs = list(self.proto.output)
+        outputs = list(self.proto.output)[: self._wanted]
         while outputs and not outputs[-1]:
             outputs.pop()
         return len(outputs)
+
+    @property
+    def output_places(self) -> int:
+        """Number of outputs that the node lists, whether or not anybody reads them."""
+        return len(self.proto.output)
 
     def constant(self, index: int) -> np.ndarray | None:
         if not self.present(index):

@@ -209,25 +209,31 @@ class _GraphReader:
         inputs = [self.values[name] if name else None for name in node.input]
         understood = understand(node, inputs, self.tables, self.operators, self.names_read)
         understood = replace(understood, outputs=tuple(map(self.symbols.type, understood.outputs)))
-        for name, type_ in zip(understood.names, understood.outputs, strict=False):
-            self.check_declared(name, type_)
+        for name, type_ in zip(understood.names, understood.outputs, strict=True):
+            if name is not None:
+                self.check_declared(name, type_)
         numbers, dimensions = self.integers.evaluate(understood)
         values = self.enter_outputs(understood, numbers is not None)
         self.tables.add_node(understood.record.name, understood.attrs, understood.operands, values, origin)
         if understood.compiled is not None:
             self.programs.setdefault(kernel_of(understood.attrs), understood.compiled)
         if numbers is not None:
-            for value, array, type_ in zip(values, numbers, understood.outputs, strict=False):
+            for value, array, type_ in zip(values, numbers, understood.outputs, strict=True):
                 self.tables.constants[value] = Constant.of(array, type_)
         elif dimensions is not None:
-            self.tables.sizes.update(zip(values, dimensions, strict=False))
+            self.tables.sizes.update(zip(values, dimensions, strict=True))
 
     def enter_outputs(self, understood: UnderstoodNode, computed: bool) -> list[int]:
-        """New values for the outputs that are read; ``computed`` says that they are numbers already."""
+        """New values for all outputs, read or not; ``computed`` says that they are numbers already."""
         sized = any(attr_symbols(value) for _, value in understood.attrs)
         constant = computed or (not sized and all(self.tables.constant[value] for value in understood.operands))
-        outputs = zip(understood.names, understood.outputs, strict=False)
-        return [self.enter(name, self.tables.new_value(type_, name, constant)) for name, type_ in outputs]
+        values = [
+            self.tables.new_value(type_, name, constant) for name, type_ in zip(understood.names, understood.outputs, strict=True)
+        ]
+        for name, value in zip(understood.names, values, strict=True):
+            if name is not None:
+                self.enter(name, value)
+        return values
 
     def check_declared(self, name: str, computed: TensorType) -> None:
         """Learns from the type that the file gives to an output.

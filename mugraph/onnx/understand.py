@@ -82,8 +82,8 @@ class UnderstoodNode:
     Attributes:
         attributes: as the record gave them, for its semantics; ``attrs`` are the same in canonical form.
         operands, operand_types: value ids and their types, one an operand of the record.
-        names: the names of the first outputs, up to the last one that somebody reads.
-        outputs: the types of all outputs of the record, as its shape rule gives them.
+        names: the names of the record's outputs, one an output; ``None`` for one that the node leaves out.
+        outputs: their types, as the record's shape rule gives them.
         compiled: how the node is launched, where it is a kernel that was compiled.
     """
 
@@ -92,7 +92,7 @@ class UnderstoodNode:
     attrs: Attrs
     operands: tuple[int, ...]
     operand_types: tuple[TensorType, ...]
-    names: tuple[str, ...]
+    names: tuple[str | None, ...]
     outputs: tuple[TensorType, ...]
     compiled: CompiledKernel | None
 
@@ -124,8 +124,8 @@ def understand(
         entries = None if value is None else tables.sizes.get(value)
         return None if entries is None else tuple(entries.reshape(-1))
 
-    node = _shortened(node, names_read)
-    foreign = ProtoNode(node, operators.version(node.domain), types, constant, sizes)
+    wanted = _wanted(node, names_read)
+    foreign = ProtoNode(node, operators.version(node.domain), types, constant, sizes, wanted)
     reading = record.read(foreign)
     operands: list[int] = []
     operand_types: list[TensorType] = []
@@ -141,34 +141,27 @@ def understand(
             raise NotUnderstood(f"input {index} is computed at run time")
     attrs = make_attrs(reading.attrs)
     outputs = tuple(record.types(attrs, operand_types))
-    names = _output_names(node, reading)
-    if len(names) > len(outputs) or "" in names:
-        raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(repr(n) for n in names)}")
+    names = _output_names(node, reading, wanted, len(outputs))
     compiled = compiled_kernel(foreign) if record.name == KERNEL else None
-    return UnderstoodNode(record, reading.attrs, attrs, tuple(operands), tuple(operand_types), tuple(names), outputs, compiled)
+    return UnderstoodNode(record, reading.attrs, attrs, tuple(operands), tuple(operand_types), names, outputs, compiled)
 
 
-def _shortened(node: NodeProto, names_read: frozenset[str]) -> NodeProto:
-    """The node without the last outputs that nobody reads, such as the mask of a Dropout."""
+def _wanted(node: NodeProto, names_read: frozenset[str]) -> int:
+    """The number of the node's outputs without the last ones that nobody reads, such as the mask of a Dropout."""
     count = len(node.output)
     while count > 1 and node.output[count - 1] not in names_read:
         count -= 1
-    if count == len(node.output):
-        return node
-    shorter = NodeProto()
-    shorter.CopyFrom(node)
-    del shorter.output[count:]
-    return shorter
+    return count
 
 
-def _output_names(node: NodeProto, reading: Reading) -> list[str]:
-    """The names of the record's outputs, up to the last one that is wanted."""
-    names = list(node.output)
-    if reading.outputs is not None:
-        extra = [name for position, name in enumerate(names) if name and position not in reading.outputs]
-        if extra:
-            raise NotUnderstood(f"{node.op_type} with the output {extra[0]!r}")
-        names = [names[position] if position < len(names) else "" for position in reading.outputs]
-    while names and not names[-1]:
-        names.pop()
-    return names
+def _output_names(node: NodeProto, reading: Reading, wanted: int, count: int) -> tuple[str | None, ...]:
+    """The names of the record's ``count`` outputs. Raises NotUnderstood where one that is wanted is none of them."""
+    places = range(count) if reading.outputs is None else reading.outputs
+    others = [name for place, name in enumerate(node.output[:wanted]) if name and place not in places]
+    if others:
+        raise NotUnderstood(f"{node.op_type} with the output {others[0]!r}")
+    names = [node.output[place] if place < len(node.output) else "" for place in places]
+    given = [bool(name) for name in names]
+    if len(names) != count or not all(given[: sum(given)]):  # those that are left out stand last
+        raise NotUnderstood(f"{node.op_type} with the outputs {', '.join(map(repr, node.output))}")
+    return tuple(name or None for name in names)

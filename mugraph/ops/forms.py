@@ -66,7 +66,12 @@ class ForeignNode(Protocol):
         """Per ONNX input; ``None`` for an absent input or an unknown type."""
 
     @property
-    def output_count(self) -> int: ...
+    def output_count(self) -> int:
+        """Number of outputs up to the last one that somebody reads."""
+
+    @property
+    def output_places(self) -> int:
+        """Number of outputs that the node lists: a Split without sizes makes so many parts."""
 
     def constant(self, index: int) -> np.ndarray | None:
         """The value of an input where it is a constant and small, else ``None``."""

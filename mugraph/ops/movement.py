@@ -200,13 +200,13 @@ def _read_split(node: ForeignNode) -> Reading:
 
     The last part may be smaller where opset 18 gives their number.
     """
-    attributes = attributes_of(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": node.output_count}))
+    attributes = attributes_of(node, axis=0, **({"split": None} if node.opset < 13 else {"num_outputs": None}))
     axis = normalize_axis(int(attributes["axis"]), rank_of(node))
     if node.opset >= 13 and node.present(1):
         return Reading({"axis": axis, "sizes": size_operand(node, 1, "sizes")}, (0,))
     if attributes.get("split") is not None:
         return Reading({"axis": axis, "sizes": tuple(attributes["split"])}, (0,))
-    count, whole = int(attributes.get("num_outputs", node.output_count)), type_of(node).shape[axis]
+    count, whole = int(attributes.get("num_outputs") or node.output_places), type_of(node).shape[axis]
     size = -(-whole // count) if isinstance(whole, int) else quotient(whole, count)
     if size is None:
         raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts")

@@ -76,6 +76,10 @@ class _ChannelsFirst:
     def output_count(self) -> int:
         return self.node.output_count
 
+    @property
+    def output_places(self) -> int:
+        return self.node.output_places
+
     def constant(self, index: int) -> np.ndarray | None:
         raise NotImplementedError("the entries of a kernel decide no attribute")
 
