@@ -529,11 +529,13 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         verdict = _close_condition(condition, dims).holds(facts)
         if verdict is not True:
             return NoMatch(_explain(condition, verdict), match.values[0])
-    if oracle.attended:
-        facts = ModelFacts(match, graph, oracle.unassuming, dims)
-        shown = (c for c in match.direction.rule.conditions if c.guard.of_values)
-        if not all(_close_condition(c, dims).holds(facts) for c in shown):
-            oracle.relied.add((match.direction.id, match.values))
+    of_values = [_close_condition(c, dims) for c in match.direction.rule.conditions if c.guard.of_values]
+    needed = [
+        assumption
+        for assumption, lesser in (oracle.lesser.items() if of_values else ())
+        if not all(condition.holds(ModelFacts(match, graph, lesser, dims)) for condition in of_values)
+    ]
+    oracle.rely(match.direction.id, match.values, needed)
     return dims
 
 

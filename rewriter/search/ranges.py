@@ -7,8 +7,9 @@ position attend to something. Without the second no softmax under a float16 padd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from functools import cached_property
 from typing import cast
 
@@ -20,8 +21,17 @@ from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
+from rewriter.search.masks import says_positions
 
-__all__ = ["RangeOracle"]
+__all__ = ["Assumption", "RangeOracle"]
+
+
+class Assumption(StrEnum):
+    """What is taken for granted of the inputs that a model is fed, unless the user says otherwise."""
+
+    FINITE = "floating inputs hold no infinity and no NaN"
+    ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
+
 
 _UNREAD = frozenset({"Compress", "GatherElements"})
 """ONNX operators without a record that only move entries of their first input."""
@@ -87,14 +97,14 @@ class RangeOracle:
         op_types: ONNX op type of opaque nodes, by origin.
         assume_finite: model inputs of floating type hold no infinity and no NaN (stated in the report).
         assume_attended: a mask ``Where(c, ordinary, -inf)`` (or a number that counts as such) whose condition is computed
-            from model inputs leaves each row of the last axis an ordinary entry, unless constants in the condition say
-            otherwise (stated in the report where it was needed, see :attr:`relied`).
+            from integers and truth values that the model is fed (:func:`rewriter.search.masks.says_positions`) leaves each row of
+            the last axis an ordinary entry, unless constants in the condition say otherwise.
         fold: evaluates a value that depends on constants alone (causal masks are computed so); ``None`` if it cannot.
         defaults: values of overridable initializers.
 
     Attributes:
-        relied: matches, by direction and output values, whose guards held only by ``assume_attended``.
-        attended: masks that the assumption was made of.
+        relied: matches, by direction and output values, to the assumptions without which their guards would not hold.
+        attended: masks that were assumed to leave each row something.
     """
 
     def __init__(
@@ -107,7 +117,7 @@ class RangeOracle:
     ) -> None:
         self.assume_attended = assume_attended
         self.attended: set[int] = set()
-        self.relied: set[tuple[str, tuple[int, ...]]] = set()
+        self.relied: dict[tuple[str, tuple[int, ...]], frozenset[Assumption]] = {}
         self.defaults = defaults or {}
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
@@ -115,9 +125,17 @@ class RangeOracle:
         self.huge: set[int] = set()
 
     @cached_property
-    def unassuming(self) -> RangeOracle:
-        """The same without ``assume_attended``: what it cannot show rests on that assumption."""
-        return RangeOracle(self.op_types, self.assume_finite, self.fold, self.defaults, assume_attended=False)
+    def lesser(self) -> Mapping[Assumption, RangeOracle]:
+        """The same without one of its assumptions each: what it cannot show rests on that assumption."""
+        finite, attended = self.assume_finite, self.assume_attended
+        fewer = {Assumption.FINITE: (False, attended), Assumption.ATTENDED: (finite, False)}
+        made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
+        return {a: RangeOracle(self.op_types, fewer[a][0], self.fold, self.defaults, fewer[a][1]) for a in made}
+
+    def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
+        """Notes in :attr:`relied` what a match of a direction needs."""
+        if needed:
+            self.relied[direction, values] = self.relied.get((direction, values), frozenset()).union(needed)
 
     def range(self, graph: Graph, value: int) -> Range:
         stack = [value]
@@ -143,7 +161,12 @@ class RangeOracle:
                 adds = traits.entrywise is Entrywise.ARITHMETIC and huge > 1
                 absorbs = traits.bounded
                 overflows = huge > 0 and (adds or not (absorbs or maker[0].is_opaque or _carries(traits)))
-                for result, range_ in zip(maker[0].values, self._node(graph, maker[0]), strict=True):
+                try:
+                    ranges = self._node(graph, maker[0])
+                except Exception as problem:
+                    problem.add_note(f"at {graph.tables.label(maker[0])}")
+                    raise
+                for result, range_ in zip(maker[0].values, ranges, strict=True):
                     self.ranges[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
                     limit = _limit(graph.type(result))
                     if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
@@ -282,7 +305,7 @@ class RangeOracle:
             if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
                 continue
             if bool(np.all(unrepeated(numbers).astype(np.float64) < -_limit(graph.type(branches[hidden])))):
-                return self._leaves_rows(graph, condition, attended == 0)
+                return self._leaves_rows(graph, condition, attended == 0) and says_positions(graph, self.op_types, condition)
         return False
 
     def _leaves_rows(self, graph: Graph, condition: int, positive: bool) -> bool:

@@ -11,7 +11,7 @@ from mugraph.graph import Constant, Graph
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_type
 from rewriter.search.match import NoMatch
-from rewriter.search.ranges import RangeOracle
+from rewriter.search.ranges import Assumption, RangeOracle
 from tests.support.graphs import UNGUARD, Builder, applied, apply_match, matches_of, ops, rule
 
 
@@ -65,7 +65,8 @@ def test_the_largest_float16_mask_counts_as_infinite(dtype: str, shown: bool) ->
     assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), Graph) is shown
     oracle = RangeOracle({})
     assert isinstance(apply_match(match, graph, oracle), Graph)
-    assert oracle.relied == (set() if shown else {(match.direction.id, match.values)})
+    needed = oracle.relied[match.direction.id, match.values]
+    assert needed == {Assumption.FINITE} | (set() if shown else {Assumption.ATTENDED})
 
 
 TRIANGLE = np.tri(4, dtype=bool)
@@ -108,7 +109,7 @@ def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: boo
     oracle = RangeOracle({})
     (match,) = matches_of(graph, UNGUARD)
     assert isinstance(apply_match(match, graph, oracle), Graph) is fires
-    assert not oracle.relied
+    assert Assumption.ATTENDED not in oracle.relied.get((match.direction.id, match.values), ())
 
 
 CAUSAL = rule("Add(X, M)", "X", "X:[b,h,m,n] M:[b,1,m,n]", "causal(M)")
@@ -225,3 +226,40 @@ def test_inputs_that_may_be_infinite_keep_the_guard() -> None:
     (match,) = [m for m in matches_of(graph, UNGUARD)]
     assert isinstance(apply_match(match, graph, RangeOracle({}, assume_finite=False)), NoMatch)
     assert isinstance(apply_match(match, graph, RangeOracle({}, assume_finite=True)), Graph)
+
+
+def _of(b: Builder, how: str) -> int:
+    """A condition [4,4] that is computed in some way."""
+    four = b.constant(np.asarray(2, np.float32))
+    if how == "a table of floats":
+        return b.op("Greater", b.op("Gather", b.weight(8, 4), b.input("int64[4]"), axis=-2), four)
+    if how == "a table of flags":
+        return b.op("Gather", flags(b, np.ones((8, 4), bool)), b.input("int64[4]"), axis=-2)
+    if how == "scores":
+        return b.op("Greater", b.input("[4,4]"), four)
+    if how == "a float mask":
+        return b.op("Cast", b.input("[4,4]"), to=DataType.BOOL)
+    if how == "one minus a mask":
+        return b.op("Cast", b.op("Sub", four, b.op("Cast", b.input("int64[1,4]"), to=DataType.FLOAT)), to=DataType.BOOL)
+    if how == "a function":
+        return b.op("Greater", b.op("Sigmoid", b.op("Cast", b.input("int64[4,4]"), to=DataType.FLOAT)), four)
+    assert how == "positions"
+    return b.op("Greater", b.input("int64[4,1]"), b.input("int64[1,4]"))
+
+
+@pytest.mark.parametrize(
+    ("how", "fires"),
+    [
+        ("positions", True),
+        ("one minus a mask", True),
+        ("a table of flags", True),
+        ("a table of floats", False),
+        ("scores", False),
+        ("a float mask", False),
+        ("a function", False),
+    ],
+)
+def test_only_masks_of_positions_are_assumed_to_leave_something(how: str, fires: bool) -> None:
+    graph = guarded("float16", lambda b, zero, low: b.op("Where", _of(b, how), zero, low))
+    (match,) = matches_of(graph, UNGUARD)
+    assert isinstance(apply_match(match, graph, RangeOracle({})), Graph) is fires

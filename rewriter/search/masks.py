@@ -1,0 +1,67 @@
+"""Masks as exporters write them: which positions count is said by integers and truth values, not by activations.
+
+That every position attends to something is what a user expects of a padding mask; of a mask that is computed from floating
+numbers, such as the signs of activations, nobody expects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mugraph.domains.base import FLOATS
+from mugraph.graph import Graph, Node
+from mugraph.ops import Entrywise, Movement, traits_of
+
+__all__ = ["says_positions"]
+
+_SHAPES = frozenset({"Shape", "Size"})
+"""ONNX operators whose results depend on shapes alone."""
+
+_ON_POSITIONS = frozenset(
+    {"Compress", "ConstantOfShape", "CumSum", "EyeLike", "GatherElements", "GatherND", "NonZero", "OneHot", "Range"}
+    | {"ScatterElements", "ScatterND", "Trilu"}
+)
+"""ONNX operators with which exporters number, count and place positions, whether or not a record describes them."""
+
+_ENTRYWISE = frozenset(Entrywise) - {Entrywise.FUNCTION}
+"""Comparisons, casts, logic, and arithmetic such as one minus a mask; functions such as a sigmoid make activations."""
+
+
+def says_positions(graph: Graph, op_types: Mapping[int, str], value: int) -> bool:
+    """Whether a value is computed from shapes, constants, and integers or truth values that the model is fed, by operators that
+    compare, count and move them.
+
+    Args:
+        graph: the model.
+        op_types: ONNX op type of opaque nodes, by origin.
+        value: a condition.
+    """
+    tables, seen, stack = graph.tables, {value}, [value]
+    while stack:
+        current = stack.pop()
+        maker, type_ = tables.makers.get(current), tables.types[current]
+        if tables.constant[current]:
+            continue
+        if maker is None:
+            if type_ is None or type_.dtype in FLOATS:
+                return False
+            continue
+        op = maker[0].op if maker[0].origin is None or not maker[0].is_opaque else op_types.get(maker[0].origin, "")
+        if op in _SHAPES:
+            continue
+        if not _keeps_positions(graph, maker[0], op):
+            return False
+        for operand in maker[0].inputs:
+            if operand not in seen:
+                seen.add(operand)
+                stack.append(operand)
+    return True
+
+
+def _keeps_positions(graph: Graph, node: Node, op: str) -> bool:
+    """Whether an operator of positions gives positions: it computes no others, and looks nothing up in a table of floats."""
+    traits = traits_of(op)
+    if traits.movement is Movement.LOOKUP or op.startswith("Gather"):
+        table = graph.type(node.inputs[0])
+        return table is not None and table.dtype not in FLOATS
+    return op in _ON_POSITIONS or traits.movement is not None or traits.entrywise in _ENTRYWISE or traits.monoid is not None
