@@ -18,7 +18,7 @@ from mugraph.ops.composite import define, expect_shape
 from mugraph.ops.forms import AttrMap, ForeignNode, NotExpressible, NotUnderstood, OnnxForm, Reading, attributes_of, type_of
 from mugraph.ops.traits import Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, same_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const
 
 __all__ = [
@@ -160,8 +160,12 @@ def _check_onnx_attention(attrs: AttrMap, types: Sequence[TensorType]) -> None:
         divided(q.shape[1], k.shape[1])
         expect_shape("the keys of Attention", k, (q.shape[0], *k.shape[1:3], q.shape[3]), q.dtype)
         expect_shape("the values of Attention", v, (*k.shape[:3], v.shape[3]), q.dtype)
-    if attrs["is_causal"] and same_dim(whole[2], whole[3]) is not True:
-        raise ShapeError("causal Attention to other than as many keys as queries")
+    if attrs["is_causal"]:
+        square = same_dim(whole[2], whole[3])
+        if square is None:
+            raise Undecided(f"whether causal Attention has {whole[2]} keys and as many queries", [(whole[2], whole[3])])
+        if not square:
+            raise ShapeError("causal Attention to other than as many keys as queries")
     if len(types) == 4:
         dtype, axes = (DataType.BOOL if attrs["mask"] == "bool" else q.dtype), attrs["mask_axes"]
         mask = types[3]

@@ -29,6 +29,7 @@ __all__ = [
     "Decompose",
     "Infer",
     "Operator",
+    "Positions",
     "RuntimeFacts",
     "applied",
     "entered",
@@ -46,6 +47,8 @@ __all__ = [
 Infer = Callable[[AttrMap, Sequence[TensorType]], tuple[TensorType, ...]]
 Evaluate = Callable[[Domain, AttrMap, Sequence[Array]], tuple[Array, ...]]
 Decompose = Callable[[AttrMap, Sequence[TensorType]], tuple[Term, ...]]
+Positions = Callable[[AttrMap, int], Sequence[int]]
+"""Something of each of so many operands."""
 
 
 def applied(op: str, *inputs: Term, **attrs: AttrValue) -> Term:
@@ -103,6 +106,7 @@ class Operator:
         runtime: what onnxruntime does with it.
         samples: applications with the types of their operands, ``Add(x, y) | x:[4,32] y:[4,32]``: what providers are asked to run
             and what traits are tested with. ``float`` stands for any floating type; operands in capitals are constants.
+        ranks: those that the operands have, where the record knows them whatever their types.
     """
 
     name: str
@@ -122,6 +126,7 @@ class Operator:
     traits: Traits = NO_TRAITS
     runtime: RuntimeFacts = PLAIN
     samples: tuple[str, ...] = ()
+    ranks: Positions | None = None
 
     @property
     def elementwise(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.domains.range import RangeDomain
-from mugraph.ops.base import PLAIN, REGISTRY, Decompose, Operator, RuntimeFacts, register
+from mugraph.ops.base import PLAIN, REGISTRY, Decompose, Operator, Positions, RuntimeFacts, register
 from mugraph.ops.forms import AttrMap, Contract, ForeignNode, NotUnderstood, Read, Write, type_of
 from mugraph.ops.interp import evaluate as evaluate_terms
 from mugraph.ops.interp import infer_types
@@ -26,9 +26,6 @@ __all__ = ["NARROW", "RUNTIME_DOMAIN", "Check", "contract", "define", "expect_sh
 
 Check = Callable[[AttrMap, Sequence[TensorType]], None]
 """Raises ShapeError or Undecided for operands that the decomposition would take and the operator does not."""
-Positions = Callable[[AttrMap, int], Sequence[int]]
-"""Something of each of so many operands."""
-
 _REMEMBERED = 1 << 12
 """Decompositions and typings kept for each operator: a search asks for the same few again and again."""
 
@@ -125,6 +122,7 @@ def define(
             traits=replace(traits, named_whole=True),
             runtime=runtime,
             samples=samples,
+            ranks=ranks,
         )
     )
 
@@ -150,7 +148,8 @@ def expect_shape(name: str, type_: TensorType, shape: Sequence[Dim], dtype: Data
     if type_.dtype != dtype or fits is False:
         raise ShapeError(f"{name} of an operand {type_}, not {TensorType(dtype, tuple(shape))}")
     if fits is None:
-        raise Undecided(f"whether {type_} is {TensorType(dtype, tuple(shape))}")
+        question = f"whether {type_} is {TensorType(dtype, tuple(shape))}"
+        raise Undecided(question, list(zip(type_.shape, shape, strict=True)))
 
 
 def plain_inputs(node: ForeignNode, most: int) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ from mugraph.ops.forms import (
 from mugraph.ops.rotary import rotated
 from mugraph.ops.traits import Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, ShapeError, TensorType
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const
 
 
@@ -207,7 +207,10 @@ def _check_ort_attention(attrs: AttrMap, types: Sequence[TensorType]) -> None:
     x, w, sizes = types[0], types[1], attrs["qkv_hidden_sizes"]
     expect_rank3("Attention", types[:1])
     floating(types[:2])
-    if len(sizes) != 3 or sizes[0] != sizes[1]:
+    alike = len(sizes) == 3 and same_dim(sizes[0], sizes[1])
+    if alike is None:
+        raise Undecided(f"whether Attention has projections of {sizes}", [(sizes[0], sizes[1])])
+    if not alike:
         raise ShapeError(f"Attention with projections of {sizes}")
     expect_shape("the weights of Attention", w, (x.shape[2], sum(sizes)), x.dtype)
     expect_shape("the bias of Attention", types[2], w.shape[1:], x.dtype)

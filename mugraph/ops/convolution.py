@@ -156,7 +156,7 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
         raise Undecided(f"Conv with weights {w}")
     channels = same_dim(x.shape[1], w.shape[1] * group)
     if channels is None:
-        raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}")
+        raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}", [(x.shape[1], w.shape[1] * group)])
     if not channels or not _divides(group, w.shape[0]):
         raise ShapeError(f"Conv of {x} with {w} in {group} groups")
     if len(inputs) == 3 and inputs[2].shape != w.shape[:1]:

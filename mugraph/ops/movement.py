@@ -169,7 +169,7 @@ def _infer_split(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
         raise ShapeError(f"Split into {sizes}")
     whole = same_dim(x.shape[axis], sum(sizes))
     if whole is None:
-        raise Undecided(f"whether {x.shape[axis]} equals {sum(sizes)}")
+        raise Undecided(f"whether {x.shape[axis]} equals {sum(sizes)}", [(x.shape[axis], sum(sizes))])
     if not whole:
         raise ShapeError(f"Split of {x} on axis {axis} into {sizes}")
     types = []
@@ -377,7 +377,7 @@ def _infer_reshape(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[Tensor
     lead, tail = x.shape[: x.rank - drop], x.shape[x.rank - drop :]
     same = same_dim(_product(tail), _product(shape))
     if same is None:
-        raise Undecided(f"whether {_product(tail)} equals {_product(shape)}")
+        raise Undecided(f"whether {_product(tail)} equals {_product(shape)}", [(_product(tail), _product(shape))])
     if not same:
         raise ShapeError(f"Reshape of {x} to {lead + shape}")
     return (TensorType(x.dtype, lead + shape),)
@@ -487,7 +487,7 @@ def _infer_squeeze(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[Tensor
     if False in ones:
         raise ShapeError(f"Squeeze of {x} on axes {attrs['axes']}")
     if None in ones:
-        raise Undecided(f"whether the dimensions {attrs['axes']} of {x} are 1")
+        raise Undecided(f"whether the dimensions {attrs['axes']} of {x} are 1", [(x.shape[axis], 1) for axis in attrs["axes"]])
     return (TensorType(x.dtype, tuple(d for i, d in enumerate(x.shape) if i - x.rank not in attrs["axes"])),)
 
 

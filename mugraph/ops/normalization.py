@@ -41,7 +41,8 @@ def _infer_layer(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
     for parameter in inputs[1:]:
         fits = same_shape(parameter.shape, x.shape[axis:])
         if fits is None:
-            raise Undecided(f"whether {parameter} has the dimensions of {x} from axis {axis}")
+            pairs = list(zip(parameter.shape, x.shape[axis:], strict=True))
+            raise Undecided(f"whether {parameter} has the dimensions of {x} from axis {axis}", pairs)
         if not fits:
             raise ShapeError(f"normalisation of {x} from axis {axis} by {parameter}")
     return (x,)
@@ -164,7 +165,7 @@ def _infer_channels(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[Tenso
     for parameter in inputs[1:]:
         fits = same_shape(parameter.shape, (channels,))
         if fits is None:
-            raise Undecided(f"whether {parameter} has {channels} channels")
+            raise Undecided(f"whether {parameter} has {channels} channels", [(parameter.shape[0], channels)])
         if not fits:
             raise ShapeError(f"normalisation of {x} by {parameter}")
     return (x,)

@@ -69,7 +69,8 @@ def _infer_gemm(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
     if len(inputs) == 3:
         fits = same_shape(broadcast([product.shape, inputs[2].shape]), product.shape)
         if fits is None:
-            raise Undecided(f"whether {inputs[2]} broadcasts to {product}")
+            aligned = zip(inputs[2].shape[::-1], product.shape[::-1], strict=False)
+            raise Undecided(f"whether {inputs[2]} broadcasts to {product}", list(aligned))
         if not fits:
             raise ShapeError("the addend of Gemm is larger than the product")
     return (product,)

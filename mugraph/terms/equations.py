@@ -29,7 +29,7 @@ def divided(dim: Dim, by: Dim) -> Dim:
     if isinstance(dim, SymDim):
         return dim.exact_div(by)
     if not isinstance(by, int):
-        raise Undecided(f"{dim} / {by}")
+        raise Undecided(f"{dim} / {by}", multiple=(dim, by))
     if not by or dim % by:
         raise ShapeError(f"{dim} is no multiple of {by}")
     return dim // by

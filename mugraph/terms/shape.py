@@ -60,7 +60,16 @@ class ShapeError(ValueError):
 
 
 class Undecided(Exception):
-    """A question about symbolic dimensions that the known constraints do not answer."""
+    """A question about symbolic dimensions that the known constraints do not answer.
+
+    Attributes:
+        equal: pairs of dimensions of which it is known that the answer is yes where each pair is equal.
+        multiple: a dimension and a divisor of which it is known that the answer is yes only where it divides the dimension.
+    """
+
+    def __init__(self, question: str, equal: Sequence[tuple[Dim, Dim]] = (), multiple: tuple[Dim, Dim] | None = None) -> None:
+        super().__init__(question)
+        self.equal, self.multiple = tuple(equal), multiple
 
 
 class Unequal(Undecided):
@@ -72,7 +81,7 @@ class Unequal(Undecided):
     """
 
     def __init__(self, first: Dim, second: Dim, or_one: bool = False) -> None:
-        super().__init__(f"whether {first} equals {second}")
+        super().__init__(f"whether {first} equals {second}", [(first, second)])
         self.dims, self.or_one = (first, second), or_one
 
 
@@ -132,14 +141,14 @@ class SymDim:
         """Divides by a monomial; raises :class:`Undecided` where the quotient is no polynomial."""
         divisors = _terms(divisor)
         if len(divisors) != 1:
-            raise Undecided(f"{self} / {divisor}")
+            raise Undecided(f"{self} / {divisor}", multiple=(self, divisor))
         (powers, scale), quotient = divisors[0], {}
         for monomial, coefficient in self.terms:
             left = dict(monomial)
             for name, power in powers:
                 left[name] = left.get(name, 0) - power
             if coefficient % scale or any(power < 0 for power in left.values()):
-                raise Undecided(f"{self} / {divisor}")
+                raise Undecided(f"{self} / {divisor}", multiple=(self, divisor))
             quotient[tuple(sorted((n, p) for n, p in left.items() if p))] = coefficient // scale
         return SymDim.make(quotient)
 

@@ -6,7 +6,7 @@ Attribute variables run through finite ranges; attributes that a condition deter
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from mugraph.domains.range import Range
 from mugraph.terms.shape import DataType, TensorType
@@ -66,10 +66,12 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "is_causal": (False, True),
     "unidirectional": (False, True),
     "sum": (False, True),
+    "bias": (False, True),
     "mask": ("float", "bool"),
     "mask_axes": (4, 3, 2),
     "rows": (1, 2, 3),
     "columns": (1, 2, 3),
+    "length": (1, 2, 3),
     "transBatchA": (True, False),
     "transBatchB": (True, False),
 }
@@ -157,12 +159,17 @@ def _solved(axiom: Axiom) -> dict[str, tuple[Condition, int]]:
     return solved
 
 
-def attribute_choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
-    """Every choice of attributes in their ranges that the conditions about attributes alone admit."""
-    kinds, solved = open_attributes(axiom), _solved(axiom)
-    free = [name for name in axiom.attr_variables if name not in solved]
+def attribute_choices(axiom: Axiom, without: Set[str] = frozenset()) -> Iterator[dict[str, AttrValue]]:
+    """Every choice of attributes in their ranges that the conditions about attributes alone admit.
+
+    Args:
+        axiom: the property.
+        without: attribute variables that get no value; conditions about them are not asked.
+    """
+    kinds, solved = open_attributes(axiom), {n: s for n, s in _solved(axiom).items() if without.isdisjoint(s[0].open_names())}
+    free = [name for name in axiom.attr_variables if name not in solved and name not in without]
     slices = {v.name for t in walk([axiom.left, axiom.right]) if t.op == "Slice" for _, v in t.attrs if isinstance(v, AttrVar)}
-    about = [c for c in axiom.conditions if not c.terms()]
+    about = [c for c in axiom.conditions if not c.terms() and without.isdisjoint(c.open_names())]
     facts = Facts(lambda term: TensorType(DataType.FLOAT, ()), lambda term: Range.top())
     for values in itertools.product(*(_range(*kinds.get(name, ("", False))) for name in free)):
         chosen = dict(zip(free, values, strict=True))
@@ -176,6 +183,6 @@ def attribute_choices(axiom: Axiom) -> Iterator[dict[str, AttrValue]]:
                 arguments = [chosen[a.name] if isinstance(a, AttrVar) and a.name != name else a for a in condition.arguments]
                 chosen[name] = condition.guard.solvers[position](*arguments)
             if all(c.substitute({}, chosen).holds(facts) for c in about):
-                yield {name: chosen[name] for name in axiom.attr_variables}
+                yield {name: chosen[name] for name in axiom.attr_variables if name in chosen}
         except (IndexError, ValueError):
             continue
