@@ -32,7 +32,7 @@ from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim
+from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim, same_shape
 
 Integers = tuple[int, ...]
 
@@ -159,8 +159,12 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
         raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}", [(x.shape[1], w.shape[1] * group)])
     if not channels or not _divides(group, w.shape[0]):
         raise ShapeError(f"Conv of {x} with {w} in {group} groups")
-    if len(inputs) == 3 and inputs[2].shape != w.shape[:1]:
-        raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
+    if len(inputs) == 3:
+        fits = same_shape(inputs[2].shape, w.shape[:1])
+        if fits is None:
+            raise Undecided(f"whether the bias {inputs[2]} has {w.shape[0]} channels", [(inputs[2].shape[0], w.shape[0])])
+        if not fits:
+            raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], kernel))),)
 
 

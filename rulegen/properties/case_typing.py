@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from mugraph.domains.range import Range
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, var, walk
+from mugraph.terms.term import AttrValue, Term, substitute, var, walk
+from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.properties import Axiom
 
-__all__ = ["CaseTyping"]
+__all__ = ["CaseTyping", "TypedSides"]
 
 
 @lru_cache(maxsize=1 << 18)
@@ -88,3 +91,31 @@ class CaseTyping:
         if type_ is None:
             raise ShapeError(f"{term!r} is ill-typed")
         return type_
+
+
+class TypedSides:
+    """A property under one choice of attributes, ready to be asked of many types.
+
+    Args:
+        axiom: the property.
+        attrs: of the attribute variables.
+        without: a condition that is not asked.
+    """
+
+    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], without: Condition | None = None) -> None:
+        self.left, self.right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
+        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions if c is not without and not c.guard.of_values]
+        cited = [term for condition in self.conditions for term in condition.terms()]
+        self.typing = CaseTyping([self.left, self.right, *cited, *map(var, axiom.variables)])
+        self.facts = Facts(self.typing.of, lambda term: Range.top())
+
+    def of(self, types: Mapping[str, TensorType]) -> tuple[TensorType | None, TensorType | None] | None:
+        """The types of the sides, ``None`` for one that is ill-typed; ``None`` where the property does not apply."""
+        self.typing.set(types)
+        try:
+            if not all(condition.holds(self.facts) for condition in self.conditions):
+                return None
+        except (IndexError, ValueError):
+            return None
+        sides = self.typing.get(self.left), self.typing.get(self.right)
+        return None if sides == (None, None) else sides

@@ -21,7 +21,7 @@ from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
 from rulegen.numeric.samples import causal_mask, random_input, same_residues
-from rulegen.properties.case_typing import CaseTyping
+from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.sampling import Sampler
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.guards import GUARDS
@@ -111,28 +111,6 @@ def _differs(
     return None
 
 
-class _SampledInstance:
-    """A property under one choice of attributes, ready to be asked of many types."""
-
-    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], without: Condition | None) -> None:
-        self.left, self.right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
-        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions if c is not without and not c.guard.of_values]
-        cited = [term for condition in self.conditions for term in condition.terms()]
-        self.typing = CaseTyping([self.left, self.right, *cited, *map(var, axiom.variables)])
-        self.facts = Facts(self.typing.of, lambda term: Range.top())
-
-    def types(self, types: Mapping[str, TensorType]) -> tuple[TensorType | None, TensorType | None] | None:
-        """The types of the sides, ``None`` for one that is ill-typed; ``None`` where the property does not apply."""
-        self.typing.set(types)
-        try:
-            if not all(condition.holds(self.facts) for condition in self.conditions):
-                return None
-        except (IndexError, ValueError):
-            return None
-        sides = self.typing.get(self.left), self.typing.get(self.right)
-        return None if sides == (None, None) else sides
-
-
 _THOROUGH = 100
 """Samples that are evaluated in all number systems; the later ones in one each, in turn."""
 
@@ -156,7 +134,7 @@ def validate(
     """
     sampler = Sampler(axiom, np.random.default_rng([seed, int(axiom.digest[:8], 16)]))
     applied: dict[object, bool] = {}
-    instances: dict[str, _SampledInstance] = {}
+    instances: dict[str, TypedSides] = {}
     trial, hit, evaluated = 0, 0, 0
     while hit < hits and trial < trials and not (trial == patience and 10 * hit < trial):
         trial += 1
@@ -170,9 +148,9 @@ def validate(
             hit += applied[sample]
             continue
         if chosen not in instances:
-            instances[chosen] = _SampledInstance(axiom, attrs, without)
+            instances[chosen] = TypedSides(axiom, attrs, without)
         instance = instances[chosen]
-        sides = instance.types(types)
+        sides = instance.of(types)
         applied[sample] = sides is not None
         if sides is None:
             continue

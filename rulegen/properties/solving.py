@@ -1,0 +1,282 @@
+"""Well-typed operands of an operator property, found by solving what its terms ask of them.
+
+Every dimension starts as a symbol of its own, and so does every attribute variable that is a size. Typing then asks questions
+about them, of which each says what would answer it (:class:`mugraph.terms.shape.Undecided`): two dimensions are made equal,
+or one a multiple of another, until both sides are typed or nothing more is learnt. The symbols that are left get numbers. So an
+operator's own typing rule finds its operands: a hidden size that is heads times head size, tables as long as there are positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
+from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
+from rulegen.properties.case_typing import TypedSides
+from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes
+from rulegen.typings.dimensions import Dimensions
+from rules_db.trust.condition import Condition
+from rules_db.trust.properties import Axiom
+
+__all__ = ["SMALL", "Solution", "solutions"]
+
+_CHOICES = 24
+"""Choices of the attributes that are no sizes, of which each is solved."""
+_RANKINGS = 700
+"""Choices of ranks that are tried for each."""
+_ENOUGH = 4
+"""Choices of ranks that are kept for each."""
+_STEPS = 60
+_TRIES = 12
+"""Sizes under which a solution is tried before it counts as none."""
+SMALL = (1, 2, 2, 3, 4)
+"""Sizes that free symbols get, beside which there are others where tensors are not too large."""
+_KERNELS = (2, 1, 3)
+"""Sizes of convolutions' kernels."""
+_SIZES = frozenset(
+    {("sizes", True), ("shape", True), ("ends", True), ("repeats", True), ("qkv_hidden_sizes", True)}
+    | {(name, False) for name in ("rows", "columns", "length")}
+)
+"""Attributes, or entries of them, that are sizes."""
+_EQUATIONS = {"product": lambda a, b, c: (a, b * c), "doubles": lambda a, b: (a, b + b), "sums": lambda a, b, c: (a, b + c)}
+"""Conditions about sizes, as the two dimensions that they make equal."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Types of the term variables over free dimension symbols, and the attributes, in which these symbols stand too.
+
+    Attributes:
+        types: of the term variables.
+        attrs: of the attribute variables.
+        free: the symbols.
+    """
+
+    types: Mapping[str, TensorType]
+    attrs: Mapping[str, AttrValue]
+    free: tuple[str, ...]
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
+        """Types and attributes with numbers for the free symbols."""
+        types = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in self.types.items()}
+        binding = binding_of({}, sizes)
+        return types, {name: bind_value(value, binding) for name, value in self.attrs.items()}
+
+    def draw(self, generator: np.random.Generator, pool: Sequence[int]) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
+        """Types and attributes with sizes from a pool; one time in four a dimension is then 1, which may broadcast."""
+        types, attrs = self.at({name: int(generator.choice(pool)) for name in self.free})
+        shaped = [name for name, type_ in types.items() if type_.rank]
+        if shaped and generator.random() < 0.25:
+            name = shaped[generator.integers(len(shaped))]
+            shape = list(types[name].shape)
+            shape[generator.integers(len(shape))] = 1
+            types[name] = TensorType(types[name].dtype, tuple(shape))
+        return types, attrs
+
+
+@lru_cache(maxsize=1024)
+def solutions(axiom: Axiom) -> tuple[Solution, ...]:
+    """Solutions of what a property's terms and conditions ask; none where no ranks fit."""
+    found = _Search(axiom).run()
+    return tuple(solution for solution in found if _applies(axiom, solution))
+
+
+def _applies(axiom: Axiom, solution: Solution) -> bool:
+    """Whether a property applies under some of a solution's sizes: of what typing does not answer, it does not always."""
+    generator = np.random.default_rng(0)
+    for _ in range(_TRIES):
+        types, attrs = solution.draw(generator, SMALL)
+        if TypedSides(axiom, attrs).of(types) is not None:
+            return True
+    return False
+
+
+class _Search:
+    """The search for solutions over attributes that are no sizes, element types and ranks."""
+
+    def __init__(self, axiom: Axiom) -> None:
+        self.axiom = axiom
+        self.sizes = _size_variables(axiom)
+        self.cited = [term for condition in axiom.conditions for term in condition.terms()]
+        self.worked: list[tuple[Mapping[str, int], Mapping[str, DataType]]] = []
+        """Ranks and element types that had a solution, which are tried first."""
+
+    def run(self) -> Iterator[Solution]:
+        symbols = {name: symbol(f"?{name}") for name in self.sizes}
+        choices = sorted(attribute_choices(self.axiom, without=self.sizes), key=lambda c: hashlib.blake2b(repr(c).encode()).digest())
+        for choice in choices[:_CHOICES]:
+            found, known = 0, len(self.worked)
+            for number, (ranks, dtypes) in enumerate(self._kinds(choice)):
+                if number >= known > 0 and found:
+                    break  # other ranks were looked for before
+                solution = self._solve(choice | symbols, ranks, dtypes)
+                if solution is not None:
+                    if number >= known:
+                        self.worked.append((ranks, dtypes))
+                    found += 1
+                    yield solution
+                    if found == _ENOUGH:
+                        break
+
+    def _kinds(self, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[Mapping[str, int], Mapping[str, DataType]]]:
+        """Ranks and element types of the variables: those that have worked, then the fewest that are unusual first."""
+        yield from list(self.worked)
+        names = self.axiom.variables
+        given = _given_ranks(self.axiom, attrs)
+        options = [(given[name],) if name in given else (2, 1, 3, 0, 4) for name in names]
+        rankings = itertools.islice(itertools.product(*(range(len(option)) for option in options)), 40_000)
+        order = sorted(rankings, key=lambda places: (sum(place > 0 for place in places), sum(places)))[:_RANKINGS]
+        for dtypes in _element_types(self.axiom):
+            for places in order:
+                ranks = {name: option[place] for name, option, place in zip(names, options, places, strict=True)}
+                if (ranks, dtypes) not in self.worked:
+                    yield ranks, dtypes
+
+    def _solve(
+        self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType]
+    ) -> Solution | None:
+        dims = Dimensions()
+        sides = [substitute(side, {}, attrs) for side in (self.axiom.left, self.axiom.right)]
+        shapes = {name: dims.shape(rank) for name, rank in ranks.items()}
+        for name in _kernels(sides) & shapes.keys():  # no typing rule says how large one is
+            shapes[name] = (*shapes[name][:2], *(_KERNELS[(len(attrs) + place) % 3] for place in range(ranks[name] - 2)))
+        types = {name: TensorType(dtypes[name], shape) for name, shape in shapes.items()}
+        conditions = [c.substitute({}, attrs) for c in self.axiom.conditions]
+        equations = _Equations(dims, types)
+        try:
+            for _ in range(3):  # what one term tells may be what another waits for
+                for condition in conditions:
+                    equations.meet(condition)
+                for root in (*(t for c in conditions for t in c.terms()), *sides[::-1]):
+                    equations.settle(root)
+        except ShapeError:
+            return None
+        shapes = {name: dims.resolved(type_.shape) for name, type_ in types.items()}
+        final = {name: bind_value(value, binding_of({}, equations.bound())) for name, value in attrs.items()}
+        free = {s for shape in shapes.values() for d in shape if isinstance(d, SymDim) for s in d.symbols()}
+        free |= {s for value in final.values() for s in _symbols(value)}
+        return Solution({n: TensorType(dtypes[n], shape) for n, shape in shapes.items()}, final, tuple(sorted(free)))
+
+
+class _Equations:
+    """Dimensions, and what typing asks of them."""
+
+    def __init__(self, dims: Dimensions, types: Mapping[str, TensorType]) -> None:
+        self.dims, self.types = dims, types
+
+    def bound(self) -> dict[str, Dim]:
+        """What every bound symbol stands for."""
+        return {name: self.dims.resolve(symbol(name)) for name in self.dims.bound}
+
+    def settle(self, root: Term) -> None:
+        """Answers the questions of typing, as far as they say how. Raises ShapeError where that is impossible."""
+        for _ in range(_STEPS):
+            try:
+                self.typed(root)
+                return
+            except Undecided as question:
+                if not self._answer(question):
+                    return
+
+    def typed(self, root: Term) -> TensorType:
+        """The type of a term in which what is known is put. Raises ShapeError, Undecided."""
+        types = {n: TensorType(t.dtype, self.dims.resolved(t.shape)) for n, t in self.types.items()}
+        root = substitute(root, {}, dims=self.bound())
+        return infer_types([root], types)[root]
+
+    def _answer(self, question: Undecided) -> bool:
+        before = len(self.dims.bound)
+        for one, other in question.equal:
+            self.dims.equal(one, other)
+        if question.multiple is not None:
+            whole, part = question.multiple
+            self.dims.equal(whole, self.dims.fresh() * part)
+        return len(self.dims.bound) > before
+
+    def meet(self, condition: Condition) -> None:
+        """Makes a condition about sizes hold. Raises ShapeError where that is impossible."""
+        binding = binding_of({}, self.bound())
+        arguments: list[Any] = [a if isinstance(a, Term) else bind_value(a, binding) for a in condition.arguments]
+        if condition.predicate in _EQUATIONS and all(map(is_dim, arguments)):
+            self.dims.equal(*_EQUATIONS[condition.predicate](*arguments))
+            return
+        if condition.predicate not in ("dim", "agree", "same_shape"):
+            return
+        try:
+            shapes = [self.typed(term).shape for term in condition.terms()]
+        except Undecided:
+            return
+        if condition.predicate == "same_shape":
+            self.dims.match(*shapes)
+            return
+        axis = arguments[-1] if condition.predicate == "agree" else arguments[1]
+        if min(map(len, shapes)) < -axis:
+            raise ShapeError(f"no axis {axis}")
+        self.dims.equal(shapes[0][axis], shapes[1][axis] if condition.predicate == "agree" else arguments[2])
+
+
+def _symbols(value: AttrValue) -> set[str]:
+    if isinstance(value, SymDim):
+        return set(value.symbols())
+    return set().union(*map(_symbols, value)) if isinstance(value, tuple) else set()
+
+
+def _size_variables(axiom: Axiom) -> frozenset[str]:
+    """Attribute variables that are sizes: those that stand for one, and those that a condition makes of such."""
+    sizes = {name for name, kind in open_attributes(axiom).items() if kind in _SIZES}
+    for condition in axiom.conditions:
+        names = {a.name for a in condition.arguments if isinstance(a, AttrVar)}
+        if condition.predicate == "dim":
+            sizes |= {a.name for a in condition.arguments[2:] if isinstance(a, AttrVar)}
+        elif condition.predicate in _EQUATIONS and names & sizes:
+            sizes |= names
+    counts = [t.attr(name) for t in walk([axiom.left, axiom.right]) for name in ("num_heads", "kv_num_heads")]
+    return frozenset(sizes - {a.name for a in counts if isinstance(a, AttrVar)})
+
+
+def _kernels(roots: Sequence[Term]) -> set[str]:
+    """Variables that are weights of convolutions, perhaps made of others entry by entry, moved or joined."""
+    return {v.name for t in walk(roots) if traits_of(t.op).convolves for v in walk(t.inputs[1:2]) if v.is_var}
+
+
+def _given_ranks(axiom: Axiom, attrs: Mapping[str, AttrValue]) -> dict[str, int]:
+    """Ranks that conditions or the records of operators give; those of an operand made of others at once are theirs."""
+    given: dict[str, int] = {}
+    for condition in axiom.conditions:
+        (term, *rest) = condition.arguments
+        if condition.predicate in ("rank", "vector") and isinstance(term, Term) and term.is_var:
+            given[term.name] = int((*rest, 1)[0])  # type: ignore[arg-type]
+    cited = [t for c in axiom.conditions for t in c.terms()]
+    for term in walk([substitute(root, {}, attrs) for root in (axiom.left, axiom.right, *cited)]):
+        if term.op in ("Var", "Const") or get_operator(term.op).ranks is None:
+            continue
+        record = get_operator(term.op)
+        assert record.ranks is not None
+        for operand, rank in zip(term.inputs, record.ranks({**record.defaults, **dict(term.attrs)}, len(term.inputs)), strict=False):
+            joined = traits_of(operand.op).movement is Movement.CONCATENATION
+            given |= {part.name: rank for part in (operand.inputs if joined else (operand,)) if part.is_var}
+    return given
+
+
+def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
+    """Element types of the variables: floats and booleans, then places in a table, then another one for a single variable."""
+    booleans = boolean_variables(axiom)
+    base = {name: DataType.BOOL if name in booleans else DataType.FLOAT for name in axiom.variables}
+    terms = walk([axiom.left, axiom.right])
+    places = [t.inputs[1].name for t in terms if traits_of(t.op).movement is Movement.LOOKUP and t.inputs[1].is_var]
+    if not places:
+        yield base
+    for dtype in (DataType.INT64, DataType.INT32) if places else ():
+        yield base | dict.fromkeys(places, dtype)
+    for name, dtype in itertools.product(axiom.variables, (DataType.INT64, DataType.BOOL)):
+        if not places and name not in booleans:
+            yield base | {name: dtype}
