@@ -97,7 +97,10 @@ def _fused_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ..
 
 
 def _check_fused_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    """Beside a vector onnxruntime 1.31 transposes nothing, and says so of batches only: of others it gives wrong numbers."""
     floating(types)
+    if min(t.rank for t in types) < 2 and any(value for name, value in attrs.items() if name.startswith("trans")):
+        raise ShapeError(f"FusedMatMul of {types[0]} and {types[1]}, transposed")
     for type_, side in zip(types, "AB", strict=True):
         batch = attrs[f"transBatch{side}"]
         if (batch and (batch < 3 or batch != type_.rank)) or (attrs[f"trans{side}"] and type_.rank < 2):

@@ -67,6 +67,8 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "unidirectional": (False, True),
     "sum": (False, True),
     "bias": (False, True),
+    "epsilon": (0.25, 1e-05, 2.0),
+    "scale": (0.25, 2.0, 0.125, -0.5),
     "mask": ("float", "bool"),
     "mask_axes": (4, 3, 2),
     "rows": (1, 2, 3),

@@ -36,9 +36,9 @@ _RANKINGS = 700
 _ENOUGH = 4
 """Choices of ranks that are kept for each."""
 _STEPS = 60
-_TRIES = 12
+_TRIES = 60
 """Sizes under which a solution is tried before it counts as none."""
-SMALL = (1, 2, 2, 3, 4)
+SMALL = (1, 2, 2, 3, 4, 6)
 """Sizes that free symbols get, beside which there are others where tensors are not too large."""
 _KERNELS = (2, 1, 3)
 """Sizes of convolutions' kernels."""

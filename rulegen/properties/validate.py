@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.domains.base import Array, Unsupported
+from mugraph.domains.base import FLOATS, Array, Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
@@ -20,14 +20,16 @@ from mugraph.domains.symbolic import Symbolic
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
-from rulegen.numeric.samples import causal_mask, random_input, same_residues
+from rulegen.numeric.samples import same_residues
 from rulegen.properties.case_typing import TypedSides
+from rulegen.properties.inputs import field_inputs, real_inputs
 from rulegen.properties.sampling import Sampler
+from rulegen.properties.solving import SMALL, Solution, solutions
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
-__all__ = ["NumericEvidence", "real_inputs", "validate", "validate_numerically"]
+__all__ = ["NumericEvidence", "validate", "validate_numerically"]
 
 
 @dataclass(frozen=True)
@@ -53,41 +55,18 @@ def validate_numerically(axiom: Axiom, samples: int = 5000, seed: int = 0) -> Nu
     return validate(axiom, hits=samples, trials=2 * samples, seed=seed, patience=samples)
 
 
-def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random numbers, positive, repeated or a mask where the property speaks of that, and truth values."""
-    cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
-    bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
-    inputs = {}
-    for name, type_ in types.items():
-        shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
-        values = generator.standard_normal(shape)
-        if name in bounded:
-            values = np.abs(values) + 0.1
-        if ("repeats", name) in cited:
-            halves = tuple(slice(0, size // 2 if size % 2 == 0 else size) for size in shape)
-            values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
-        if type_.dtype == DataType.INT64:
-            values = np.ceil(3 * values).astype(np.int64)
-        if ("causal", name) in cited and len(shape) >= 2:
-            values = causal_mask(shape)
-        if ("all_true", name) in cited:
-            values = np.ones(shape)
-        inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
-    return inputs
-
-
 def _differs(
     axiom: Axiom, left: Term, right: Term, types: Mapping[str, TensorType], seed: int, systems: Sequence[int], small: bool
 ) -> str | None:
     """The name of a number system in which the sides have other values: floats (0), two finite fields (1, 2), polynomials."""
     generator = np.random.default_rng([seed, 1])
-    integers = any(t.dtype == DataType.INT64 for t in types.values())
-    only_real = axiom.only_real or integers
+    numbers = {t.dtype for t in types.values()} - {DataType.BOOL}
+    only_real = axiom.only_real or numbers == {DataType.INT64}
     for system in (0,) if only_real else systems:
         domain = FiniteField(seed % 3, system - 1, negative=(0.5, 0.7)[system - 1]) if system else Real()
         inputs: Mapping[str, Array]
         if isinstance(domain, FiniteField):
-            inputs = {name: random_input(domain, generator, t) for name, t in types.items()}
+            inputs = field_inputs(types, domain, generator)
         else:
             inputs = real_inputs(axiom, types, generator)
         try:
@@ -99,7 +78,7 @@ def _differs(
         if not system and not np.allclose(values[left], values[right], rtol=1e-9, atol=1e-9, equal_nan=True):
             return "floats"
     opaque = any(term.op == "Exp" for term in walk([left, right]))  # its law is not one of polynomials
-    if small and not only_real and not opaque and not any(t.dtype == DataType.BOOL for t in types.values()):
+    if small and not only_real and not opaque and numbers <= FLOATS and not any(t.dtype == DataType.BOOL for t in types.values()):
         symbolic = Symbolic()
         inputs = {name: symbolic.input(name, concrete(t.shape) or ()) for name, t in types.items()}
         try:

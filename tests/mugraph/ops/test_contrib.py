@@ -532,6 +532,7 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
     ("term", "types"),
     [
         ("FusedMatMul[transA=true](x, y)", "[2,3] [3,4]"),
+        ("FusedMatMul[transA=true](x, y)", "[3,2] [3]"),
         ("FusedMatMul[transBatchA=2](x, y)", "[2,3] [3,4]"),
         ("FusedMatMul(x, y)", "[2,3] float16[3,4]"),
         ("FusedGemm[activation='Clip',activation_params=(0.0,1.0)](x, y)", "[2,3] [3,4]"),

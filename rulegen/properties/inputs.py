@@ -1,0 +1,58 @@
+"""Entries of an operator property's variables, of the kinds of which it speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mugraph.domains.base import FLOATS, Array
+from mugraph.domains.field import FiniteField
+from mugraph.terms.shape import DataType, TensorType, concrete
+from rulegen.numeric.samples import causal_mask, random_input
+from rules_db.trust.guards import GUARDS
+from rules_db.trust.properties import Axiom
+
+__all__ = ["field_inputs", "places", "real_inputs"]
+
+
+def places(types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Entries for the integer variables beside others that are floats: places within every table among those."""
+    tables = [t for t in types.values() if t.dtype in FLOATS]
+    if not tables:
+        return {}
+    rows = min((int(t.shape[-2]) for t in tables if t.rank >= 2), default=1)  # type: ignore[arg-type]
+    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, DataType.BOOL)}
+    return {n: generator.integers(0, rows, concrete(t.shape) or ()).astype(t.dtype.numpy()) for n, t in integers.items()}
+
+
+def field_inputs(types: Mapping[str, TensorType], field: FiniteField, generator: np.random.Generator) -> dict[str, Array]:
+    """Residues, coin tosses, and places in tables."""
+    whole = places(types, generator)
+    return {name: whole[name] if name in whole else random_input(field, generator, t) for name, t in types.items()}
+
+
+def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random numbers, positive, repeated or a mask where the property speaks of that, truth values, and places in tables."""
+    cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
+    bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
+    whole = places(types, generator)
+    inputs = {}
+    for name, type_ in types.items():
+        shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]
+        values = generator.standard_normal(shape)
+        if name in bounded:
+            values = np.abs(values) + 0.1
+        if ("repeats", name) in cited:
+            halves = tuple(slice(0, size // 2 if size % 2 == 0 else size) for size in shape)
+            values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
+        if name in whole:
+            values = whole[name]
+        elif type_.dtype == DataType.INT64:
+            values = np.ceil(3 * values).astype(np.int64)
+        if ("causal", name) in cited and len(shape) >= 2:
+            values = causal_mask(shape)
+        if ("all_true", name) in cited:
+            values = np.ones(shape)
+        inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
+    return inputs
