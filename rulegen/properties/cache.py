@@ -13,13 +13,14 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.term import walk
+from rulegen.properties.runtime import RuntimeEvidence
 from rulegen.properties.symbolic import SymbolicEvidence
 from rulegen.properties.validate import NumericEvidence
 from rules_db.files import write_text
@@ -27,61 +28,95 @@ from rules_db.stamp import imported_files
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
-__all__ = ["Evidence", "EvidenceCache"]
+__all__ = ["AuditLimits", "Evidence", "EvidenceCache", "SetPart"]
 
-Evidence = tuple[SymbolicEvidence, NumericEvidence]
-SetEvidence = tuple[list[str], list[str]]
-"""Names of lemmas, and false equations."""
+Evidence = tuple[SymbolicEvidence, NumericEvidence, RuntimeEvidence]
 
-_EACH = ("rulegen.properties.symbolic", "rulegen.properties.validate")
+_EACH = ("rulegen.properties.symbolic", "rulegen.properties.validate", "rulegen.properties.runtime")
 _SET = ("rulegen.properties.consistency",)
 """Modules that find evidence for each property, and for all as a set."""
 _PACKAGES = ("mugraph", "rules_db", "rulegen")
 _REGISTRY = "mugraph.ops"
 
 
+@dataclass(frozen=True)
+class AuditLimits:
+    """The amount of evidence that is looked for.
+
+    Attributes:
+        samples: typed shapes for the numeric test.
+        cases: for the symbolic test.
+        runs: samples that onnxruntime is given.
+    """
+
+    samples: int = 400
+    cases: int = 60
+    runs: int = 6
+
+    def __str__(self) -> str:
+        return f"{self.samples}-{self.cases}-{self.runs}"
+
+
+@dataclass(frozen=True)
+class SetPart:
+    """A part of a question about all properties: which of some follow from the others, or what follows from some of the terms.
+
+    Attributes:
+        question: ``lemmas`` or ``inconsistent``.
+        first, last: numbers of the properties, or of the terms, from the first up to but without the last.
+    """
+
+    question: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.question}-{self.first}-{self.last}"
+
+
 class EvidenceCache:
-    """A folder of evidence, a file for each property and one for all as a set.
+    """A folder of evidence, a file for each property and one for each part of a question about all as a set.
 
     Args:
         folder: of the files.
-        samples, limit: of the evidence for each property.
+        limits: of the evidence for each property.
     """
 
-    def __init__(self, folder: Path, samples: int, limit: int) -> None:
-        self.folder, self.samples, self.limit = folder, samples, limit
+    def __init__(self, folder: Path, limits: AuditLimits) -> None:
+        self.folder, self.limits = folder, limits
 
     def file(self, axiom: Axiom) -> Path:
         """The file of a property."""
-        return self.folder / f"{axiom.digest}-{_engine([axiom], _EACH)}-{self.samples}-{self.limit}.json"
+        return self.folder / f"{axiom.digest}-{_engine([axiom], _EACH)}-{self.limits}.json"
 
     def read(self, axiom: Axiom) -> Evidence | None:
         """Evidence for a property; ``None`` where there is none that can be read."""
         try:
             content = json.loads(self.file(axiom).read_text(encoding="utf-8"))
             symbolic = SymbolicEvidence(**{**content["symbolic"], "verdict": Verdict(content["symbolic"]["verdict"])})
-            return symbolic, NumericEvidence(**content["numeric"])
+            return symbolic, NumericEvidence(**content["numeric"]), RuntimeEvidence(**content["runtime"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, axiom: Axiom, evidence: Evidence) -> None:
         """Records evidence for a property."""
-        _write(self.file(axiom), {"symbolic": asdict(evidence[0]), "numeric": asdict(evidence[1])})
+        symbolic, numeric, runtime = map(asdict, evidence)
+        _write(self.file(axiom), {"symbolic": symbolic, "numeric": numeric, "runtime": runtime})
 
-    def read_set(self, axioms: Mapping[str, Axiom]) -> SetEvidence | None:
-        """Evidence for properties as a set; ``None`` where there is none that can be read."""
+    def read_part(self, axioms: Mapping[str, Axiom], part: SetPart) -> list[str] | None:
+        """The answers to a part of a question about properties as a set; ``None`` where there are none that can be read."""
         try:
-            content = json.loads(self._set_file(axioms).read_text(encoding="utf-8"))
-            return list(content["lemmas"]), list(content["inconsistent"])
+            content = json.loads(self._part_file(axioms, part).read_text(encoding="utf-8"))
+            return [str(answer) for answer in content["answers"]]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write_set(self, axioms: Mapping[str, Axiom], evidence: SetEvidence) -> None:
-        """Records evidence for properties as a set."""
-        _write(self._set_file(axioms), {"lemmas": evidence[0], "inconsistent": evidence[1]})
+    def write_part(self, axioms: Mapping[str, Axiom], part: SetPart, answers: list[str]) -> None:
+        """Records the answers to a part of a question about properties as a set."""
+        _write(self._part_file(axioms, part), {"answers": answers})
 
-    def _set_file(self, axioms: Mapping[str, Axiom]) -> Path:
-        return self.folder / f"set-{_engine(axioms.values(), _SET)}.json"
+    def _part_file(self, axioms: Mapping[str, Axiom], part: SetPart) -> Path:
+        return self.folder / f"set-{_engine(axioms.values(), _SET)}-{part}.json"
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import numpy as np
+
 from mugraph.domains.range import Range
 from mugraph.ops import REGISTRY
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
-from rulegen.properties.case_typing import CaseTyping
+from rulegen.properties.case_typing import CaseTyping, TypedSides
 from rulegen.properties.parameters import WINDOWS, attribute_choices, boolean_variables, open_attributes
+from rulegen.properties.solving import SMALL, solutions
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
@@ -33,6 +36,8 @@ __all__ = ["Case", "Cases", "enumerate_cases", "shape_of"]
 _MAX_RANK, _MAX_SIZE, _MAX_ENTRIES = 4, 4, 600
 _TRIES, _LEAST_TRIES = 80, 6_000
 """Shapes examined for each case that is wanted, and for all of them."""
+_DRAWS = 12
+"""Sizes that each solution is given."""
 _SIZED = frozenset({"sizes", "shape", "kernel", "channels", "size", "group", "ceil", "starts", "steps", "num_heads", *WINDOWS})
 """Attributes that hold sizes, or make sizes matter otherwise than by being equal."""
 _Item = TypeVar("_Item")
@@ -236,6 +241,21 @@ def _ordered(highest: int | None) -> list[tuple[int, ...]]:
     return _thin(shapes, len(shapes), len, str)
 
 
+def _solved(axiom: Axiom, limit: int) -> list[Case]:
+    """Cases with small sizes among the solutions of what the property asks of its operands, each once."""
+    generator = np.random.default_rng(1)
+    found: dict[str, Case] = {}
+    for solution in solutions(axiom):
+        for _ in range(_DRAWS):
+            case = Case(*solution.draw(generator, SMALL))
+            few = sum(t.size() for t in case.types.values()) <= _MAX_ENTRIES
+            if few and str(case) not in found and TypedSides(axiom, case.attrs).of(case.types) is not None:
+                found[str(case)] = case
+            if len(found) == limit:
+                return list(found.values())
+    return list(found.values())
+
+
 def shape_of(axiom: Axiom) -> Axiom:
     """The property with every operator replaced by the first one that has its typing: equal ones have the same cases."""
 
@@ -263,7 +283,7 @@ def _alike(op: str) -> str:
     return next(alike)
 
 
-def enumerate_cases(axiom: Axiom, limit: int = 300) -> Cases:
+def enumerate_cases(axiom: Axiom, limit: int = 60) -> Cases:
     """The cases of a property, a fixed selection where there are more than ``limit``.
 
     Args:
@@ -285,5 +305,7 @@ def _enumerate(axiom: Axiom, limit: int) -> Cases:
         cases = search.run(budget, None) if exhaustive else []
         exhaustive = exhaustive and search.complete
         every += cases if exhaustive else search.run(budget, 3)
+    if len(every) < limit and not exhaustive:
+        every += [case for case in _solved(axiom, limit) if case not in every]
     selected = _thin(every, limit, lambda c: (str(c.attrs), tuple(t.rank for t in c.types.values())), str)
     return Cases(tuple(selected), len({str(c.attrs) for c in selected}), exhaustive and len(selected) == len(every))

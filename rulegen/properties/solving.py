@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes
@@ -27,7 +27,7 @@ from rulegen.typings.dimensions import Dimensions
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 
-__all__ = ["SMALL", "Solution", "solutions"]
+__all__ = ["SMALL", "Solution", "SolvedSampler", "solutions"]
 
 _CHOICES = 24
 """Choices of the attributes that are no sizes, of which each is solved."""
@@ -39,7 +39,11 @@ _STEPS = 60
 _TRIES = 60
 """Sizes under which a solution is tried before it counts as none."""
 SMALL = (1, 2, 2, 3, 4, 6)
-"""Sizes that free symbols get, beside which there are others where tensors are not too large."""
+"""Sizes that free symbols get."""
+HEADS = (1, 2, 3, 64, 128)
+"""The same, among them those that heads of attention have in models."""
+_LARGEST = 1 << 17
+"""Entries that the tensors of a sample have at most."""
 _KERNELS = (2, 1, 3)
 """Sizes of convolutions' kernels."""
 _SIZES = frozenset(
@@ -47,7 +51,11 @@ _SIZES = frozenset(
     | {(name, False) for name in ("rows", "columns", "length")}
 )
 """Attributes, or entries of them, that are sizes."""
-_EQUATIONS = {"product": lambda a, b, c: (a, b * c), "doubles": lambda a, b: (a, b + b), "sums": lambda a, b, c: (a, b + c)}
+_EQUATIONS: Mapping[str, Callable[..., tuple[Dim, Dim]]] = {
+    "product": lambda a, b, c: (a, b * c),
+    "doubles": lambda a, b: (a, b + b),
+    "sums": lambda a, b, c: (a, b + c),
+}
 """Conditions about sizes, as the two dimensions that they make equal."""
 
 
@@ -83,6 +91,23 @@ class Solution:
         return types, attrs
 
 
+class SolvedSampler:
+    """Random types and attributes that solve what a property asks, one in five of the size of real heads."""
+
+    def __init__(self, axiom: Axiom, generator: np.random.Generator) -> None:
+        self._axiom, self._generator, self._turn = axiom, generator, 0
+
+    def draw(self) -> tuple[dict[str, TensorType], dict[str, AttrValue]] | None:
+        """A sample; ``None`` where there is no solution, or its tensors are too large."""
+        found = solutions(self._axiom)
+        if not found:
+            return None
+        self._turn += 1
+        solution = found[int(self._generator.integers(len(found)))]
+        types, attrs = solution.draw(self._generator, HEADS if self._turn % 5 == 0 else SMALL)
+        return (types, attrs) if sum(t.size() for t in types.values()) <= _LARGEST else None
+
+
 @lru_cache(maxsize=1024)
 def solutions(axiom: Axiom) -> tuple[Solution, ...]:
     """Solutions of what a property's terms and conditions ask; none where no ranks fit."""
@@ -112,7 +137,9 @@ class _Search:
 
     def run(self) -> Iterator[Solution]:
         symbols = {name: symbol(f"?{name}") for name in self.sizes}
-        choices = sorted(attribute_choices(self.axiom, without=self.sizes), key=lambda c: hashlib.blake2b(repr(c).encode()).digest())
+        choices = sorted(
+            attribute_choices(self.axiom, without=self.sizes), key=lambda c: hashlib.blake2b(repr(c).encode()).digest()
+        )
         for choice in choices[:_CHOICES]:
             found, known = 0, len(self.worked)
             for number, (ranks, dtypes) in enumerate(self._kinds(choice)):
@@ -141,9 +168,7 @@ class _Search:
                 if (ranks, dtypes) not in self.worked:
                     yield ranks, dtypes
 
-    def _solve(
-        self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType]
-    ) -> Solution | None:
+    def _solve(self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType]) -> Solution | None:
         dims = Dimensions()
         sides = [substitute(side, {}, attrs) for side in (self.axiom.left, self.axiom.right)]
         shapes = {name: dims.shape(rank) for name, rank in ranks.items()}
@@ -261,7 +286,9 @@ def _given_ranks(axiom: Axiom, attrs: Mapping[str, AttrValue]) -> dict[str, int]
             continue
         record = get_operator(term.op)
         assert record.ranks is not None
-        for operand, rank in zip(term.inputs, record.ranks({**record.defaults, **dict(term.attrs)}, len(term.inputs)), strict=False):
+        for operand, rank in zip(
+            term.inputs, record.ranks({**record.defaults, **dict(term.attrs)}, len(term.inputs)), strict=False
+        ):
             joined = traits_of(operand.op).movement is Movement.CONCATENATION
             given |= {part.name: rank for part in (operand.inputs if joined else (operand,)) if part.is_var}
     return given

@@ -15,9 +15,10 @@ from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, substitute
+from rulegen.numeric.samples import causal_mask
 from rulegen.properties.cases import Case, enumerate_cases
+from rulegen.properties.inputs import places, real_inputs
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
-from rulegen.properties.validate import real_inputs
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
@@ -61,6 +62,22 @@ def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
         yield {name: generator.random(shape) < 0.5 for name, shape in names.items()}
 
 
+class _WithLeast(Symbolic):
+    """Polynomials among which is one number below all others: what masks hide. Its exponential is zero.
+
+    It is an input of its own otherwise, so that nothing else is assumed of it.
+    """
+
+    _LEAST = ("x", "-inf", ())
+
+    def const(self, value: Any) -> np.ndarray:
+        return self.input("-inf", ()) if value == -np.inf else super().const(value)
+
+    def exp(self, a: Any) -> Any:
+        hidden = frozenset({(self._LEAST, 1)})
+        return self._map(lambda x: Poly({}) if x.terms.get(hidden, 0) > 0 else Poly.atom("exp", x), a)
+
+
 def _repeated(x: Any, axis: int) -> Any:
     """The first half along an axis of even length, twice."""
     first = np.split(x, 2, axis)[0]
@@ -102,8 +119,15 @@ class _SymbolicCheck:
         self, left: Term, right: Term, about: Sequence[Condition], case: Case, masks: Mapping[str, np.ndarray]
     ) -> ScalarVerdict:
         """Compares the sides entry by entry: canonical forms first, then floats, which refute quickly, then Z3."""
-        domain = Symbolic()
-        inputs = {n: masks[n] if n in masks else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
+        domain = _WithLeast()
+        fixed = dict(masks) | places(case.types, np.random.default_rng(3))
+        inputs = {n: fixed[n] if n in fixed else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
+        for condition in about:
+            if condition.predicate == "causal" and condition.terms()[0].is_var:
+                name = condition.terms()[0].name
+                inputs[name] = domain.where(
+                    np.isfinite(causal_mask(np.shape(inputs[name]))), domain.const(0), domain.const(-np.inf)
+                )
         for condition in about:
             if condition.predicate == "repeats" and condition.terms()[0].is_var:
                 arguments: tuple[Any, ...] = condition.arguments
@@ -172,7 +196,8 @@ class _SymbolicCheck:
         """Whether the sides have other values; ``None`` where they have none (a window of padding only)."""
         inputs = real_inputs(self.axiom, case.types, np.random.default_rng(7)) | dict(masks)
         for (_, name, index), value in model.items():
-            inputs[name][index] = value
+            if name in inputs:
+                inputs[name][index] = value
         try:
             with np.errstate(all="ignore"):
                 values = evaluate([left, right], Real(), inputs)
@@ -183,7 +208,7 @@ class _SymbolicCheck:
         return not np.allclose(a[finite], b[finite], rtol=1e-8, atol=1e-8)
 
 
-def validate_symbolically(axiom: Axiom, limit: int = 300) -> SymbolicEvidence:
+def validate_symbolically(axiom: Axiom, limit: int = 60) -> SymbolicEvidence:
     """Proves or refutes a property on all cases up to 4x4x4x4, or a fixed selection of ``limit`` of them."""
     selection = enumerate_cases(axiom, limit)
     examiner = _SymbolicCheck(axiom)

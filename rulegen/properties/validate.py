@@ -14,19 +14,17 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, Array, Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
-from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, concrete
-from mugraph.terms.term import AttrValue, Term, substitute, var, walk
+from mugraph.terms.term import Term, walk
 from rulegen.numeric.samples import same_residues
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.inputs import field_inputs, real_inputs
 from rulegen.properties.sampling import Sampler
-from rulegen.properties.solving import SMALL, Solution, solutions
-from rules_db.trust.condition import Condition, Facts
-from rules_db.trust.guards import GUARDS
+from rulegen.properties.solving import SolvedSampler
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 
 __all__ = ["NumericEvidence", "validate", "validate_numerically"]
@@ -38,31 +36,41 @@ class NumericEvidence:
 
     Attributes:
         samples: types and attributes drawn.
-        hits: samples on which its conditions held and a side was well-typed.
+        hits: samples on which its conditions held, a side was well-typed, and values were compared.
+        exact: those of them whose values were compared in finite fields.
         counterexample: types, attributes and the contradiction at the first sample that contradicts it.
     """
 
     samples: int
     hits: int
+    exact: int = 0
     counterexample: str | None = None
 
 
-def validate_numerically(axiom: Axiom, samples: int = 5000, seed: int = 0) -> NumericEvidence:
-    """Tries a property on ``samples`` typed shapes to which it applies, or makes twice as many draws.
-
-    One that applies to less than a tenth of the first ``samples`` draws is left with those.
-    """
-    return validate(axiom, hits=samples, trials=2 * samples, seed=seed, patience=samples)
+def validate_numerically(axiom: Axiom, samples: int = 400, seed: int = 0) -> NumericEvidence:
+    """Tries a property on ``samples`` typed shapes to which it applies, or makes four times as many draws."""
+    return validate(axiom, hits=samples, trials=4 * samples, seed=seed)
 
 
-def _differs(
+@dataclass(frozen=True)
+class _Comparison:
+    """The number systems in which both sides had values: floats (0), two finite fields (1, 2); and one in which they differ."""
+
+    systems: frozenset[int]
+    differs_in: str | None = None
+
+
+def _compared(
     axiom: Axiom, left: Term, right: Term, types: Mapping[str, TensorType], seed: int, systems: Sequence[int], small: bool
-) -> str | None:
-    """The name of a number system in which the sides have other values: floats (0), two finite fields (1, 2), polynomials."""
+) -> _Comparison:
+    """The sides' values in some number systems; in floats where those have none, and as polynomials where they are small."""
     generator = np.random.default_rng([seed, 1])
+    done: set[int] = set()
     numbers = {t.dtype for t in types.values()} - {DataType.BOOL}
     only_real = axiom.only_real or numbers == {DataType.INT64}
-    for system in (0,) if only_real else systems:
+    for system in (0,) if only_real else (*systems, 0):
+        if system == 0 and done:
+            continue
         domain = FiniteField(seed % 3, system - 1, negative=(0.5, 0.7)[system - 1]) if system else Real()
         inputs: Mapping[str, Array]
         if isinstance(domain, FiniteField):
@@ -73,10 +81,11 @@ def _differs(
             values = evaluate([left, right], domain, inputs)
         except (ZeroDivision, Unsupported):
             continue
+        done.add(system)
         if isinstance(domain, FiniteField) and not same_residues(values[left], values[right]):
-            return f"the field of {domain.p}"
+            return _Comparison(frozenset(done), f"the field of {domain.p}")
         if not system and not np.allclose(values[left], values[right], rtol=1e-9, atol=1e-9, equal_nan=True):
-            return "floats"
+            return _Comparison(frozenset(done), "floats")
     opaque = any(term.op == "Exp" for term in walk([left, right]))  # its law is not one of polynomials
     if small and not only_real and not opaque and numbers <= FLOATS and not any(t.dtype == DataType.BOOL for t in types.values()):
         symbolic = Symbolic()
@@ -84,12 +93,14 @@ def _differs(
         try:
             values = evaluate([left, right], symbolic, inputs)
         except (Unsupported, ZeroDivisionError):
-            return None
+            return _Comparison(frozenset(done))
         if not np.array_equal(values[left], values[right]):
-            return "polynomials"
-    return None
+            return _Comparison(frozenset(done), "polynomials")
+    return _Comparison(frozenset(done))
 
 
+_SCARCE = 60
+"""Draws after which it is known whether a property seldom applies to random types."""
 _THOROUGH = 100
 """Samples that are evaluated in all number systems; the later ones in one each, in turn."""
 
@@ -100,47 +111,50 @@ def validate(
     trials: int = 4000,
     seed: int = 0,
     without: Condition | None = None,
-    patience: int | None = None,
 ) -> NumericEvidence:
     """Tries a property until it applied ``hits`` times. A sample that comes again counts, but is not evaluated again.
+
+    Samples are drawn at random; where these seldom apply, every other one solves what the property asks of its operands.
 
     Args:
         axiom: the property.
         hits: samples wanted. trials: samples drawn at most.
         seed: of the samples.
         without: a condition to leave out, to see whether it is needed.
-        patience: draws after which a property is left that applied to less than a tenth of them.
     """
-    sampler = Sampler(axiom, np.random.default_rng([seed, int(axiom.digest[:8], 16)]))
-    applied: dict[object, bool] = {}
+    generator = np.random.default_rng([seed, int(axiom.digest[:8], 16)])
+    sampler, solved = Sampler(axiom, generator), SolvedSampler(axiom, generator)
+    applied: dict[object, frozenset[int]] = {}
     instances: dict[str, TypedSides] = {}
-    trial, hit, evaluated = 0, 0, 0
-    while hit < hits and trial < trials and not (trial == patience and 10 * hit < trial):
+    trial, hit, exact, evaluated, scarce = 0, 0, 0, 0, False
+    while hit < hits and trial < trials:
         trial += 1
-        drawn = sampler.draw()
+        scarce = scarce or (trial > _SCARCE and 4 * hit < trial)
+        drawn = solved.draw() if scarce and trial % 2 else sampler.draw()
         if drawn is None:
             continue
         types, attrs = drawn
         chosen = repr(attrs)
         sample = (chosen, *((t.dtype, t.shape) for t in types.values()))
         if sample in applied:
-            hit += applied[sample]
+            hit, exact = hit + bool(applied[sample]), exact + bool(applied[sample] - {0})
             continue
         if chosen not in instances:
             instances[chosen] = TypedSides(axiom, attrs, without)
         instance = instances[chosen]
         sides = instance.of(types)
-        applied[sample] = sides is not None
+        applied[sample] = frozenset()
         if sides is None:
             continue
-        hit += 1
         where = ", ".join([*(f"{n}:{t}" for n, t in types.items()), *(f"${n}={v}" for n, v in attrs.items())])
         if sides[0] != sides[1]:
-            return NumericEvidence(trial, hit, f"{axiom.name}: types {sides[0]} and {sides[1]} at {where}")
+            return NumericEvidence(trial, hit + 1, exact, f"{axiom.name}: types {sides[0]} and {sides[1]} at {where}")
         evaluated += 1
         systems = (0, 1, 2) if evaluated <= _THOROUGH else (evaluated % 3,)
-        small = hit <= 3 and sum(t.size() for t in types.values()) <= 40
-        problem = _differs(axiom, instance.left, instance.right, types, seed + trial, systems, small)
-        if problem:
-            return NumericEvidence(trial, hit, f"{axiom.name}: values differ in {problem} at {where}")
-    return NumericEvidence(trial, hit)
+        small = evaluated <= 3 and sum(t.size() for t in types.values()) <= 40
+        comparison = _compared(axiom, instance.left, instance.right, types, seed + trial, systems, small)
+        applied[sample] = comparison.systems
+        hit, exact = hit + bool(comparison.systems), exact + bool(comparison.systems - {0})
+        if comparison.differs_in:
+            return NumericEvidence(trial, hit, exact, f"{axiom.name}: values differ in {comparison.differs_in} at {where}")
+    return NumericEvidence(trial, hit, exact)
