@@ -100,8 +100,9 @@ class EvidenceCache:
 
     def write(self, axiom: Axiom, evidence: Evidence) -> None:
         """Records evidence for a property."""
-        symbolic, numeric, runtime = map(asdict, evidence)
-        _write(self.file(axiom), {"symbolic": symbolic, "numeric": numeric, "runtime": runtime})
+        symbolic, numeric, runtime = evidence
+        content = {"symbolic": asdict(symbolic), "numeric": asdict(numeric), "runtime": asdict(runtime)}
+        _write(self.file(axiom), content)
 
     def read_part(self, axioms: Mapping[str, Axiom], part: SetPart) -> list[str] | None:
         """The answers to a part of a question about properties as a set; ``None`` where there are none that can be read."""

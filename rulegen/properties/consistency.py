@@ -46,11 +46,13 @@ def _laws(axioms: Mapping[str, Axiom]) -> tuple[Laws, list[Law]]:
     return laws, [laws.add(axiom) for axiom in axioms.values()]
 
 
-def lemmas(axioms: Mapping[str, Axiom], limits: ProofLimits | None = None, cases: int = 3) -> Iterator[str]:
-    """Names of the properties that the others derive, each at its first cases and under its own range conditions."""
+def lemmas(
+    axioms: Mapping[str, Axiom], limits: ProofLimits | None = None, cases: int = 3, among: slice = slice(None)
+) -> Iterator[str]:
+    """Names of the properties, among those that are asked, that the others derive: at first cases, under own range conditions."""
     limits = limits or ProofLimits(nodes=400, rounds=4, growth=3)
     laws, each = _laws(axioms)
-    for axiom, law in zip(axioms.values(), each, strict=True):
+    for axiom, law in list(zip(axioms.values(), each, strict=True))[among]:
         laws.suspend(law)
         first = enumerate_cases(axiom, limit=cases).cases
         if first and all(_derives(laws, axiom, case, limits) for case in first):
@@ -75,8 +77,7 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
 class _Terms:
     """Random terms that invite the properties."""
 
-    def __init__(self, axioms: Sequence[Axiom], generator: np.random.Generator) -> None:
-        self.generator = generator
+    def __init__(self, axioms: Sequence[Axiom]) -> None:
         self.pieces: list[tuple[Term, Mapping[str, TensorType]]] = []
         self.by_type: dict[TensorType, list[int]] = {}
         for axiom in axioms:
@@ -92,21 +93,21 @@ class _Terms:
                         self.by_type.setdefault(type_, []).append(len(self.pieces))
                         self.pieces.append((term, types))
 
-    def draw(self, index: int) -> tuple[Term, dict[str, TensorType]]:
+    def draw(self, index: int, generator: np.random.Generator) -> tuple[Term, dict[str, TensorType]]:
         """Piece ``index`` with another in place of one of its variables, where one has its type."""
         term, before = self.pieces[index]
         types = dict(before)
         for name, type_ in before.items():
             fitting = self.by_type.get(type_, [])
-            if not fitting or self.generator.random() < 0.3:
+            if not fitting or generator.random() < 0.3:
                 continue
-            inner, more = self.pieces[fitting[self.generator.integers(len(fitting))]]
+            inner, more = self.pieces[fitting[generator.integers(len(fitting))]]
             fresh = {old: f"{old}_{name}" for old in more}
             # Now and then a variable of the inner term is one of the outer, so that laws of repeated operands apply.
             for old in more:
                 same = [n for n, t in types.items() if t == more[old] and n != name]
-                if same and self.generator.random() < 0.5:
-                    fresh[old] = same[self.generator.integers(len(same))]
+                if same and generator.random() < 0.5:
+                    fresh[old] = same[generator.integers(len(same))]
             inner = substitute(inner, {old: var(new) for old, new in fresh.items()})
             term = substitute(term, {name: inner})
             del types[name]
@@ -116,7 +117,11 @@ class _Terms:
 
 
 def inconsistencies(
-    axioms: Mapping[str, Axiom], trials: int | None = None, seed: int = 0, limits: ProofLimits | None = None
+    axioms: Mapping[str, Axiom],
+    trials: int | None = None,
+    seed: int = 0,
+    limits: ProofLimits | None = None,
+    among: slice = slice(None),
 ) -> Iterator[Inconsistency]:
     """False equations that the properties entail; at most one for each term tried.
 
@@ -125,13 +130,14 @@ def inconsistencies(
         trials: terms to try; one for each side of each property where left out.
         seed: of terms and inputs.
         limits: of the closure.
+        among: of the terms, those that are tried; each is the same whichever others are.
     """
-    generator = np.random.default_rng([seed, 11])
-    terms = _Terms(list(axioms.values()), generator)
+    terms = _Terms(list(axioms.values()))
     limits = limits or ProofLimits(nodes=150, rounds=2, growth=2)
     laws, _ = _laws(axioms)
-    for trial in range(len(terms.pieces) if trials is None else trials):
-        term, types = terms.draw(trial % len(terms.pieces))
+    for trial in range(len(terms.pieces) if trials is None else trials)[among]:
+        generator = np.random.default_rng([seed, 11, trial])
+        term, types = terms.draw(trial % len(terms.pieces), generator)
         inconsistency = _examine(laws, term, types, generator, limits)
         if inconsistency is not None:
             yield inconsistency

@@ -1,35 +1,82 @@
-"""Validation of operator properties three ways, and the report of it (TASO, section 4 and table 2).
+"""Validation of operator properties four ways, and the report of it (TASO, section 4 and table 2).
 
 1. *Symbolic*: both sides as polynomials over their inputs' entries, on every case of :mod:`rulegen.properties.cases`; where the
    canonical forms differ Z3 decides entry by entry (:mod:`rulegen.properties.scalars`).
-2. *Numeric*: thousands of sampled typed shapes, in floats and two finite fields (:mod:`rulegen.properties.validate`).
-3. *As a set*: no false equation of small random terms follows (:mod:`rulegen.properties.consistency`), and which properties
+2. *Numeric*: hundreds of sampled typed shapes, in floats and two finite fields (:mod:`rulegen.properties.validate`).
+3. *In the runtime*: both sides as models that onnxruntime runs (:mod:`rulegen.properties.runtime`).
+4. *As a set*: no false equation of small random terms follows (:mod:`rulegen.properties.consistency`), and which properties
    follow from the others.
 
-The first two are cached by the property's digest and that of the code they rest on, a file for each property, so that an
-interrupted validation goes on where it stopped.
+A property stands that is proved on enough cases, or that is tested on enough samples where Z3 decides nothing; one that is never
+met has no evidence and does not stand. All evidence is cached as it comes, by the property's digest and that of the code it rests
+on, a file for each property and for each part of the questions about the set: what is interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rulegen.properties.cache import Evidence, EvidenceCache
+from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, SetPart
 from rulegen.properties.cases import shape_of
 from rulegen.properties.consistency import inconsistencies, lemmas
+from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
 from rulegen.properties.validate import NumericEvidence, validate_numerically
 from rules_db.files import cache_folder
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Rule, Verdict
 
-__all__ = ["PropertiesReport", "PropertyRecord", "properties_report"]
+__all__ = [
+    "LEAST_CASES",
+    "LEAST_EXACT",
+    "LEAST_HITS",
+    "PropertiesReport",
+    "PropertyRecord",
+    "Standing",
+    "properties_report",
+    "standing",
+]
+
+LEAST_CASES = 8
+"""Cases on which a property must have been examined, unless it has no more."""
+LEAST_HITS = 100
+"""Samples on which its sides must have been compared."""
+LEAST_EXACT = 50
+"""The same in finite fields, for a property that is not proved and speaks of more than order, sign and rounding."""
+
+
+class Standing(StrEnum):
+    """What the evidence for a property amounts to."""
+
+    PROVED = "proved"
+    """On all its cases, and nothing refutes it."""
+    TESTED = "tested"
+    """Not decided on one of its cases, but compared on as many samples as is asked, and run in onnxruntime."""
+    WANTING = "wanting"
+    """Met on fewer cases or samples than is asked."""
+    REFUTED = "refuted"
+    """Contradicted by a case, a sample or onnxruntime."""
+
+
+def standing(axiom: Axiom, evidence: Evidence) -> Standing:
+    """What the evidence for a property amounts to."""
+    symbolic, numeric, runtime = evidence
+    if symbolic.verdict == Verdict.REFUTED or numeric.counterexample or runtime.counterexample:
+        return Standing.REFUTED
+    met = symbolic.cases > 0 and (symbolic.exhaustive or symbolic.cases >= LEAST_CASES) and numeric.hits >= LEAST_HITS
+    if not met or not (runtime.runs or runtime.refusal):
+        return Standing.WANTING
+    if symbolic.verdict == Verdict.PROVED:
+        return Standing.PROVED
+    return Standing.TESTED if axiom.only_real or numeric.exact >= LEAST_EXACT or runtime.both else Standing.WANTING
 
 
 @dataclass(frozen=True)
@@ -44,15 +91,27 @@ class PropertyRecord:
     name: str
     family: str
     text: str
+    digest: str
     symbolic: SymbolicEvidence
     numeric: NumericEvidence
+    runtime: RuntimeEvidence
+    standing: Standing
     lemma: bool | None
     needed_by: int
 
     @property
-    def refuted(self) -> bool:
-        """Whether either kind of evidence refutes it."""
-        return self.symbolic.verdict == Verdict.REFUTED or self.numeric.counterexample is not None
+    def stands(self) -> bool:
+        """Whether it is proved, or tested as far as is asked."""
+        return self.standing in (Standing.PROVED, Standing.TESTED)
+
+    @property
+    def why(self) -> str:
+        """The counterexample, or why it is not proved; nothing where it is."""
+        if self.standing is Standing.PROVED:
+            return ""
+        found = [self.numeric.counterexample, self.runtime.counterexample, self.symbolic.reason]
+        met = f"{self.symbolic.cases} cases, {self.numeric.hits} samples, {self.runtime.runs} runs"
+        return next((text for text in found if text), "") + f" ({met}, {self.numeric.exact} of the samples exact)"
 
 
 @dataclass(frozen=True)
@@ -64,8 +123,23 @@ class PropertiesReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is refuted."""
-        return not self.inconsistent and not any(record.refuted for record in self.properties)
+        """Whether every property stands and nothing false follows."""
+        return not self.inconsistent and all(record.stands for record in self.properties)
+
+    def to_record(self) -> str:
+        """What was found of each property, a line for each: what has changed since has another digest."""
+        rows = {
+            record.name: {
+                "digest": record.digest,
+                "standing": record.standing,
+                "cases": record.symbolic.cases,
+                "samples": record.numeric.hits,
+                "exact": record.numeric.exact,
+                "runs": record.runtime.runs,
+            }
+            for record in self.properties
+        }
+        return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items()) + "\n}\n"
 
     def to_json(self) -> dict[str, Any]:
         return {"properties": [asdict(record) for record in self.properties], "inconsistent": list(self.inconsistent)}
@@ -75,28 +149,26 @@ def properties_report(
     axioms: Mapping[str, Axiom] | None = None,
     rules: Iterable[Rule] = (),
     *,
-    samples: int = 5000,
-    limit: int = 300,
+    limits: AuditLimits | None = None,
     processes: int = 2,
     as_a_set: bool = True,
     folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PropertiesReport:
-    """Validates operator properties three ways.
+    """Validates operator properties.
 
     Args:
         axioms: the properties; the package's own where left out.
         rules: whose certificates are searched for citations.
-        samples: typed shapes for the numeric test.
-        limit: cases for the symbolic test.
+        limits: of the evidence that is looked for.
         processes: that share the work; with 1 it is done in this one.
-        as_a_set: whether to look for false consequences and for properties that follow from the others.
+        as_a_set: whether to look, after that, for false consequences and for properties that follow from the others.
         folder: of the cache; ``properties`` in the user's cache where left out.
-        progress: called with the number of properties done and of all.
+        progress: called with the number of steps done and of all: properties, and parts of the questions about the set.
     """
     axioms = load_axioms() if axioms is None else axioms
-    folder = cache_folder() / "properties" if folder is None else folder
-    cache = EvidenceCache(folder, samples, limit)
+    cache = EvidenceCache(cache_folder() / "properties" if folder is None else folder, limits or AuditLimits())
+    parts = _parts(axioms) if as_a_set else []
     evidence_of: dict[str, Evidence] = {}
     pending = []
     for axiom in axioms.values():
@@ -105,17 +177,21 @@ def properties_report(
             pending.append(axiom)
         else:
             evidence_of[axiom.name] = evidence
-    together = cache.read_set(axioms) if as_a_set else ([], [])
-    with _workers(processes if len(pending) >= 4 else 1) as pool:
-        parts = [pool.submit(part, dict(axioms)) for part in (_lemmas, _inconsistencies)] if together is None else []
+    answers = {part: found for part in parts if (found := cache.read_part(axioms, part)) is not None}
+    unanswered = [part for part in parts if part not in answers]
+    with _workers(processes if len(pending) + len(unanswered) >= 4 else 1) as pool:
+
+        def told() -> None:
+            if progress is not None:
+                progress(len(evidence_of) + len(answers), len(axioms) + len(parts))
+
         for task in as_completed([pool.submit(_examine, batch, cache) for batch in _batches(pending)]):
             evidence_of |= task.result()
-            if progress is not None:
-                progress(len(evidence_of), len(axioms))
-        if together is None:
-            together = parts[0].result(), parts[1].result()
-            cache.write_set(axioms, together)
-    derived, inconsistent = together
+            told()
+        for answered in as_completed([pool.submit(_answer, part, dict(axioms), cache) for part in unanswered]):
+            answers |= answered.result()
+            told()
+    derived = {name for part in parts if part.question == _LEMMAS for name in answers[part]}
     cited = Counter(name for rule in rules for name in {i.axiom for i in rule.certificate.instances})
     return PropertiesReport(
         tuple(
@@ -123,31 +199,49 @@ def properties_report(
                 axiom.name,
                 axiom.family,
                 str(axiom),
+                axiom.digest,
                 *evidence_of[axiom.name],
+                standing(axiom, evidence_of[axiom.name]),
                 axiom.name in derived if as_a_set else None,
                 cited[axiom.name],
             )
             for axiom in axioms.values()
         ),
-        tuple(inconsistent),
+        tuple(false for part in parts if part.question == _INCONSISTENT for false in answers[part]),
     )
 
 
 def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidence]:
-    """Finds and records the evidence for some properties."""
-    evidence_of = {}
+    """Finds and records the evidence for some properties, each as it comes."""
+    evidence_of: dict[str, Evidence] = {}
     for axiom in axioms:
-        evidence = evidence_of[axiom.name] = validate_symbolically(axiom, cache.limit), validate_numerically(axiom, cache.samples)
+        evidence = evidence_of[axiom.name] = (
+            validate_symbolically(axiom, cache.limits.cases),
+            validate_numerically(axiom, cache.limits.samples),
+            validate_in_runtime(axiom, cache.limits.runs),
+        )
         cache.write(axiom, evidence)
     return evidence_of
 
 
-def _lemmas(axioms: Mapping[str, Axiom]) -> list[str]:
-    return list(lemmas(axioms))
+_LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"
+_PART = 120
+"""Properties, or terms, of which a question about the set is asked at once."""
 
 
-def _inconsistencies(axioms: Mapping[str, Axiom]) -> list[str]:
-    return list(map(str, inconsistencies(axioms)))
+def _parts(axioms: Mapping[str, Axiom]) -> list[SetPart]:
+    """The questions about the set in parts; there are at most four terms for each property."""
+    counts = {_LEMMAS: len(axioms), _INCONSISTENT: 4 * len(axioms)}
+    return [SetPart(question, i, i + _PART) for question, count in counts.items() for i in range(0, count, _PART)]
+
+
+def _answer(part: SetPart, axioms: Mapping[str, Axiom], cache: EvidenceCache) -> dict[SetPart, list[str]]:
+    """Finds and records the answers to a part of a question about the set."""
+    among = slice(part.first, part.last)
+    found = lemmas(axioms, among=among) if part.question == _LEMMAS else inconsistencies(axioms, among=among)
+    answers = [str(answer) for answer in found]
+    cache.write_part(axioms, part, answers)
+    return {part: answers}
 
 
 def _batches(axioms: Sequence[Axiom]) -> list[list[Axiom]]:
