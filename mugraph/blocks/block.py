@@ -186,8 +186,8 @@ class Kernel(NamedValue):
         return {tensor.name: tensor.type for tensor in (*self.inputs, *self.scratch, *self.outputs)}
 
     @cached_property
-    def symbols(self) -> tuple[str, ...]:
-        """The dimension symbols that occur anywhere, sorted."""
+    def dims(self) -> tuple[Dim, ...]:
+        """The sizes in types, axes and statements, the constants of indices and conditions among them."""
         dims: list[Dim] = [dim for type_ in self.tensors.values() for dim in type_.shape]
         for block in self.blocks:
             dims += block.sizes.values()
@@ -200,7 +200,12 @@ class Kernel(NamedValue):
                     dims.append(statement.size)
                 for index in statement_indices(statement):
                     dims += [index.shift, index.divide, index.offset, *(() if index.modulo is None else (index.modulo,))]
-        return tuple(sorted({name for dim in dims if isinstance(dim, SymDim) for name in dim.symbols()}))
+        return tuple(dims)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The dimension symbols that occur anywhere, sorted."""
+        return tuple(sorted({name for dim in self.dims if isinstance(dim, SymDim) for name in dim.symbols()}))
 
     @property
     def text_name(self) -> str:

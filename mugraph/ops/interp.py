@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from mugraph.domains.base import Array, Domain
 from mugraph.ops.base import get_operator
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Attrs, Term, walk
+from mugraph.terms.term import Attrs, Term, make, substitute, walk
 
-__all__ = ["evaluate", "infer_output", "infer_types"]
+__all__ = ["evaluate", "expanded", "infer_output", "infer_types", "taken_apart"]
 
 
 def infer_output(op: str, attrs: Attrs, out: int, operands: Sequence[TensorType], literal: Sequence[bool]) -> TensorType:
@@ -76,3 +76,35 @@ def evaluate(roots: Iterable[Term], domain: Domain, inputs: Mapping[str, Array])
                 outputs[key] = get_operator(term.op).run(domain, term.attrs, [values[i] for i in term.inputs])
             values[term] = outputs[key][term.out]
     return values
+
+
+def expanded(term: Term, types: Mapping[Term, TensorType]) -> Term | None:
+    """One step from an operator that is composed of others to these; ``None`` for others, and for elementwise ones.
+
+    Args:
+        types: of the operands.
+    """
+    record = get_operator(term.op)
+    if record.elementwise or record.decomposition is None:
+        return None
+    beside = [types[i].dtype for i in term.inputs if i.op != "Const"]
+    operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in term.inputs]
+    roots = record.decompose(term.attrs, operands)
+    return substitute(roots[term.out], {f"x{i}": operand for i, operand in enumerate(term.inputs)})
+
+
+def taken_apart(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> list[Term]:
+    """Terms without operators that are composed of others, but for elementwise ones. Raises as :func:`infer_types`."""
+    current = list(roots)
+    while True:
+        types = infer_types(current, inputs)
+        done: dict[Term, Term] = {}
+        for part in walk(current):
+            operands = [done[i] for i in part.inputs]
+            plain = operands == list(part.inputs)
+            taken = expanded(part, types) if part.inputs and plain else None
+            done[part] = taken or (part if plain else make(part.op, operands, part.attrs, part.out))
+        following = [done[root] for root in current]
+        if following == current:
+            return current
+        current = following

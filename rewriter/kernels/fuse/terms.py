@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mugraph.domains.base import FLOATS
-from mugraph.ops import get_operator, traits_of
-from mugraph.ops.interp import infer_types
+from mugraph.ops import traits_of
+from mugraph.ops.interp import expanded, infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
-from mugraph.terms.term import Term, const, make, substitute, walk
+from mugraph.terms.term import Term, const, make, walk
 
 __all__ = ["PlainTerms", "causal_scores", "is_elementwise", "softmax_of"]
 
@@ -33,7 +33,7 @@ def _plain(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term
             operands = [done[i] for i in part.inputs]
             replacement = None
             if part.inputs and operands == list(part.inputs) and not (part.op == "Softmax" and part in kept):
-                replacement = _expanded(part, types)
+                replacement = expanded(part, types)
             if replacement is not None:
                 done[part] = replacement
             else:
@@ -49,17 +49,6 @@ def _guarded(weights: Term) -> list[Term]:
     while chain[-1].op in ("Cast", "Where") and chain[-1].inputs:
         chain.append(chain[-1].inputs[-1])
     return chain
-
-
-def _expanded(part: Term, types: Mapping[Term, TensorType]) -> Term | None:
-    """One step from an operator that is composed of others to these; ``None`` for others."""
-    record = get_operator(part.op)
-    if record.elementwise or record.decomposition is None:
-        return None
-    beside = [types[i].dtype for i in part.inputs if i.op != "Const"]
-    operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in part.inputs]
-    roots = record.decompose(part.attrs, operands)
-    return substitute(roots[part.out], {f"x{i}": operand for i, operand in enumerate(part.inputs)})
 
 
 def softmax_of(weights: Term) -> tuple[Term, bool] | None:
