@@ -196,6 +196,7 @@ class Kernel(NamedValue):
                     dims += [factor.size for factor in statement.view]
                 if isinstance(statement, Predicate):
                     dims += [condition.constant for condition in statement.conditions]
+                    dims += [times for condition in statement.conditions for _, times in condition.terms]
                 if isinstance(statement, Extent):
                     dims.append(statement.size)
                 for index in statement_indices(statement):

@@ -172,7 +172,7 @@ def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -
         fail("certificate" if rule.certificate.kind == "axioms" else "evidence", reason)
     if any(reason.startswith(MALFORMED) for reason in reasons):
         return _Examination(False, failures)
-    if rule.certificate.kind == "axioms":
+    if rule.certificate.cites_properties:
         for reason in z3check(rule, axioms):
             if reason not in reasons:  # both say of an unknown or changed property that it is
                 fail("Z3", reason)

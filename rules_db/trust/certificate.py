@@ -120,21 +120,24 @@ class Interpretation:
 
     Attributes:
         tests, seed: evaluations in finite fields, and as many in floats, that repeat from the seed. They have no error bound.
+        proved: the block graphs are the body for all sizes, by formulas of entries (:mod:`rules_db.trust.formulas.proof`).
     """
 
     tests: int
     seed: int
+    proved: bool = False
 
-    _FORM = re.compile(r"interpreted\(tests=(\d{1,9}), seed=(\d{1,9})\)")
+    _FORM = re.compile(r"interpreted\(tests=(\d{1,9}), seed=(\d{1,9})\)( & proved\(sizes=all\))?")
 
     def __str__(self) -> str:
-        return f"interpreted(tests={self.tests}, seed={self.seed})"
+        return f"interpreted(tests={self.tests}, seed={self.seed}){' & proved(sizes=all)' if self.proved else ''}"
 
     def in_words(self) -> str:
         """A description of the tests in words."""
         return (
             f"the source is what the kernel's body says, and its block graphs, interpreted tile by tile in finite fields and in "
             f"floats, gave the body's values in {self.tests} random tests each (seed {self.seed})"
+            f"{', and are equal to it for all sizes, entry by entry, in normal form' if self.proved else ''}"
         )
 
     @staticmethod
@@ -143,7 +146,8 @@ class Interpretation:
         form = Interpretation._FORM.fullmatch(text)
         if form is None:
             raise TextError(f"expected evidence like '{Interpretation(3, 0)}'")
-        return Interpretation(*map(int, form.groups()))
+        tests, seed, proved = form.groups()
+        return Interpretation(int(tests), int(seed), proved is not None)
 
 
 @dataclass(frozen=True)
@@ -155,9 +159,15 @@ class Certificate:
     interpreted: Interpretation | None = None
 
     @property
+    def cites_properties(self) -> bool:
+        """Whether it is instances of operator properties, and nothing else."""
+        return self.tested is None and self.interpreted is None
+
+    @property
     def kind(self) -> str:
-        """``axioms``, ``tested`` or ``interpreted``."""
-        return "tested" if self.tested else "interpreted" if self.interpreted else "axioms"
+        """``axioms`` for what is proved, from operator properties or, of a kernel, by formulas; ``tested``; ``interpreted``."""
+        only_interpreted = self.interpreted is not None and not self.interpreted.proved
+        return "tested" if self.tested else "interpreted" if only_interpreted else "axioms"
 
     def substitute(
         self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None

@@ -5,13 +5,15 @@ grid, loop, views, accumulators and all. They are evaluated tile by tile (:mod:`
 pairs of finite fields and in floats, at several sizes of the rule's symbols, ragged ones among them, for several tile sizes and
 parts of the loop, and compared with the body's values entry by entry.
 
-Fields say nothing of rounding, floats little of cases. The block graph came by construction; this is a test of the construction,
-repeated from its seed by whoever doubts it, and no proof for all sizes. Where the body asks for infinities (IsInf), every
-second test in floats has some.
+Fields say nothing of rounding, floats little of cases; tests are no proof for all sizes. Where formulas of entries prove that
+(:mod:`rules_db.trust.formulas.proof`), the certificate says so and the checker does the proof again. What is not proved is tested
+at one and two past every constant in the block graphs, too, one symbol after the other: a graph that does something else beyond
+row 63 has a 63 in it. Where the body asks for infinities (IsInf), every second test in floats has some.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,14 +23,15 @@ from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import KERNEL, kernel_of, kernel_terms
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
-from mugraph.blocks.statements import InvalidBlock
+from mugraph.blocks.statements import Compute, Extent, InvalidBlock
 from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
-from mugraph.terms.shape import DataType, ShapeError, TensorType, concrete
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, concrete
 from mugraph.terms.term import substitute, walk
 from rules_db.trust.certificate import Certificate, Interpretation
+from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["LEAST_TESTS", "interpret", "kernel_of_rule", "kernel_rule", "repeat_interpretation"]
@@ -39,6 +42,8 @@ _TILES = (4, 2, 8)
 _DRAWS = 12
 _FEW_ENTRIES, _MOST_ENTRIES = 1 << 15, 1 << 20
 """Of all inputs and outputs together: beyond them an interpretation takes minutes."""
+_MOST_CONSTANTS = 24
+"""That sizes are chosen by, times the symbols: a graph with more has to be proved."""
 _TOLERANCE = 1e-9
 """Relative to the largest entry, in double precision."""
 
@@ -52,9 +57,12 @@ def kernel_of_rule(rule: Rule) -> Kernel | None:
 
 
 def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0) -> Rule:
-    """The multi-level rule whose source is a kernel's body and whose target is the kernel; nothing is tested here."""
+    """The multi-level rule whose source is a kernel's body and whose target is the kernel.
+
+    Its certificate is a proof where there is one; nothing is tested here.
+    """
     types = {tensor.name: tensor.type for tensor in kernel.inputs}
-    certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed))
+    certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed, why_not_proved(kernel) is None))
     provenance = {"group": "kernels", **provenance}
     return Rule(kernel.body, kernel_terms(kernel), types, (), FloatClass.REASSOCIATES, certificate, provenance)
 
@@ -81,6 +89,9 @@ def repeat_interpretation(rule: Rule, told: Interpretation) -> list[str]:
         return ["the kernel's body is not the source"]
     if any(rule.types[operand.name] != tensor.type for operand, tensor in zip(operands, kernel.inputs, strict=True)):
         return ["the kernel's inputs are not of the types of the rule's variables"]
+    unproved = why_not_proved(kernel) if told.proved else None
+    if unproved is not None:
+        return [f"the block graphs are not proved to compute the body for all sizes: {unproved}"]
     problem = interpret(kernel, told.tests, told.seed)
     return [problem] if problem else []
 
@@ -89,14 +100,17 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
     """The error of a kernel's block graphs, in words; ``None`` where they compute its body in every test.
 
     Args:
-        kernel: dimension symbols in it take several small values.
+        kernel: dimension symbols in it take several small values, and those past its constants where it is not proved.
         tests: evaluations in finite fields, and as many in floats.
         seed: of all random choices.
     """
     evaluated, asks = 0, any(part.op == "IsInf" for part in walk(kernel.body))
-    for test in range(tests):
-        sized = _sized(kernel, test)
-        if sized is None:
+    further = [] if why_not_proved(kernel) is None else _past_constants(kernel)
+    if len(further) > 2 * _MOST_CONSTANTS:
+        return f"more than {_MOST_CONSTANTS} constants times symbols, which are too many to test one past each"
+    for test in range(tests + len(further)):
+        sized = _sized(kernel, test) if test < tests else specialised(kernel, further[test - tests])
+        if sized is None or _entries(sized) > _MOST_ENTRIES:
             return f"more than {_MOST_ENTRIES} entries, which are too many to interpret"
         shapes = {t.name: _concrete(t.type) for t in sized.inputs}
         total = _entries(sized)
@@ -114,6 +128,25 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
                 return f"{problem} in test {test} at {where}"
             evaluated += 1
     return None if evaluated >= tests else "its operators are not defined in enough domains"
+
+
+def _past_constants(kernel: Kernel) -> list[dict[str, int]]:
+    """Sizes at which a graph shows that it does something else past a constant: each symbol one and two past each of them."""
+    constants = {abs(number) for dim in kernel.dims for number in _numbers(dim)}
+    if any(isinstance(statement, Extent) for block in kernel.blocks for statement in block.statements):
+        terms = [s.term for block in kernel.blocks for s in block.statements if isinstance(s, Compute)]
+        values = [part.attr("value") for part in walk(terms) if part.op == "Const"]
+        constants |= {abs(int(value)) for value in values if math.isfinite(value) and value == int(value)}
+    found: list[dict[str, int]] = []
+    for constant in sorted(constants - {0, 1}):
+        for name in kernel.symbols:
+            found += [{**dict.fromkeys(kernel.symbols, 2), name: constant + past} for past in (1, 2)]
+    return found
+
+
+def _numbers(dim: Dim) -> list[int]:
+    """The numbers in a size."""
+    return [coefficient for _, coefficient in dim.terms] if isinstance(dim, SymDim) else [dim]
 
 
 def _sized(kernel: Kernel, test: int) -> Kernel | None:

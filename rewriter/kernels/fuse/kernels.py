@@ -2,7 +2,8 @@
 
 The sizes of a set, those of its types and those in its attributes, are replaced by symbols
 (:mod:`rewriter.kernels.fuse.sizes`). The kernel that is built of that is tested at small sizes, and may be a rule for other
-models, too; the kernel that a model gets is the same with its sizes put back, so that the compiler knows them.
+models, too; the kernel that a model gets is the same with its sizes put back, so that the compiler knows them. What is not proved
+for all sizes (:mod:`rules_db.trust.formulas.proof`) is tested at the model's own, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rewriter.kernels.fuse.fusable import FusableSet
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
+from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
 
@@ -71,6 +73,8 @@ class KernelBuilder:
                 continue
             if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
                 self.test(kernel)
+                if why_not_proved(kernel) is not None:
+                    self.test(sized)
                 return Built(kernel_rule(sized, {}), kernel)
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
         self.test(kernel)

@@ -29,6 +29,7 @@ from rules_db.trust.formulas.places import NotDecided, Position, is_natural
 __all__ = ["why_not_proved"]
 
 _MOST_FACTORS, _MOST_SUMMANDS = 16, 64
+_MOST_STATEMENTS, _MOST_OPERATORS = 256, 1024
 
 
 @lru_cache(maxsize=1 << 12)
@@ -42,7 +43,7 @@ def why_not_proved(kernel: Kernel) -> str | None:
 
 
 def _difference(kernel: Kernel) -> str | None:
-    _refuse_powers(kernel)
+    _refuse_large(kernel)
     names = (f"i{number}" for number in itertools.count())
     body = BodyMeaning(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs}, names)
     graph = GraphMeaning(kernel, names)
@@ -58,8 +59,13 @@ def _difference(kernel: Kernel) -> str | None:
     return None
 
 
-def _refuse_powers(kernel: Kernel) -> None:
-    """Raises NotDecided for sizes that take long to work with: no kernel has them."""
+def _refuse_large(kernel: Kernel) -> None:
+    """Raises NotDecided for sizes and terms that take long to work with: no kernel has them."""
+    if (
+        sum(len(block.statements) for block in kernel.blocks) > _MOST_STATEMENTS
+        or sum(1 for _ in walk(kernel.body)) > _MOST_OPERATORS
+    ):
+        raise NotDecided("a kernel of many operators")
     attributes = [value for term in walk(kernel.body) for _, value in term.attrs]
     for dim in (*kernel.dims, *_sizes_in(tuple(attributes))):
         if len(dim.terms if isinstance(dim, SymDim) else ()) > _MOST_SUMMANDS or _weight(dim)[0] > _MOST_FACTORS:

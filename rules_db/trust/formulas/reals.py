@@ -119,6 +119,8 @@ class Formulas:
     def equal(self, a: Formula, b: Formula) -> Formula:
         if is_truth(a) and is_truth(b):
             return self.logic(np.equal, a, b)
+        if {a, b} & {INFINITY, -INFINITY} and not (is_infinite(a) and is_infinite(b)):
+            return ZERO  # what is computed is taken to be finite
         _finite(a, b)
         difference = a - b
         if difference.constant is not None:

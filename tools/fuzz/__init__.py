@@ -1,0 +1,1 @@
+"""Attacks on the optimiser by material that nobody chose: ``python -m tools.fuzz``."""
