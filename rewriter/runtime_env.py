@@ -7,6 +7,8 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from rewriter.runtime import is_built, register
 __all__ = [
     "PROVIDERS",
     "ProviderError",
+    "RuntimeFailure",
+    "Session",
+    "calling_runtime",
     "digest",
     "environment",
     "gpu_architecture",
@@ -34,6 +39,55 @@ ort.set_default_logger_severity(4)
 
 class ProviderError(ValueError):
     """The asked execution provider is not to be had here."""
+
+
+class RuntimeFailure(Exception):
+    """onnxruntime refuses a model, or fails while it runs one; the message is the first line of what it says."""
+
+
+@contextmanager
+def calling_runtime() -> Iterator[None]:
+    """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in."""
+    try:
+        yield
+    except Exception as problem:
+        raise RuntimeFailure(_first_line(problem)) from problem
+
+
+def _first_line(problem: BaseException) -> str:
+    """The first line of what an exception says, or its type where it says nothing."""
+    lines = str(problem).strip().splitlines()
+    return lines[0][:200] if lines else type(problem).__name__
+
+
+class Session:
+    """A session of onnxruntime whose calls raise :class:`RuntimeFailure` and nothing else of onnxruntime's.
+
+    Args:
+        session: of onnxruntime.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        """The outputs of these names, or all."""
+        try:
+            outputs: list[Any] = self._session.run(names, feed)
+        except Exception as problem:  # a call of its own, since what is timed should be short
+            raise RuntimeFailure(_first_line(problem)) from problem
+        return outputs
+
+    def io_binding(self) -> Any:
+        """A binding of tensors, for :meth:`run_with_iobinding`."""
+        return self._session.io_binding()
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        """Runs on bound tensors."""
+        try:
+            self._session.run_with_iobinding(binding)
+        except Exception as problem:
+            raise RuntimeFailure(_first_line(problem)) from problem
 
 
 def pick_provider(name: str) -> str:
@@ -59,10 +113,13 @@ def _cuda_device_present() -> bool:
 
 def new_session(
     model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int = 0
-) -> Any:
+) -> Session:
     """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
 
     On the CUDA provider custom kernels run where the library for them was built, else their bodies.
+
+    Raises:
+        RuntimeFailure: onnxruntime refuses the model.
     """
     options = ort.SessionOptions()
     if provider == "cuda" and is_built():
@@ -74,7 +131,8 @@ def new_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
-    return ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names)
+    with calling_runtime():
+        return Session(ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names))
 
 
 def _processor() -> str:

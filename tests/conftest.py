@@ -18,6 +18,14 @@ from rules_db.library import open_rules
 from tests.support.runs import FASTER, lora
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _faults_are_raised() -> Iterator[None]:
+    """An internal error turns any test red, however the run would have ended."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONNX_SUPEROPT_DEBUG", "1")
+        yield
+
+
 @pytest.fixture(scope="session")
 def _first_used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cache after a first use: shipped rules are checked, and which of them the runtime applies by itself is asked."""

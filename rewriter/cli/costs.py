@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.onnx import load
-from rewriter.cli.errors import USER_ERRORS
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
     CostModel,
@@ -29,6 +28,7 @@ from rewriter.cost import (
 from rewriter.cost.fused import runtime_directions
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes
+from rewriter.run.faults import USER_ERRORS
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, pick_provider
 from rewriter.search.backtracking import Backtracking, SearchLimits

@@ -11,10 +11,10 @@ import click
 from rich.console import Console
 
 from mugraph.files import is_device, same_file
-from rewriter.cli.errors import USER_ERRORS
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
+from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
 from rewriter.run.optimize import optimize
 from rewriter.run.options import Options
 from rules_db.files import check_writable, write_text
@@ -50,9 +50,17 @@ def main(model: Path, output: Path | None, json_file: Path | None, **written: An
         name = problem.filename or tempfile.gettempdir()
         click.echo(f"onnx-superopt: {name}: {problem.strerror}; free space, or set TMPDIR to another directory", err=True)
         sys.exit(2)
+    except Exception as problem:  # before the model was read, or while the original was written
+        if raises_faults(bool(written["debug"])):
+            raise
+        click.echo(f"onnx-superopt: {Fault.of(problem, 'running')}; nothing was written", err=True)
+        sys.exit(FAULT_EXIT)
     if outcome.explanations:
         print_explanations(outcome.explanations, console)
     print_summary(outcome, console)
+    if outcome.fault is not None:
+        click.echo(f"onnx-superopt: {outcome.fault}; the original was written", err=True)
+        sys.exit(FAULT_EXIT)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         )
     for line in outcome.dropped:
         console.print(f"[yellow]dropped[/] {escape(line)}")
+    for assumed in outcome.assumed:
+        console.print(f"[dim]note: {escape(str(assumed))}[/]")
     for line in (*outcome.notes, *outcome.file_notes):
         console.print(f"[dim]note: {escape(line)}[/]")
     if outcome.estimated_costs:

@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
-from rewriter.runtime_env import new_session
+from rewriter.runtime_env import calling_runtime, new_session
 
 __all__ = ["copies_of", "empty_microseconds", "fastest", "time_on_cpu"]
 
@@ -56,11 +56,13 @@ def _microseconds(model: onnx.ModelProto) -> float:
     for info in model.graph.input:
         shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
         array = random_array(TensorType(DataType(info.type.tensor_type.elem_type), shape), generator)
-        binding.bind_ortvalue_input(info.name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
+        with calling_runtime():
+            binding.bind_ortvalue_input(info.name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
     for info in model.graph.output:
         shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
-        value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type)
-        binding.bind_ortvalue_output(info.name, value)
+        with calling_runtime():
+            value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type)
+            binding.bind_ortvalue_output(info.name, value)
     return fastest(lambda: session.run_with_iobinding(binding))
 
 

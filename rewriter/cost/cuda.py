@@ -17,6 +17,7 @@ from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime import register
+from rewriter.runtime_env import Session, calling_runtime
 
 __all__ = ["copies_of", "replay_microseconds", "time_on_cuda"]
 
@@ -51,7 +52,7 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     """The lower quartile of the time of a replay, from the call to the end of the last kernel.
 
     Raises:
-        Exception: of onnxruntime's, where a node is not the CUDA provider's or cannot be captured.
+        RuntimeFailure: a node is not the CUDA provider's or cannot be captured.
     """
     session = open_session(model.SerializeToString(), any(entry.domain == KERNEL_DOMAIN for entry in model.opset_import))
     binding = session.io_binding()
@@ -59,11 +60,13 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     for info in model.graph.input:
         shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
         dtype = DataType(info.type.tensor_type.elem_type)
-        binding.bind_ortvalue_input(info.name, _device_value(TensorType(dtype, shape), generator))
+        with calling_runtime():
+            binding.bind_ortvalue_input(info.name, _device_value(TensorType(dtype, shape), generator))
     for info in model.graph.output:
         shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
-        value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type, "cuda", 0)
-        binding.bind_ortvalue_output(info.name, value)
+        with calling_runtime():
+            value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type, "cuda", 0)
+            binding.bind_ortvalue_output(info.name, value)
     for _ in range(4):  # the first runs warm up and capture the graph
         session.run_with_iobinding(binding)
     times = []
@@ -74,14 +77,15 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     return float(np.quantile(times, 0.25)) / 1000
 
 
-def open_session(model: bytes, has_kernels: bool = False) -> Any:
+def open_session(model: bytes, has_kernels: bool = False) -> Session:
     """A session in which everything is the CUDA provider's and is captured as one graph; with or without custom kernels."""
     options = ort.SessionOptions()
     if has_kernels:
         register(options)
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return ort.InferenceSession(model, options, providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})])
+    with calling_runtime():
+        return Session(ort.InferenceSession(model, options, providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]))
 
 
 def _device_value(type_: TensorType, generator: np.random.Generator) -> Any:

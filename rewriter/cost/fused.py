@@ -25,7 +25,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, U
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
 from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
-from rewriter.runtime_env import PROVIDERS, digest, usable_providers
+from rewriter.runtime_env import PROVIDERS, RuntimeFailure, calling_runtime, digest, usable_providers
 from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
@@ -118,8 +118,9 @@ def _executed(model: bytes, provider: str) -> tuple[str, ...]:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
         try:
-            ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
-        except Exception:  # onnxruntime raises many types where it cannot run a model
+            with calling_runtime():
+                ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
+        except RuntimeFailure:
             optimized = onnx.load_from_string(model)
         else:
             optimized = onnx.load(path)

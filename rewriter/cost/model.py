@@ -15,7 +15,7 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, traits_of
-from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
@@ -29,6 +29,9 @@ __all__ = ["CostModel", "Signature", "random_array"]
 
 NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 """Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
+
+_NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
+"""Element types whose entries are no real numbers."""
 
 
 @dataclass
@@ -76,8 +79,8 @@ class CostModel:
             return Signature("Add", (), tuple(sorted(operands, key=str)), (False,) * len(operands))
         scalars = tuple(
             (index, float(array.reshape(())))
-            for index, value in enumerate(node.inputs)
-            if (array := graph.tables.small_constant(value, 1)) is not None and array.size == 1
+            for index, (value, type_) in enumerate(zip(node.inputs, operands, strict=True))
+            if type_.dtype not in _NO_NUMBERS and (array := graph.tables.small_constant(value, 1)) is not None and array.size == 1
         )
         return Signature(node.op, bind_attrs(node.attrs, self.sizes), tuple(operands), constant, scalars)
 
@@ -86,7 +89,11 @@ class CostModel:
         price = self._memo.get(node)
         if price is not None:
             return price
-        price, final = self._price(graph, node)
+        try:
+            price, final = self._price(graph, node)
+        except Exception as problem:
+            problem.add_note(f"at {graph.tables.label(node)}")
+            raise
         if final:
             self._memo[node] = price
         return price

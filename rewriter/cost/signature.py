@@ -17,18 +17,21 @@ from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue
+from rewriter.runtime_env import RuntimeFailure
 
 __all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "time_of_copies", "written"]
 
 
 _MEAN = 0.5
 """Of random floats."""
+_TEXT_BYTES = 32
+"""Of a text in onnxruntime: a ``std::string``, whose short contents lie within."""
 _STREAM = (1 << 20) - 3
 """Length of the stream of random numbers; odd, so that rows of a large array differ."""
 
 
 def random_array(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
-    """Random contents of a concrete type, as times depend on them: normal floats, small non-negative integers.
+    """Random contents of a concrete type, as times depend on them: normal floats, small non-negative integers, short texts.
 
     Large arrays repeat a part of a stream that is drawn once, from a random place on: drawing took longer than measuring.
     """
@@ -44,6 +47,8 @@ def _stream(dtype: DataType) -> np.ndarray:
     generator = np.random.default_rng(0)
     if dtype == DataType.BOOL:
         return generator.random(_STREAM) < 0.5
+    if dtype == DataType.STRING:
+        return np.asarray(["no", "yes"], object)[generator.integers(0, 2, _STREAM)]
     if dtype in FLOATS:
         return np.asarray(generator.standard_normal(_STREAM, np.float32) * 0.1 + _MEAN).astype(dtype.numpy())
     return generator.integers(0, 2, _STREAM).astype(dtype.numpy())
@@ -67,7 +72,7 @@ class Signature:
     operands: tuple[TensorType, ...]
     constant: tuple[bool, ...]
     scalars: tuple[tuple[int, float], ...] = ()
-    """Position and value of one-element constants: kernels have short cuts for some (a power of 2)."""
+    """Position and value of one-element constants that are real numbers: kernels have short cuts for some (a power of 2)."""
 
     def key(self) -> str:
         operands = ", ".join(f"{'const ' if c else ''}{t}" for t, c in zip(self.operands, self.constant, strict=True))
@@ -84,8 +89,8 @@ class Signature:
 
 
 def bytes_of(type_: TensorType) -> int:
-    """Size of a concrete tensor."""
-    return math.ceil(type_.size() * type_.dtype.itemsize)
+    """Size of a concrete tensor; of texts, that of the objects that hold them."""
+    return math.ceil(type_.size() * (_TEXT_BYTES if type_.dtype == DataType.STRING else type_.dtype.itemsize))
 
 
 def time_of_copies(
@@ -102,7 +107,7 @@ def time_of_copies(
         return None
     try:
         return max(microseconds(model) - empty, 0.0) / copies
-    except Exception:  # onnxruntime raises many types where a kernel is missing, refuses these values or cannot be captured
+    except RuntimeFailure:  # a kernel is missing, refuses these values or cannot be captured
         return None
 
 

@@ -1,13 +1,14 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
 from rewriter.reference.comparison import Error, compare, worst
-from rewriter.reference.evaluation import Evaluated, reference_outputs
+from rewriter.reference.evaluation import Evaluated, NoReference, reference_outputs
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 
 __all__ = [
     "Error",
     "Evaluated",
     "InputError",
+    "NoReference",
     "bind_sizes",
     "check_data",
     "compare",

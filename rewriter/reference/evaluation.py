@@ -15,12 +15,16 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, TensorType
-from mugraph.terms.term import bind_attrs
+from mugraph.terms.shape import DataType, Dim, Least, TensorType, plain_symbol
+from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
-from rewriter.runtime_env import new_session
+from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["Evaluated", "reference_outputs"]
+__all__ = ["Evaluated", "NoReference", "reference_outputs"]
+
+
+class NoReference(ValueError):
+    """A model cannot be evaluated node by node; the message names the node and says why."""
 
 
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
@@ -30,6 +34,9 @@ def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -
     distance without its fraction) are those that the model's own types give: another choice would be another function, not
     a more exact one. A value is dropped after its last use, and each weight is loaded and widened once, for the one node
     that reads it.
+
+    Raises:
+        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size.
     """
     return _outputs(model, model.graph, feeds, exact=True)
 
@@ -57,11 +64,11 @@ def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray
         definition = graph.definition(value)
         return value if definition is None else definition[0].values[definition[1]]
 
-    nodes = list(graph.nodes())
+    evaluations = [_RunTensors(model, feed, exact) for feed in feeds]
+    nodes = _in_order(graph, frozenset(evaluations[0].sizes) if evaluations else frozenset())
     last_reader = {made(value): node for node in nodes for value in node.inputs}
     results = {made(value) for value in graph.outputs}
     deciding, upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
-    evaluations = [_RunTensors(model, feed, exact) for feed in feeds]
     own_types = [_RunTensors(model, feed, False) if upstream else None for feed in feeds]
     for node in nodes:
         stored = {v: graph.tables.constants[v].load() for v in node.inputs if v in graph.tables.constants}
@@ -70,14 +77,15 @@ def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray
             computed: Sequence[Any] = ()
             if narrow is not None and node in upstream:
                 operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
-                computed = _computed(model, graph, node, operands, tensors.sizes, exact=False)
+                computed = _computed(model, graph, node, operands, tensors, exact=False)
                 narrow.by_value.update(zip(node.values, computed, strict=True))
             if node not in deciding:
                 operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
-                computed = _computed(model, graph, node, operands, tensors.sizes, exact)
-            tensors.by_value.update(zip(node.values, computed, strict=True))
+                computed = _computed(model, graph, node, operands, tensors, exact)
             for value, array in zip(node.values, computed, strict=True):
                 _bind_shape(tensors.sizes, graph.type(value), np.shape(array))
+                if value in last_reader or value in results:
+                    tensors.by_value[value] = array
             for operand in map(made, node.inputs):
                 if last_reader[operand] is node and operand not in results:
                     tensors.by_value.pop(operand, None)
@@ -92,7 +100,13 @@ def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray
 
 
 class _RunTensors:
-    """The tensors of one evaluation by the value they are of, and the sizes that dimension symbols have in it."""
+    """The tensors of one evaluation by the value they are of, and what only a run tells.
+
+    Attributes:
+        by_value: the tensors.
+        sizes: of dimension symbols.
+        dtypes: element types, as the runtime gave them, of values whose types the model does not tell.
+    """
 
     def __init__(self, model: Model, feed: Mapping[str, np.ndarray], exact: bool) -> None:
         settle = _widen if exact else np.asarray
@@ -100,8 +114,52 @@ class _RunTensors:
         for name, default in model.defaults.items():
             self.by_value.setdefault(model.values[name], settle(default.load()))
         self.sizes: dict[str, Dim] = {}
+        self.dtypes: dict[int, DataType] = {}
         for name, type_ in model.inputs.items():
             _bind_shape(self.sizes, type_, np.shape(feed[name]))
+
+
+def _in_order(graph: Graph, known: frozenset[str]) -> list[Node]:
+    """The nodes to evaluate, operands first: the live ones, and those that tell a size which no input does.
+
+    What keeps NonZero in a model may be the shape of its result alone, which a record takes for an attribute of another node.
+
+    Args:
+        known: the dimension symbols that the inputs tell.
+    """
+    tables = graph.tables
+    carriers: dict[str, int] = {}
+    for value, type_ in enumerate(tables.types):
+        for dim in () if type_ is None or value not in tables.makers else type_.shape:
+            name = plain_symbol(dim)
+            if name is not None and name not in known:
+                carriers.setdefault(name, value)  # of the values of the file, the first: what others rest on
+    ordered: dict[Node, None] = {}
+    entered: set[Node] = set()
+    stack = [(definition[0], False) for v in reversed(graph.outputs) if (definition := graph.definition(v)) is not None]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            ordered[node] = None
+        elif node not in entered:
+            entered.add(node)
+            stack.append((node, True))
+            told = [carriers[name] for name in sorted(_sizes_of(node)) if name in carriers]
+            made = (graph.definition(value) for value in reversed([*told, *node.inputs]))
+            stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
+    return list(ordered)
+
+
+def _sizes_of(node: Node) -> set[str]:
+    """The dimension symbols in a node's attributes, also those of which another is the smaller one."""
+    names: set[str] = set()
+    stack = [name for _, value in node.attrs for name in attr_symbols(value)]
+    while stack:
+        name = stack.pop()
+        if isinstance(name, Least):
+            stack += [inner for dim in (name.first, name.second) for inner in attr_symbols(dim)]
+        names.add(name)
+    return names
 
 
 def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
@@ -123,21 +181,31 @@ def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], fr
 
 
 def _computed(
-    model: Model, graph: Graph, node: Node, operands: Sequence[Any], sizes: Mapping[str, Dim], exact: bool
+    model: Model, graph: Graph, node: Node, operands: Sequence[Any], tensors: _RunTensors, exact: bool
 ) -> Sequence[Any]:
-    """A node's results: in float64, or in its values' own types."""
+    """A node's results: in float64, or in its values' own types. Raises NoReference."""
+    attrs = bind_attrs(node.attrs, tensors.sizes)
+    unknown = sorted(name for _, value in attrs for name in attr_symbols(value))
+    if unknown:
+        raise NoReference(f"the reference needs the size {unknown[0]} at {graph.tables.label(node)}, which no tensor tells")
     wide = operands if exact else [_computable(array) for array in operands]
     single = not exact and not any(array.dtype == np.float64 for array in operands)
     results: Sequence[Any]
-    if node.is_opaque:
-        results = _run_opaque(model, graph, node, operands)
-    else:
-        try:
-            results = get_operator(node.op).run(Real(np.float32 if single else np.float64), bind_attrs(node.attrs, sizes), wide)
-        except Unsupported:
-            results = _run_opaque(model, graph, node, operands)
-    if not exact:
-        results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
+    try:
+        if node.is_opaque:
+            results = _run_alone(model, graph, node, operands, tensors.dtypes)
+        else:
+            try:
+                results = get_operator(node.op).run(Real(np.float32 if single else np.float64), attrs, wide)
+            except Unsupported:
+                results = _run_alone(model, graph, node, operands, tensors.dtypes)
+        if not exact:
+            results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
+    except NoReference:
+        raise
+    except Exception as problem:
+        problem.add_note(f"at {graph.tables.label(node)}")
+        raise
     return results
 
 
@@ -161,19 +229,31 @@ def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence
 def _widen(array: np.ndarray) -> np.ndarray:
     """Floats in float64; everything else as it is."""
     plain = np.asarray(array)
-    exact = plain.dtype.kind in "iub" or plain.dtype == object or plain.dtype.kind in "US"
-    return plain if exact else plain.astype(np.float64)
+    return plain.astype(np.float64) if plain.dtype != np.float64 and is_float(plain) else plain
 
 
-def _run_opaque(model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Runs one original ONNX node alone in onnxruntime, operands in their own types."""
-    assert node.origin is not None
+def _run_alone(
+    model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndarray], dtypes: dict[int, DataType]
+) -> list[np.ndarray]:
+    """Runs one ONNX node of the file alone in onnxruntime, operands in their own types; floats of the results are widened.
+
+    Args:
+        dtypes: element types of values whose types the model does not tell; those of the results are entered.
+
+    Raises:
+        NoReference: onnxruntime refuses it by itself, or an operand or a result is no tensor.
+    """
+    label = graph.tables.label(node)
+    if node.origin is None:
+        raise NoReference(f"the reference cannot be computed: {label} has no meaning on these numbers")
     origin = model.origins[node.origin]
     names = {value: graph.tables.names[value] or f"value_{value}" for value in node.inputs}
     infos, feeds = [], {}
     for value, array in zip(node.inputs, inputs, strict=True):
         type_ = graph.type(value)
-        dtype = type_.dtype if type_ is not None else DataType.from_numpy(array.dtype)
+        if not isinstance(array, np.ndarray | np.generic):
+            raise NoReference(f"the reference cannot be computed: {label} reads '{names[value]}', which is no tensor")
+        dtype = type_.dtype if type_ is not None else dtypes.get(value) or DataType.from_numpy(array.dtype)
         infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
         feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
     unique = {info.name: info for info in infos}
@@ -181,6 +261,17 @@ def _run_opaque(model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndar
     body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)
     proto = onnx.helper.make_model(body, opset_imports=list(model.proto.opset_import), functions=list(model.proto.functions))
     proto.ir_version = model.proto.ir_version
-    outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
-    types: list[TensorType | None] = [graph.type(v) for v in node.values]
-    return [_widen(o) if t is None or t.dtype in FLOATS else o for o, t in zip(outputs, types, strict=True)]
+    try:
+        outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
+    except RuntimeFailure as problem:
+        raise NoReference(f"the reference cannot be computed: onnxruntime refuses {label} by itself ({problem})") from problem
+    given = dict(zip((result.name for result in results), outputs, strict=True))
+    settled = []
+    for value in node.values:
+        output = given.get(graph.tables.names[value] or "")
+        if not isinstance(output, np.ndarray | np.generic):
+            raise NoReference(f"the reference cannot be computed: a result of {label} is no tensor, or left out")
+        if graph.type(value) is None:
+            dtypes[value] = DataType.from_numpy(output.dtype)
+        settled.append(_widen(np.asarray(output)))
+    return settled

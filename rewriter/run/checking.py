@@ -9,18 +9,15 @@ from typing import Any
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error
 from rewriter.run.accept import Acceptance, Timing, first_failing
+from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
+from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
 
-__all__ = ["ATTENDED", "Checker", "Opened", "Trial", "first_line"]
-
-ATTENDED = (
-    "assumes that no row of a mask is hidden throughout (every position attends to something); --no-assume-attended drops it"
-)
-"""Said of a result that rests on the assumption."""
+__all__ = ["Checker", "Opened", "Trial"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +28,7 @@ class Trial:
         path: its file.
         error: against the reference.
         conditions: what the user should know of it.
+        assumed: what it takes for granted of the inputs.
         timing: a first impression of its speed; ``None`` before there is one.
     """
 
@@ -38,6 +36,7 @@ class Trial:
     path: Path
     error: Error
     conditions: tuple[str, ...] = ()
+    assumed: tuple[Assumed, ...] = ()
     timing: Timing | None = None
 
     @property
@@ -82,17 +81,11 @@ class Checker:
             built = self._build(candidate)
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
-                return replace(built, trial=replace(built.trial, conditions=self._conditions(candidate, missing)))
+                trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
+                return replace(built, trial=trial)
             self._quarantine_guilty(candidate, built)
             candidate = search.without(candidate, self._quarantine.rules)
         return None
-
-    def _conditions(self, candidate: Candidate, missing: int) -> tuple[str, ...]:
-        """The assumption that a candidate rests on, and the sites that it lacks, in words."""
-        conditions = [ATTENDED] if self._search.relies_on_attention(candidate) else []
-        if missing:
-            conditions.append(f"{missing} sites in repeated layers did not admit what the others did; they were left alone")
-        return tuple(conditions)
 
     def _quarantine_guilty(self, candidate: Candidate, problem: str) -> None:
         """Finds the move that breaks a candidate by bisection."""
@@ -118,16 +111,17 @@ class Checker:
         try:
             session = acceptance.open(path, None if target.here else candidate.graph)
             error, right = acceptance.judge(session)
-        except Exception as problem:  # onnxruntime raises many types; the guilty rule is found by bisection and named
+        except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
-            return f"the rewritten model does not run ({first_line(problem)})"
+            return f"the rewritten model does not run ({problem})"
         if not right:
             path.unlink()
             return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
         return Opened(Trial(candidate, path, error), session)
 
 
-def first_line(problem: BaseException) -> str:
-    """The first line of what an exception says, or its type where it says nothing."""
-    lines = str(problem).strip().splitlines()
-    return lines[0][:200] if lines else type(problem).__name__
+def _conditions(missing: int) -> tuple[str, ...]:
+    """The sites that a candidate lacks, in words."""
+    if not missing:
+        return ()
+    return (f"{missing} sites in repeated layers did not admit what the others did; they were left alone",)

@@ -14,12 +14,16 @@ class Clock:
 
     Args:
         budget: seconds for the whole run.
+
+    Attributes:
+        stage: of the lap that began last.
     """
 
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self._began = time.monotonic()
         self._laps: dict[str, float] = {}
+        self.stage = ""
 
     def left(self) -> float:
         """Seconds that are left of the budget; below 0 once it is spent."""
@@ -32,7 +36,7 @@ class Clock:
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
         """Counts the time of the block as the stage's, unless it is left by an exception."""
-        since = time.monotonic()
+        self.stage, since = stage, time.monotonic()
         yield
         self._laps[stage] = round(self._laps.get(stage, 0.0) + time.monotonic() - since, 3)
 

@@ -43,10 +43,12 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         str(task.output),
         improved=winner is not None,
         message=judgement.message,
+        fault=judgement.fault,
         provider=task.target.provider,
         environment=task.target.environment,
         nodes_before=nodes,
         nodes_after=nodes,
+        assumed=judgement.assumed,
         fired=() if winner is None else _fired(task.model, winner),
         latency=judgement.latency,
         paired=judgement.paired,
@@ -64,7 +66,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         explanations=tuple(explanations),
     )
     graph = task.model.graph if winner is None else winner.graph
-    return Decision(graph, outcome, winner, is_verdict=not judgement.is_interrupted)
+    return Decision(graph, outcome, winner, is_verdict=not (judgement.is_interrupted or judgement.fault))
 
 
 def written(bench: Workbench, decision: Decision, nodes: int, kernels: int) -> Outcome:

@@ -11,13 +11,16 @@ import numpy as np
 
 from mugraph.files import Scratch
 from mugraph.terms.shape import DataType
-from rewriter.reference import Error, reference_outputs
+from rewriter.reference import Error, NoReference, reference_outputs
 from rewriter.run import accept
 from rewriter.run.background import in_background
-from rewriter.run.checking import Checker, Trial, first_line
+from rewriter.run.checking import Checker, Trial
+from rewriter.run.faults import Fault
+from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.workbench import Workbench
+from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
 
 __all__ = ["Judge", "Judgement"]
@@ -34,6 +37,8 @@ class Judgement:
         paired: the first impression of the winner's speed.
         latency: beside the original under default settings; ``None`` where that was not measured to the end.
         is_interrupted: the user stopped the run: this is no verdict.
+        fault: the internal error for which the original is kept.
+        assumed: what the winner takes for granted of the inputs.
     """
 
     winner: Candidate | None = None
@@ -43,6 +48,8 @@ class Judgement:
     paired: accept.Timing | None = None
     latency: accept.Timing | None = None
     is_interrupted: bool = False
+    fault: Fault | None = None
+    assumed: tuple[Assumed, ...] = ()
 
 
 class Judge:
@@ -103,8 +110,10 @@ class Judge:
             acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references)
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was written")
-        except Exception as problem:  # onnxruntime raises many types
-            reason = f"onnxruntime cannot run the original on test inputs ({first_line(problem)})"
+        except NoReference as problem:
+            return Judgement(message=f"{problem}: nothing can be compared, the original was written")
+        except RuntimeFailure as problem:
+            reason = f"onnxruntime cannot run the original on test inputs ({problem})"
             return Judgement(message=f"{reason}: it was written unchanged")
         self._own_error = acceptance.own_error()
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
@@ -183,7 +192,13 @@ class Judge:
     def _won(self, trial: Trial) -> Judgement:
         """For a trial; the notes say under which conditions."""
         self._bench.notes.add(*trial.conditions)
-        return Judgement(trial.candidate, "", self._own_error, trial.error, trial.timing)
+        return Judgement(
+            trial.candidate,
+            error_before=self._own_error,
+            error_after=trial.error,
+            paired=trial.timing,
+            assumed=trial.assumed,
+        )
 
     def _kept(self, message: str) -> Judgement:
         """For the original."""

@@ -17,6 +17,7 @@ import onnx
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import explanations
+from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
@@ -80,7 +81,8 @@ def optimize(
         fields: of :class:`rewriter.run.options.Options`, instead of ``options``.
 
     Raises:
-        ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each.
+        ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each. An internal error after the model
+            was read raises nothing, unless ``debug`` asks for that: the original is written, and the outcome names the ``fault``.
     """
     if options is not None and fields:
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
@@ -93,15 +95,29 @@ def optimize(
     with open_workbench(task, clock, progress) as bench:
         if asked.budget <= 0:
             return write(bench, decided(bench, Predictions(), Judgement(message="budget 0: the plain round trip was written")))
-        verdicts = Verdicts(bench)
-        remembered = verdicts.recall()
-        if remembered is not None:
-            return write(bench, remembered)
-        decision = _decide(bench)
-        outcome = write(bench, decision)
-        verdicts.remember(decision, outcome)
-        bench.store.flush()
-        return replace(outcome, file_notes=tuple(bench.notes.files))
+        try:
+            return _recalled_or_decided(bench)
+        except (*USER_ERRORS, OSError):
+            raise
+        except Exception as problem:  # a mistake of ours, which must not cost the user the model
+            if raises_faults(asked.debug):
+                raise
+            fault = Fault.of(problem, clock.stage)
+            judgement = Judgement(message=f"{fault}; the original was written", fault=fault)
+            return write(bench, decided(bench, Predictions(), judgement))
+
+
+def _recalled_or_decided(bench: Workbench) -> Outcome:
+    """Writes what an earlier run decided, or decides, writes and remembers that."""
+    verdicts = Verdicts(bench)
+    remembered = verdicts.recall()
+    if remembered is not None:
+        return write(bench, remembered)
+    decision = _decide(bench)
+    outcome = write(bench, decision)
+    verdicts.remember(decision, outcome)
+    bench.store.flush()
+    return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
 def _decide(bench: Workbench) -> Decision:

@@ -175,6 +175,9 @@ class Options:
     )
     """Whether a remembered verdict on the same model, rules, options and environment may be reused."""
 
+    debug: bool = option(False, flag=Flag("--debug", "Stop at an internal error with its traceback."))
+    """An internal error is raised; without it the original is written and the outcome names the fault."""
+
     def __post_init__(self) -> None:
         check_options(self)
 

@@ -10,9 +10,13 @@ from typing import Any
 
 from rewriter.reference import Error
 from rewriter.run import accept
+from rewriter.run.faults import Fault
 from rewriter.search.explain import NearMiss
 
-__all__ = ["Fired", "Outcome"]
+__all__ = ["Assumed", "Fired", "Outcome"]
+
+_SHOWN = 5
+"""Most nodes that a line of the summary names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,28 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
+class Assumed:
+    """An assumption about inputs that the written model rests on.
+
+    Attributes:
+        assumption: in words.
+        option: the flag that drops it.
+        rules: the rules that needed it.
+        nodes: names of the values at which they were applied.
+    """
+
+    assumption: str
+    option: str
+    rules: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.nodes) - _SHOWN} more" if len(self.nodes) > _SHOWN else ""
+        nodes = f"{', '.join(self.nodes[:_SHOWN])}{more}"
+        return f"assumes that {self.assumption}: {', '.join(self.rules)} at {nodes}; {self.option} drops it"
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a run, its measurements and its reasons; ``--json`` writes it.
 
@@ -35,8 +61,10 @@ class Outcome:
         latency: beside the original under default settings, as a user runs it: the basis of the decision.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
+        assumed: what the written model takes for granted of the inputs.
         kernels: custom kernels that the written model holds.
         message: why the original was kept, where it was.
+        fault: the internal error that ended the run early, where one did: the original was written.
         predicted_before, predicted_after: microseconds by the cost model.
         expanded, generated: candidates of the search.
         rules: that the search could use.
@@ -53,12 +81,14 @@ class Outcome:
     output: str
     improved: bool = False
     message: str = ""
+    fault: Fault | None = None
     provider: str = "cpu"
     environment: str = ""
     nodes_before: int = 0
     nodes_after: int = 0
     kernels: int = 0
     fired: tuple[Fired, ...] = ()
+    assumed: tuple[Assumed, ...] = ()
     latency: accept.Timing | None = None
     paired: accept.Timing | None = None
     error_before: Error | None = None
@@ -99,6 +129,8 @@ class Outcome:
         names = {field.name for field in fields(Outcome)} - set(_VOLATILE)
         values: dict[str, Any] = {name: record[name] for name in names & {*record}}
         values["fired"] = tuple(Fired(**{**fired, "where": tuple(fired["where"])}) for fired in record["fired"])
+        assumed = record["assumed"]
+        values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
         for name in ("dropped", "notes"):
             values[name] = tuple(record[name])
         for name in ("latency", "paired"):
@@ -108,7 +140,7 @@ class Outcome:
         return Outcome(model, output, **values, cached_verdict=True)
 
 
-_VOLATILE = ("model", "output", "seconds", "file_notes", "explanations", "cached_verdict")
+_VOLATILE = ("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict")
 """Fields that are each run's own."""
 
 

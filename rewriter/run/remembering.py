@@ -18,7 +18,7 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
 
-_VERSION = 5
+_VERSION = 6
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
 
 

@@ -13,6 +13,7 @@ from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel
+from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
@@ -22,7 +23,7 @@ from rewriter.search.match import Direction
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
-from rewriter.search.ranges import RangeOracle
+from rewriter.search.ranges import Assumption, RangeOracle
 from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
 from rules_db.trust.rule import Rule
@@ -31,6 +32,9 @@ __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
+
+
+_DROPPED_BY = {Assumption.FINITE: "--inputs-may-be-infinite", Assumption.ATTENDED: "--no-assume-attended"}
 
 
 class UnknownRule(ValueError):
@@ -119,10 +123,25 @@ class ModelSearch:
         steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
         return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
 
-    def relies_on_attention(self, candidate: Candidate) -> bool:
-        """Whether a guard of one of its moves holds only where every position attends to something."""
-        applied = {(move.direction.id, match.values) for move in candidate.moves for match in move.matches}
-        return not applied.isdisjoint(self.moves.matches.pool.oracle.relied)
+    def assumed(self, candidate: Candidate) -> tuple[Assumed, ...]:
+        """The assumptions without which guards of its moves would not hold, and where."""
+        names, relied = self.model.tables.names, self.moves.matches.pool.oracle.relied
+        needed: dict[Assumption, dict[tuple[str, str], None]] = {}
+        for move in candidate.moves:
+            for match in move.matches:
+                at = names[match.values[0]] or f"value {match.values[0]}"
+                for assumption in relied.get((move.direction.id, match.values), ()):
+                    needed.setdefault(assumption, {})[move.direction.id, at] = None
+        return tuple(
+            Assumed(
+                str(assumption),
+                _DROPPED_BY[assumption],
+                tuple(dict.fromkeys(rule for rule, _ in needed[assumption])),
+                tuple(dict.fromkeys(node for _, node in needed[assumption])),
+            )
+            for assumption in Assumption
+            if assumption in needed
+        )
 
 
 def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:

@@ -189,7 +189,11 @@ class Moves:
         redefined, plain = set[int](), Counter[Node]()  # what is executed has yet to follow this
         total: Change = Counter()
         for match in matches:
-            applied = self.matches.pool.apply(match, graph)
+            try:
+                applied = self.matches.pool.apply(match, graph)
+            except Exception as problem:
+                problem.add_note(f"at rule {match.direction.id}")
+                raise
             if isinstance(applied, NoMatch):
                 continue
             graph = applied

@@ -12,6 +12,7 @@ import pytest
 from mugraph.terms.text import parse_type
 from rewriter.cost import CostModel, ProfileStore, cuda
 from rewriter.cost.signature import Signature, empty_model, node_model
+from rewriter.runtime_env import RuntimeFailure
 from tests.support.graphs import Builder
 
 
@@ -112,7 +113,7 @@ def test_bfloat16_is_bound_without_numpy() -> None:
 
 def test_what_the_device_cannot_run_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(model: bytes) -> Any:
-        raise RuntimeError("no kernel")
+        raise RuntimeFailure("no kernel")
 
     monkeypatch.setattr(cuda, "open_session", refuse)
     assert cuda.time_on_cuda(signature("Exp", "float16[8,8]"), 20, 30) is None

@@ -230,8 +230,33 @@ def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
         for assumed in (True, False)
     }
     assert "IsNaN" not in ops(tmp_path / "True.onnx") and "IsNaN" in ops(tmp_path / "False.onnx")
-    assert any("--no-assume-attended" in note for note in results[True].notes)
-    assert not any("--no-assume-attended" in note for note in results[False].notes)
+    finite, attended = results[True].assumed
+    assert (attended.option, attended.nodes) == ("--no-assume-attended", ("y",))
+    assert finite.option == "--inputs-may-be-infinite" and attended.rules == tuple(fired.rule for fired in results[True].fired)
+    assert str(attended) == f"assumes that {attended.assumption}: {attended.rules[0]} at y; --no-assume-attended drops it"
+    assert all(assumed.option != "--no-assume-attended" for assumed in results[False].assumed)
+    assert [entry["option"] for entry in json.loads(results[True].to_json())["assumed"]] == [finite.option, attended.option]
+
+
+def test_a_mask_of_activations_is_assumed_nothing_of(tmp_path: Path) -> None:
+    """Where no entry of a row is positive the softmax is NaN, and the guard's 0.5 is the result."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        gated (float[2,8] x) => (float[2,8] y) <float zero = {0.0}, float half = {0.5}> {
+            positive = Greater(x, zero)
+            mask = Where(positive, zero, least)
+            scores = Add(x, mask)
+            soft = Softmax<axis = -1>(scores)
+            wrong = IsNaN(soft)
+            y = Where(wrong, half, soft)
+        }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(-np.inf, np.float32), "least"))
+    onnx.save(model, tmp_path / "gated.onnx")
+    outcome = optimize(tmp_path / "gated.onnx", tmp_path / "out.onnx", device="cpu", deterministic=True, budget=10)
+    x = np.stack([-np.ones(8, np.float32), np.linspace(-1, 1, 8, dtype=np.float32)])
+    before, after = (run_model(tmp_path / name, {"x": x})[0] for name in ("gated.onnx", "out.onnx"))
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+    assert np.all(before[0] == 0.5) and not any(assumed.option == "--no-assume-attended" for assumed in outcome.assumed)
 
 
 def test_what_the_runtime_is_expected_to_fuse_is_written_out(tmp_path: Path) -> None:

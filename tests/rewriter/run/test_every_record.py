@@ -1,0 +1,63 @@
+"""Every operator of the registry through a whole run: with results that nobody reads, and of every element type.
+
+What a record does not admit stays opaque; whatever happens, nothing fails and the result is what onnxruntime gave before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from mugraph.onnx import load
+from mugraph.ops import REGISTRY
+from rewriter import optimize
+from rewriter.reference import compare, random_inputs
+from rewriter.runtime_env import RuntimeFailure, Session, new_session
+from tests.support.graphs import UNGUARD, rule
+from tests.support.records import Application, applications_of
+
+OPSETS = (20, 23)
+ANY_NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
+RULES = (UNGUARD, ANY_NEGATION, rule("Where(IsNaN(X), X, X)", "X", "X:[m,n]"))
+
+
+def several_results() -> list[tuple[str, Application, int, bool]]:
+    """Every sample with several results, how many of them are read, and whether the node leaves the others out."""
+    found = {
+        f"{app.form.op_type}-{len(app.operands)}-{read}-{'absent' if absent else 'unread'}": (app, read, absent)
+        for opset in OPSETS
+        for record in REGISTRY.values()
+        for app in applications_of(record, opset)
+        for read in range(1, len(app.results) + 1)
+        for absent in (False, True)
+    }
+    return [(name, *case) for name, case in found.items() if len(case[0].results) > 1]
+
+
+def session_or_skip(model: onnx.ModelProto) -> Session:
+    try:
+        return new_session(model.SerializeToString(), optimize=False)
+    except RuntimeFailure as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.mark.parametrize(
+    ("name", "app", "read", "absent"), several_results(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_results_that_nobody_reads(own_cache: Path, tmp_path: Path, name: str, app: Application, read: int, absent: bool) -> None:
+    model = app.model(read, absent)
+    before = session_or_skip(model)
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(model)
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES, budget=5.0)
+    assert outcome.fault is None and outcome.improved, outcome.message
+    feeds = random_inputs(loaded, {}, 1)
+    after = new_session(tmp_path / "out.onnx")
+    for given, wanted in zip(after.run(None, feeds), before.run(None, feeds), strict=True):
+        assert compare(given, wanted).relative_l2 < 1e-5
+
+
+def test_several_results_are_those_of_many_operators() -> None:
+    assert {app.form.op_type for _, app, _, _ in several_results()} >= {"Split", "MultiHeadAttention", "SkipLayerNormalization"}
