@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
@@ -53,7 +54,13 @@ def preferred(rules: Iterable[Rule]) -> Rule:
 
     def key(rule: Rule) -> tuple[bool, int, int, int, str]:
         text, proof = format_rule(rule), rule.certificate
-        return proof.kind != "axioms", -list(FloatClass).index(rule.float_class), len(proof.instances), len(text), text
+        return (
+            proof.evidence is not Evidence.PROVED,
+            -list(FloatClass).index(rule.float_class),
+            len(proof.instances),
+            len(text),
+            text,
+        )
 
     return min(rules, key=key)
 
@@ -63,8 +70,16 @@ def by_size(rules: Iterable[Rule]) -> list[Rule]:
     return sorted(rules, key=lambda rule: (sum(term.size for term in (*rule.source, *rule.target)), rule.id))
 
 
-def proved(rules: list[Rule], name: str) -> list[Rule]:
-    """The rules of the file or database ``name``. Raises StoreError where one is not proved by its certificate."""
+def proved(rules: list[Rule], name: str, trust: Trust = Trust.PROVED) -> list[Rule]:
+    """The rules of the file or database ``name``.
+
+    Raises:
+        StoreError: one does not stand by its certificate, or brings less evidence than ``trust`` asks for.
+    """
+    refused = {rule.id: refusal for rule in rules if (refusal := trust.refusal(rule.certificate.evidence))}
+    for identity, refusal in refused.items():
+        others = f", nor are {len(refused) - 1} others" if len(refused) > 1 else ""
+        raise StoreError(f"{name}: rule {identity} is not taken{others}: {refusal}")
     for rule in rules:
         failures = check(rule, load_axioms())
         if failures:

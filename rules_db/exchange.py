@@ -69,7 +69,7 @@ def _kernel(text: str) -> Kernel:
     try:
         kernel = kernel_from_json(json.loads(text))
         check_kernel(kernel)
-    except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
+    except (ValueError, KeyError, TypeError, TextError, InvalidBlock, RecursionError) as problem:
         raise TextError(f"a μGraph that cannot be read: {problem}") from None
     return kernel
 
@@ -162,7 +162,7 @@ def _check_names(roots: Iterable[Term], types: dict[str, TensorType], attrs: dic
             if term.name not in types:
                 raise TextError(f"variable '{term.name}' is not declared by 'let'")
         elif term.op != "Const":
-            get_operator(term.op)
+            get_operator(term.op).check_attributes(term.attrs)
         for _, value in term.attrs:
             for name in open_names(value):
                 if name not in attrs:
@@ -196,10 +196,10 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
             raise RuleTextError(f"{file}:{line_number}: {problem} field '{name}'; a rule has {', '.join(_FIELDS)}")
         try:
             fields[name] = _FIELDS[name](value.strip())
-            if name in ("source", "target") and "let" in fields:
-                _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
             if name in ("source", "target"):
                 fields[name] = _with_kernel(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
+            if name in ("source", "target") and "let" in fields:
+                _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
         except (TextError, KeyError, ValueError) as reason:
             raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
     missing = [name for name in _REQUIRED if name not in fields]

@@ -20,6 +20,7 @@ from rules_db.exchange import RuleTextError, read_rules, read_text, split_rules
 from rules_db.files import StoreError, cache_folder
 from rules_db.stamp import stamp
 from rules_db.store import SCHEMA_VERSION, RuleStore
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["open_rules", "read_entries", "shipped_rules"]
@@ -93,7 +94,7 @@ def _ensure_proved(folder: Path) -> None:
     path = folder / f"shipped-{shipment.digest}.sqlite"
     if _read_database(path, shipment.texts):
         return
-    proved(list(shipment.rules), "the shipped rules")
+    proved(list(shipment.rules), "the shipped rules", Trust.TESTED)
     try:
         _write_database(path, shipment.texts)
     except (OSError, StoreError) as problem:
@@ -130,18 +131,22 @@ def read_entries(url: str | None = None) -> list[Entry]:
         return store.entries()
 
 
-def open_rules(url: str | None = None) -> list[Rule]:
+def open_rules(url: str | None = None, trust: Trust = Trust.PROVED) -> list[Rule]:
     """The rules to work with: those shipped, or those of a ``.rules`` file, a database path or a database URL.
 
+    Args:
+        url: where they are.
+        trust: the evidence that each has to bring; those that ship are named as what they are and are all taken.
+
     Raises:
-        StoreError: they cannot be read, or one is not proved by its certificate.
+        StoreError: they cannot be read, or one does not stand by its certificate or has less evidence than is asked for.
     """
     if url is None:
         return shipped_rules()
     if url.endswith(".rules"):
         try:
-            return proved(read_rules(url), url)
+            return proved(read_rules(url), url, trust)
         except RuleTextError as problem:
             raise StoreError(str(problem)) from None
     with RuleStore.open(url, create=False) as store:
-        return store.rules()
+        return store.rules(trust)

@@ -17,6 +17,7 @@ from rules_db.entries import Entry, preferred, proved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.sqlite import begin_ourselves, writing
+from rules_db.trust.certificate import Trust
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -151,15 +152,16 @@ class RuleStore:
                 way_out = "check the URL and that the database server answers"
             raise StoreError(f"{self._name}: {reason}; {way_out}") from None
 
-    def add(self, rule: Rule) -> bool:
+    def add(self, rule: Rule, trust: Trust = Trust.PROVED) -> bool:
         """Checks a rule and stores it; false where it is there already.
 
         Raises:
-            StoreError: the rule is not proved by its certificate, or the database cannot be written.
+            StoreError: the rule does not stand by its certificate or has less evidence than is asked for, or the database cannot
+                be written.
         """
-        return self.add_all([rule]) == 1
+        return self.add_all([rule], trust) == 1
 
-    def add_all(self, rules: Iterable[Rule]) -> int:
+    def add_all(self, rules: Iterable[Rule], trust: Trust = Trust.PROVED) -> int:
         """Adds rules in one transaction, all or none; returns how many were new."""
         groups: dict[str, list[Rule]] = {}
         for rule in rules:
@@ -167,6 +169,8 @@ class RuleStore:
         stored = self.texts()
         changed = [rule for rule in map(preferred, groups.values()) if stored.get(rule.id) != format_rule(rule)]
         for rule in changed:
+            if refusal := trust.refusal(rule.certificate.evidence):
+                raise StoreError(f"rule {rule.id} is not taken: {refusal}")
             failures = check(rule, load_axioms())
             if failures:
                 raise StoreError(f"rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit' on where it comes from")
@@ -221,13 +225,14 @@ class RuleStore:
         rows = self.texts().items()
         return [Entry(f"{self._name}, row {identity}", text, identity=identity) for identity, text in rows]
 
-    def rules(self) -> list[Rule]:
+    def rules(self, trust: Trust = Trust.PROVED) -> list[Rule]:
         """All rules, by identity, each checked again.
 
         Raises:
-            StoreError: the database is damaged or holds a rule that its certificate does not prove.
+            StoreError: the database is damaged, or holds a rule that does not stand by its certificate or has less evidence than
+                is asked for.
         """
-        return proved(self.unchecked(), self._name)
+        return proved(self.unchecked(), self._name, trust)
 
     def unchecked(self) -> list[Rule]:
         """All rules, by identity, for whoever checks those that are used.

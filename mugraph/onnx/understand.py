@@ -140,6 +140,7 @@ def understand(
         if value is not None and not taken and constant(index) is None:
             raise NotUnderstood(f"input {index} is computed at run time")
     attrs = make_attrs(reading.attrs)
+    record.check_attributes(attrs)
     outputs = tuple(record.types(attrs, operand_types))
     names = _output_names(node, reading, wanted, len(outputs))
     compiled = compiled_kernel(foreign) if record.name == KERNEL else None

@@ -18,8 +18,9 @@ from mugraph.domains.base import FLOATS, Array, Domain
 from mugraph.ops.forms import AttrMap, Contract, OnnxForm, Read, Write, check_form, read_plain
 from mugraph.ops.support import providers_of
 from mugraph.ops.traits import NO_TRAITS, Traits
+from mugraph.terms.kinds import ATTRIBUTE_KINDS, AttributeKind
 from mugraph.terms.shape import DataType, ShapeError, TensorType, broadcast
-from mugraph.terms.term import Attrs, AttrValue, Term, make, var
+from mugraph.terms.term import Attrs, AttrValue, Term, format_value, make, var
 
 __all__ = [
     "ONNX_OPERATORS",
@@ -98,6 +99,7 @@ class Operator:
         flops: arithmetic operations for concrete types.
         commutative: the two operands may be exchanged.
         defaults: attributes that a text may leave out.
+        kinds: of attributes without a default that no other operator has (:data:`mugraph.terms.kinds.ATTRIBUTE_KINDS`).
         contract: of an operator of which the onnx package has no schema; such a record is in ``onnx`` under no name.
         sized: attributes that may hold dimension symbols in a node to write: the runtime computes them.
         decomposition: the equal terms over plainer operators, for :meth:`decompose`; ``None`` where there are none.
@@ -119,6 +121,7 @@ class Operator:
     onnx: tuple[str, ...] | None = None
     commutative: bool = False
     defaults: AttrMap = field(default_factory=dict)
+    kinds: Mapping[str, AttributeKind] = field(default_factory=dict)
     sized: frozenset[str] = frozenset()
     contract: Contract | None = None
     decomposition: Decompose | None = None
@@ -140,6 +143,20 @@ class Operator:
         A provider runs a composite only with a kernel for it, a plain operator also between casts or inlined.
         """
         return providers_of(self.name, kernels_only=self.composite)
+
+    def kind_of(self, attribute: str) -> AttributeKind | None:
+        """The kind of values of an attribute; ``None`` where the operator has none of the name."""
+        by_default = _KINDS_OF_DEFAULTS.get(type(self.defaults.get(attribute)))
+        return self.kinds.get(attribute) or by_default or ATTRIBUTE_KINDS.get(attribute)
+
+    def check_attributes(self, attrs: Attrs) -> None:
+        """Raises ShapeError for an attribute whose value is not of its kind; text from outside and files may hold any."""
+        for name, value in attrs:
+            kind = self.kind_of(name)
+            if kind is None:
+                raise ShapeError(f"{self.name} has no attribute '{name}'")
+            if not kind.admits(value):
+                raise ShapeError(f"{self.name} with {name}={format_value(value)}: {name} is {kind.value}")
 
     def types(self, attrs: Attrs | AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, after the arity check."""
@@ -178,6 +195,10 @@ class Operator:
         check_form(form, self.contract, inputs, opset)
         return form
 
+
+_KINDS_OF_DEFAULTS: Mapping[type, AttributeKind] = MappingProxyType(
+    {bool: AttributeKind.FLAG, int: AttributeKind.WHOLE, float: AttributeKind.NUMBER, str: AttributeKind.TEXT}
+)
 
 _REGISTRY: dict[str, Operator] = {}
 _ONNX_OPERATORS: dict[str, Operator] = {}

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from mugraph.terms.shape import DataType, Dim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, var
 
 __all__ = ["Parser", "TextError", "parse_term", "parse_type"]
@@ -34,6 +34,23 @@ _TOKEN = re.compile(
 
 _MAX_DEPTH = 200
 """Deepest nesting of operators and tuples that is read; terms themselves may be as deep as they like."""
+_MAX_LENGTH = 100_000
+"""Most characters of a text; the longest certificate that ships has a tenth of them."""
+_MAX_WHOLE = 2**63 - 1
+"""Largest whole number: ONNX has no larger one either."""
+_MAX_POWER = 8
+"""Greatest power of a symbol in a dimension."""
+_MAX_SUMMANDS = 64
+"""Most summands of a dimension."""
+_MAX_OUTPUT = 255
+"""Greatest index of an output."""
+_SHOWN = 80
+"""Most characters of a text that a message repeats."""
+
+
+def _shown(text: str) -> str:
+    """A text as messages repeat it."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
 
 
 class TextError(ValueError):
@@ -41,9 +58,17 @@ class TextError(ValueError):
 
 
 class Parser:
-    """A recursive-descent parser over one text; the rule and property files build their own grammar on it."""
+    """A recursive-descent parser over one text; the rule and property files build their own grammar on it.
+
+    Texts come from outside: their length, nesting, numbers and powers are bounded, so that each is read or refused at once.
+
+    Raises:
+        TextError: the text does not begin with a token, or is too long.
+    """
 
     def __init__(self, text: str) -> None:
+        if len(text) > _MAX_LENGTH:
+            raise TextError(f"{len(text):,} characters, more than {_MAX_LENGTH:,}, in {text[:40]!r}...")
         self.text, self.at = text, 0
         self.kind, self.token = "", ""
         self._depth = 0
@@ -59,7 +84,7 @@ class Parser:
         self._depth -= 1
 
     def fail(self, expected: str) -> NoReturn:
-        raise TextError(f"expected {expected} before {self.text[self.at - len(self.token) :][:40]!r} in {self.text!r}")
+        raise TextError(f"expected {expected} before {self.text[self.at - len(self.token) :][:40]!r} in {_shown(self.text)}")
 
     def advance(self) -> str:
         """Steps to the next token and returns the one left behind."""
@@ -67,7 +92,7 @@ class Parser:
         match = _TOKEN.match(self.text, self.at)
         if match is None:
             if self.text[self.at :].strip():
-                raise TextError(f"cannot read {self.text[self.at :][:40]!r} in {self.text!r}")
+                raise TextError(f"cannot read {self.text[self.at :][:40]!r} in {_shown(self.text)}")
             self.kind, self.token = "end", ""
         else:
             self.kind, self.token, self.at = str(match.lastgroup), str(match.group(str(match.lastgroup))), match.end()
@@ -92,7 +117,18 @@ class Parser:
         if self.kind != "number":
             self.fail("a number")
         token = self.advance()
-        return int(token) if re.fullmatch(r"-?\d+", token) else float(token)
+        if not re.fullmatch(r"-?\d+", token, re.ASCII):
+            return float(token)
+        if len(token) > len(str(_MAX_WHOLE)) + 1 or abs(int(token)) > _MAX_WHOLE:
+            raise TextError(f"a whole number of more than 64 bits, {token[:40]}, in {_shown(self.text)}")
+        return int(token)
+
+    def whole(self, what: str, most: int) -> int:
+        """A whole number from 0 to ``most``, without a point."""
+        number = self.number()
+        if not isinstance(number, int) or not 0 <= number <= most:
+            raise TextError(f"{what} {number} is not one of 0 to {most} in {_shown(self.text)}")
+        return number
 
     def end(self) -> None:
         if self.kind != "end":
@@ -120,6 +156,14 @@ class Parser:
             return _DTYPES[self.advance()]
         return self.dim()
 
+    def _check_dim(self, dim: Dim) -> None:
+        """Raises TextError for a dimension that is larger than any has a reason to be."""
+        terms = dim.terms if isinstance(dim, SymDim) else (((), dim),)
+        powers = [power for monomial, _ in terms for _, power in monomial]
+        if len(terms) > _MAX_SUMMANDS or max(powers, default=0) > _MAX_POWER or any(abs(c) > _MAX_WHOLE for _, c in terms):
+            most = f"{_MAX_SUMMANDS} summands, powers of {_MAX_POWER}, numbers of 64 bits"
+            raise TextError(f"a dimension beyond the bounds ({most}) in {_shown(self.text)}")
+
     def dim(self) -> Dim:
         """A polynomial over dimension symbols, as :class:`SymDim` writes it."""
         total: Dim = 0
@@ -130,11 +174,15 @@ class Parser:
             product: Dim = sign
             while True:
                 factor: Dim = self.number() if self.kind == "number" else symbol(self.name("a dimension"))  # type: ignore[assignment]
-                for _ in range(int(self.number()) if self.accept("^") else 1):
+                if not isinstance(factor, int | SymDim):
+                    raise TextError(f"a dimension with the number {factor}, which is not whole, in {_shown(self.text)}")
+                for _ in range(self.whole("the power", _MAX_POWER) if self.accept("^") else 1):
                     product = product * factor
+                self._check_dim(product)
                 if not self.accept("*"):
                     break
             total = total + product
+            self._check_dim(total)
             if self.accept("+") or self.token == "-" or (self.kind == "number" and self.token.startswith("-")):
                 sign = 1
             else:
@@ -159,7 +207,7 @@ class Parser:
                 if not self.accept(","):
                     self.expect("]")
                     break
-        out = int(self.number()) if self.accept(".") else 0
+        out = self.whole("the output", _MAX_OUTPUT) if self.accept(".") else 0
         self.expect("(")
         inputs: list[Term] = []
         while not self.accept(")"):

@@ -38,6 +38,7 @@ from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rules_db.library import open_rules
+from rules_db.trust.certificate import Trust
 
 __all__ = ["main"]
 
@@ -77,7 +78,7 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
     """Measures the operators of MODELS, and those that rewriting them leads to."""
     options = Options(**values_of_flags(Options, written))
     provider = pick_provider(options.provider)
-    all_rules = open_rules(rules)
+    all_rules = open_rules(rules, Trust.TESTED)
     for path in models:
         model = load(path)
         sizes, _ = bind_sizes(model, options.shapes or {})

@@ -38,9 +38,12 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         table.add_row("relative error vs float64", _error(outcome.error_before), _error(after))
     console.print(table)
     if outcome.fired:
-        fired = Table("rule", "substitution", "sites", "saves by cost model", title="rules that fired", title_justify="left")
+        fired = Table(
+            "rule", "substitution", "evidence", "sites", "saves by cost model", title="rules that fired", title_justify="left"
+        )
         for rule in outcome.fired:
-            fired.add_row(rule.rule, escape(rule.text), str(rule.sites), f"{rule.gain_microseconds:.1f} us")
+            saved = f"{rule.gain_microseconds:.1f} us"
+            fired.add_row(rule.rule, escape(rule.text), rule.evidence, str(rule.sites), saved)
         console.print(fired)
     if outcome.kernels:
         console.print(

@@ -87,6 +87,7 @@ def _fired(model: Model, winner: Candidate) -> tuple[Fired, ...]:
         Fired(
             move.direction.id,
             str(move.direction),
+            str(move.direction.rule.certificate.evidence),
             len(move.sites),
             round(move.gain, 2),
             tuple(names[site[0]] or f"value {site[0]}" for site in move.sites),

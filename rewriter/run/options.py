@@ -18,6 +18,7 @@ from rewriter.run.fields import AtLeast, Flag, OneOf, check_options, option, sam
 from rewriter.run.parse import load_data, parse_arch, parse_shapes
 from rewriter.runtime_env import PROVIDERS, digest
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["Options"]
@@ -80,6 +81,14 @@ class Options:
         None, flag=Flag("--rules", "Rule database or .rules file; default: the rules that the package ships.", metavar="URL")
     )
     """URL or path of a rule database, rules, or ``None`` for those that the package ships."""
+
+    trust: str = option(
+        str(Trust.PROVED),
+        flag=Flag("--trust", "Evidence that the rules of --rules need: a proof, or tests in its place."),
+        check=OneOf(tuple(map(str, Trust))),
+        verdict=same,
+    )
+    """The evidence that rules of a database or file need: ``proved``, or ``tested`` to take those that stand by tests."""
 
     budget: float = option(
         60.0,

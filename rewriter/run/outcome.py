@@ -21,10 +21,15 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A rule that the written model uses."""
+    """A rule that the written model uses.
+
+    Attributes:
+        evidence: on what it stands: ``proved``, ``tested`` or ``interpreted``.
+    """
 
     rule: str
     text: str
+    evidence: str
     sites: int
     gain_microseconds: float
     where: tuple[str, ...]

@@ -14,6 +14,7 @@ from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
 from rewriter.run.task import Task
 from rules_db.library import open_rules
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Workbench", "open_workbench"]
@@ -66,7 +67,8 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
         return
     with ExitStack() as stack:
         with clock.lap("import"):
-            rules = open_rules(options.rules) if options.rules is None or isinstance(options.rules, str) else options.rules
+            given = options.rules
+            rules = open_rules(given, Trust(options.trust)) if given is None or isinstance(given, str) else given
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rules_db.files import check_writable
 from rules_db.store import RuleStore
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["bar", "check_targets", "jobs_option", "name_of", "output", "print_rules", "progress_console", "store_rules"]
+__all__ = [
+    "bar",
+    "check_targets",
+    "jobs_option",
+    "name_of",
+    "output",
+    "print_rules",
+    "progress_console",
+    "store_rules",
+    "trust_option",
+]
 
 
 def output() -> Console:
@@ -53,6 +64,20 @@ jobs_option = click.option(
 )
 
 
+def _trust(context: click.Context, parameter: click.Parameter, word: str) -> Trust:
+    return Trust(word)
+
+
+trust_option = click.option(
+    "--trust",
+    type=click.Choice([str(trust) for trust in Trust]),
+    default=str(Trust.PROVED),
+    show_default=True,
+    callback=_trust,
+    help="Take rules from outside that are proved only, or also those that stand by tests.",
+)
+
+
 def name_of(rules: str | None) -> str:
     """A database or file as messages name it."""
     return rules or "the shipped rules"
@@ -67,10 +92,13 @@ def check_targets(rules: str | None, *files: Path | None) -> None:
             store.check_writable()
 
 
-def store_rules(console: Console, url: str, rules: Iterable[Rule]) -> None:
-    """Enters rules in a database and says how many are new there."""
+def store_rules(console: Console, url: str, rules: Sequence[Rule], trust: Trust = Trust.PROVED) -> None:
+    """Enters rules in a database and says how many are new there, and how many of them stand by tests alone."""
     with RuleStore.open(url) as store:
-        console.print(f"{store.add_all(rules)} new rules in {escape(url)}")
+        console.print(f"{store.add_all(rules, trust)} new rules in {escape(url)}")
+    unproved = sum(rule.certificate.evidence is not Evidence.PROVED for rule in rules)
+    if unproved:
+        console.print(f"{unproved} of them are not proved: a run uses this database with '--trust tested' only")
 
 
 def print_rules(console: Console, rules: Sequence[Rule]) -> None:

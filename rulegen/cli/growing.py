@@ -26,6 +26,7 @@ from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.exchange import format_rules
 from rules_db.files import StoreError, check_writable, write_text
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["SHIPPED", "grow_command", "mine_command", "ship_command"]
@@ -137,7 +138,7 @@ def grow_command(
     console.print(_table({growth.workload.name: [growth] for growth in growths}))
     grown = [rule for growth in growths for rule in growth.rules]
     if rules is not None:
-        store_rules(console, rules, grown)
+        store_rules(console, rules, grown, Trust.TESTED if with_tests else Trust.PROVED)
     for journal in journals:
         journal.remove()
     if out is None and rules is None:
@@ -162,7 +163,7 @@ def _grow_blocks(goals: Sequence[Goal], max_ops: int, seed: int, rules: str | No
     if out is not None:
         write_text(out, format_rules(grown))
     if rules is not None:
-        store_rules(console, rules, grown)
+        store_rules(console, rules, grown, Trust.TESTED)
     if out is None and rules is None:
         print_rules(console, grown)
 

@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from rulegen.cli.console import bar, jobs_option, output, store_rules
+from rulegen.cli.console import bar, jobs_option, output, store_rules, trust_option
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import merge
 from rulegen.share.sources import default_rules, existing_rules, import_file
@@ -18,6 +18,7 @@ from rules_db.entries import by_size
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
 from rules_db.library import open_rules
+from rules_db.trust.certificate import Trust
 
 __all__ = ["export_command", "import_command", "merge_command"]
 
@@ -72,7 +73,7 @@ def export_command(file: str, rules: str | None) -> None:
     """
     if not file.endswith(".rules"):
         raise click.BadParameter(f"'{file}' does not end in .rules, by which text files are known", param_hint="FILE.rules")
-    every = by_size(open_rules(rules))
+    every = by_size(open_rules(rules, Trust.TESTED))
     write_text(file, format_rules(every))
     output().print(f"{len(every)} rules in {file}", markup=False)
 
@@ -82,15 +83,17 @@ def export_command(file: str, rules: str | None) -> None:
 @click.option(
     "--out", required=True, metavar="FILE|URL", help="A .rules file, written anew, or a database, which keeps what it holds."
 )
+@trust_option
 @jobs_option
-def merge_command(sources: tuple[str, ...], out: str, jobs: int) -> None:
+def merge_command(sources: tuple[str, ...], out: str, trust: Trust, jobs: int) -> None:
     """Unites several files and databases of rules.
 
     The order does not matter: of two rules with one identity the more careful float class and the shorter proof stay.
-    Every rule is audited before it is taken. One line says why a rule is rejected; exit code 1 if one is.
+    Every rule is audited before it is taken; one that stands by tests alone is rejected
+    without --trust tested. One line says why a rule is rejected; exit code 1 if one is.
     """
     with bar("merge") as show:
-        report = merge(sources, out, jobs=jobs, progress=show)
+        report = merge(sources, out, jobs=jobs, trust=trust, progress=show)
     console = output()
     for failure in report.failures:
         console.print(str(failure), markup=False)

@@ -22,6 +22,7 @@ from rulegen.show.picture import svg
 from rulegen.show.words import proof_in_words
 from rules_db.files import StoreError, write_text
 from rules_db.library import open_rules
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["explain_command", "show_command", "stats_command"]
@@ -35,8 +36,8 @@ def stats_command(rules: str | None) -> None:
     Also those with multiple outputs, by float class (exact, reassociates, approximates) and by kind of evidence: proved
     from operator properties, or tested within a bound. Guards and proof steps are averages.
     """
-    every = open_rules(rules)
-    headings = ("group", "rules", "multi", "exact", "reassoc", "approx", "proved", "tested", "interpreted", "guards", "steps")
+    every = open_rules(rules, Trust.TESTED)
+    headings = ("group", "rules", "multi", "exact", "reassoc", "approx", *Evidence, "guards", "steps")
     table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -45,13 +46,13 @@ def stats_command(rules: str | None) -> None:
         groups.setdefault(rule.provenance.get("group", "-"), []).append(rule)
     table.columns[0].min_width = max(map(len, ["all", *groups]))
     for name, members in [*sorted(groups.items()), *([("all", every)] if len(groups) > 1 else [])]:
-        classes, kinds = Counter(rule.float_class for rule in members), Counter(rule.certificate.kind for rule in members)
+        classes, kinds = Counter(rule.float_class for rule in members), Counter(rule.certificate.evidence for rule in members)
         table.add_row(
             name,
             str(len(members)),
             str(sum(len(rule.source) > 1 for rule in members)),
             *(str(classes[float_class]) for float_class in FloatClass),
-            *(str(kinds[kind]) for kind in ("axioms", "tested", "interpreted")),
+            *(str(kinds[kind]) for kind in Evidence),
             f"{sum(len(rule.conditions) for rule in members) / len(members):.1f}",
             f"{sum(len(rule.certificate.instances) for rule in members) / len(members):.1f}",
         )
@@ -81,7 +82,7 @@ def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
 
     Both sides, its conditions in words and its certificate step by step. RULE is an identity or its beginning.
     """
-    shown = _rule_named(open_rules(rules), rule, name_of(rules))
+    shown = _rule_named(open_rules(rules, Trust.TESTED), rule, name_of(rules))
     if picture is not None:
         write_text(picture, svg(shown))
     lines = [f"rule {shown.id}   float class: {shown.float_class}"]

@@ -18,6 +18,7 @@ from rulegen.numeric.trials import try_out
 from rulegen.prove.second import z3check
 from rules_db.entries import Entry
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.check import MALFORMED, check
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import FloatClass, Rule
@@ -77,6 +78,7 @@ def audit(
     *,
     deep: bool = False,
     jobs: int = 1,
+    trust: Trust = Trust.PROVED,
 ) -> AuditReport:
     """Re-checks rules: text form, certificate and typing, Z3, random tests on typed shapes of several ranks, float class.
 
@@ -87,6 +89,7 @@ def audit(
         progress: called with the number of rules examined so far.
         deep: random tests with several seeds, each on all shapes and ranks, instead of a few.
         jobs: processes to work in. Few rules are examined in this one.
+        trust: the evidence that each rule has to bring.
 
     Raises:
         BrokenProcessPool: a process died.
@@ -94,7 +97,8 @@ def audit(
     entries = [rule if isinstance(rule, Entry) else Entry("rule", format_rule(rule)) for rule in rules]
     failures: list[Failure] = []
     standing, tried = [], 0
-    for index, result in enumerate(_examinations(entries, load_axioms() if axioms is None else axioms, seed, deep, jobs)):
+    asked = _Examiner(load_axioms() if axioms is None else axioms, seed, deep, trust)
+    for index, result in enumerate(_examinations(entries, asked, jobs)):
         tried += result.tried
         failures += result.failures
         if not result.failures:
@@ -112,21 +116,88 @@ class _Examination:
     failures: list[Failure]
 
 
-def _examinations(
-    entries: Sequence[Entry], axioms: Mapping[str, Axiom], seed: int, deep: bool, jobs: int
-) -> Iterator[_Examination]:
+@dataclass(frozen=True)
+class _Examiner:
+    """What every rule is asked.
+
+    Attributes:
+        axioms: operator properties; of other processes the package's own.
+        seed: of the random tests.
+        deep: whether these are many.
+        trust: the evidence that a rule has to bring.
+    """
+
+    axioms: Mapping[str, Axiom]
+    seed: int
+    deep: bool
+    trust: Trust
+
+    def __reduce__(self) -> tuple[Callable[..., _Examiner], tuple[int, bool, Trust]]:
+        return _examiner_elsewhere, (self.seed, self.deep, self.trust)
+
+    def all_of(self, entries: Sequence[Entry]) -> list[_Examination]:
+        """The outcomes for several rules."""
+        return [self.examine(entry) for entry in entries]
+
+    def examine(self, entry: Entry) -> _Examination:
+        """Reads a rule and asks everything of it that can be asked of one that can be read."""
+        failures: list[Failure] = []
+
+        def fail(examination: str, reason: str) -> None:
+            failures.append(Failure(entry.name, examination, reason))
+
+        try:
+            rule = entry.read()
+            text = format_rule(rule)
+            if text != entry.text and format_rule(parse_rule(text)) != text:
+                fail("text", "its text form does not read back as the same rule")
+        except RuleTextError as problem:
+            fail("text", str(problem))
+            return _Examination(False, failures)
+        if refusal := self.trust.refusal(rule.certificate.evidence):
+            fail("evidence", refusal)
+        is_proved = rule.certificate.evidence is Evidence.PROVED
+        reasons = check(rule, self.axioms)
+        for reason in reasons:
+            fail("certificate" if is_proved else "evidence", reason)
+        if any(reason.startswith(MALFORMED) for reason in reasons):
+            return _Examination(False, failures)
+        if rule.certificate.cites_properties:
+            for reason in z3check(rule, self.axioms):
+                if reason not in reasons:  # both say of an unknown or changed property that it is
+                    fail("Z3", reason)
+        runs = 0
+        for round_ in range(_DEEP_ROUNDS if self.deep else 1):
+            more, difference = try_out(rule, self.axioms, self.seed + round_, None if self.deep else _QUICK_RUNS)
+            runs += more
+            if difference:
+                fail("random test", difference)
+                return _Examination(runs > 0, failures)
+        if not failures:
+            worse = _float_class(rule, self.seed)
+            if worse:
+                fail("float class", worse)
+        return _Examination(runs > 0, failures)
+
+
+def _examiner_elsewhere(seed: int, deep: bool, trust: Trust) -> _Examiner:
+    """The examiner in another process, which loads the properties itself."""
+    return _Examiner(load_axioms(), seed, deep, trust)
+
+
+def _examinations(entries: Sequence[Entry], examiner: _Examiner, jobs: int) -> Iterator[_Examination]:
     """The outcomes in the order of the rules, from as many processes as are worth having."""
-    size = _CHUNK // _DEEP_ROUNDS if deep else _CHUNK
+    size = _CHUNK // _DEEP_ROUNDS if examiner.deep else _CHUNK
     chunks = [entries[start : start + size] for start in range(0, len(entries), size)]
     if min(jobs, len(chunks)) < 2 or len(chunks) < 4:
         for entry in entries:
-            yield _examine(entry, axioms, seed, deep)
+            yield examiner.examine(entry)
         return
     # A fork spares the imports. Z3 and NumPy prepare their threads for it; elsewhere than on Linux system libraries do not.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     with ProcessPoolExecutor(min(jobs, len(chunks)), context, _ignore_interrupts) as pool:
         with _interrupts_later():  # until every process ignores them
-            examinations = pool.map(_examine_all, chunks, [seed] * len(chunks), [deep] * len(chunks))
+            examinations = pool.map(examiner.all_of, chunks)
         for some in examinations:
             yield from some
 
@@ -146,48 +217,6 @@ def _interrupts_later() -> Iterator[None]:
 
 def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
-
-
-def _examine_all(entries: Sequence[Entry], seed: int, deep: bool) -> list[_Examination]:
-    return [_examine(entry, load_axioms(), seed, deep) for entry in entries]
-
-
-def _examine(entry: Entry, axioms: Mapping[str, Axiom], seed: int, deep: bool) -> _Examination:
-    """Reads a rule and asks everything of it that can be asked of one that can be read."""
-    failures: list[Failure] = []
-
-    def fail(examination: str, reason: str) -> None:
-        failures.append(Failure(entry.name, examination, reason))
-
-    try:
-        rule = entry.read()
-        text = format_rule(rule)
-        if text != entry.text and format_rule(parse_rule(text)) != text:
-            fail("text", "its text form does not read back as the same rule")
-    except RuleTextError as problem:
-        fail("text", str(problem))
-        return _Examination(False, failures)
-    reasons = check(rule, axioms)
-    for reason in reasons:
-        fail("certificate" if rule.certificate.kind == "axioms" else "evidence", reason)
-    if any(reason.startswith(MALFORMED) for reason in reasons):
-        return _Examination(False, failures)
-    if rule.certificate.cites_properties:
-        for reason in z3check(rule, axioms):
-            if reason not in reasons:  # both say of an unknown or changed property that it is
-                fail("Z3", reason)
-    runs = 0
-    for round_ in range(_DEEP_ROUNDS if deep else 1):
-        more, difference = try_out(rule, axioms, seed + round_, None if deep else _QUICK_RUNS)
-        runs += more
-        if difference:
-            fail("random test", difference)
-            return _Examination(runs > 0, failures)
-    if not failures:
-        worse = _float_class(rule, seed)
-        if worse:
-            fail("float class", worse)
-    return _Examination(runs > 0, failures)
 
 
 def _float_class(rule: Rule, seed: int) -> str | None:

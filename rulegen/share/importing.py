@@ -27,6 +27,7 @@ from rulegen.share.imported import Imported, Status, TypedCase, never_typed, sum
 from rulegen.taso.file import TasoRule, describe
 from rulegen.taso.operators import Untranslatable
 from rulegen.taso.translation import Typed, Untyped, typings
+from rules_db.trust.certificate import Trust
 from rules_db.trust.check import check
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
@@ -146,7 +147,8 @@ class Importer:
         candidate = CandidateRule(typed.source, typed.target, typed.types)
         if self._deriver.derives(candidate, conditions):
             return TypedCase(typed, Status.DERIVABLE)
-        failures = check(rule, self._axioms)
+        refusal = Trust.PROVED.refusal(rule.certificate.evidence)
+        failures = [refusal] if refusal else check(rule, self._axioms)
         if failures:
             proof = self._prover.certify(typed.source, typed.target, typed.types, _THOROUGH)
             if proof is None:

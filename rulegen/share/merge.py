@@ -11,6 +11,7 @@ from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
 from rules_db.library import read_entries
 from rules_db.store import RuleStore
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["MergeReport", "merge"]
@@ -34,7 +35,12 @@ class MergeReport:
 
 
 def merge(
-    sources: Sequence[str], out: str, *, jobs: int = 1, progress: Callable[[int, int], None] = lambda done, of: None
+    sources: Sequence[str],
+    out: str,
+    *,
+    jobs: int = 1,
+    trust: Trust = Trust.PROVED,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> MergeReport:
     """Unites rules by identity; the outcome depends on neither the order nor the number of times a source is given.
 
@@ -42,6 +48,7 @@ def merge(
         sources: ``.rules`` files, databases and their URLs.
         out: a ``.rules`` file, which is written anew, or a database, which keeps what it holds.
         jobs: processes to work in.
+        trust: the evidence that each rule has to bring.
         progress: called with the number of rules examined so far and their total.
 
     Raises:
@@ -54,7 +61,7 @@ def merge(
         with RuleStore.open(out) as store:
             store.check_writable()
     texts = list({entry.text: entry for entry in reversed(entries)}.values())[::-1]
-    report = audit(texts, progress=lambda done: progress(done, len(texts)), jobs=jobs)
+    report = audit(texts, progress=lambda done: progress(done, len(texts)), jobs=jobs, trust=trust)
     groups: dict[str, list[Rule]] = {}
     for index in report.standing:
         rule = texts[index].read()
@@ -65,7 +72,7 @@ def merge(
         new = len(taken)
     else:
         with RuleStore.open(out) as store:
-            new = store.add_all(taken)
+            new = store.add_all(taken, trust)
     standing = {texts[index].text for index in report.standing}
     accepted = sum(entry.text in standing for entry in entries)
     return MergeReport(new, accepted - new, len(entries) - accepted, report.failures)

@@ -13,6 +13,7 @@ from rulegen.taso.file import read_taso
 from rules_db.entries import Entry
 from rules_db.files import StoreError, cache_folder
 from rules_db.library import open_rules, shipped_rules
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["default_rules", "existing_rules", "import_file"]
@@ -28,7 +29,8 @@ def existing_rules(url: str | None) -> list[Rule]:
     where = url or default_rules()
     if where.endswith(".rules"):
         raise StoreError(f"{where}: rules enter a database, not a text file; give a path such as rules.sqlite")
-    rules = [] if "://" not in where and not os.path.exists(where) else open_rules(where)
+    every = [] if "://" not in where and not os.path.exists(where) else open_rules(where, Trust.TESTED)
+    rules = [rule for rule in every if rule.certificate.evidence is Evidence.PROVED]  # what tests derive is not proved
     return rules if url else [*shipped_rules(), *rules]
 
 

@@ -9,12 +9,42 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_term, format_value, substitute
 from mugraph.terms.text import Parser, TextError
 
-__all__ = ["BoundedTests", "Certificate", "Instance", "Interpretation"]
+__all__ = ["BoundedTests", "Certificate", "Evidence", "Instance", "Interpretation", "Trust"]
+
+_MOST_TESTS = 1_000
+"""Most tests that a certificate may ask for."""
+_MOST_SHAPES, _MOST_RANKS = 8, 8
+"""Greatest bounds that a certificate may claim."""
+
+
+class Evidence(StrEnum):
+    """On what a rule stands; summaries and reports name it."""
+
+    PROVED = "proved"
+    """Instances of operator properties, for all operands; or formulas that a kernel's block graphs and its body have in common."""
+    TESTED = "tested"
+    """Tests as polynomials within a bound and at random, in the place of a proof."""
+    INTERPRETED = "interpreted"
+    """A kernel's block graphs interpreted in some tests, at some sizes, without a proof."""
+
+
+class Trust(StrEnum):
+    """How much a rule from outside has to bring: the one policy for runs, databases, audits and merges."""
+
+    PROVED = "proved"
+    TESTED = "tested"
+
+    def refusal(self, evidence: Evidence) -> str:
+        """Why rules with this evidence are not taken; empty where they are."""
+        if self is Trust.TESTED or evidence is Evidence.PROVED:
+            return ""
+        return f"it is {evidence}, not proved, and tests do not rule out every mistake; '--trust tested' takes such rules"
 
 
 @dataclass(frozen=True)
@@ -111,7 +141,11 @@ class BoundedTests:
         form = BoundedTests._FORM.fullmatch(text)
         if form is None:
             raise TextError(f"expected evidence like '{BoundedTests(2, 3, 3, 0, 60)}'")
-        return BoundedTests(*map(int, form.groups()))
+        tested = BoundedTests(*map(int, form.groups()))
+        if tested.shapes > _MOST_SHAPES or tested.ranks > _MOST_RANKS or tested.tests > _MOST_TESTS:
+            most = f"shapes<={_MOST_SHAPES}, ranks<={_MOST_RANKS}, tests={_MOST_TESTS:,}"
+            raise TextError(f"'{tested}' asks for more than is tried at most: {most}")
+        return tested
 
 
 @dataclass(frozen=True)
@@ -147,7 +181,10 @@ class Interpretation:
         if form is None:
             raise TextError(f"expected evidence like '{Interpretation(3, 0)}'")
         tests, seed, proved = form.groups()
-        return Interpretation(int(tests), int(seed), proved is not None)
+        told = Interpretation(int(tests), int(seed), proved is not None)
+        if told.tests > _MOST_TESTS:
+            raise TextError(f"'{told}' asks for more than {_MOST_TESTS:,} tests")
+        return told
 
 
 @dataclass(frozen=True)
@@ -164,10 +201,11 @@ class Certificate:
         return self.tested is None and self.interpreted is None
 
     @property
-    def kind(self) -> str:
-        """``axioms`` for what is proved, from operator properties or, of a kernel, by formulas; ``tested``; ``interpreted``."""
-        only_interpreted = self.interpreted is not None and not self.interpreted.proved
-        return "tested" if self.tested else "interpreted" if only_interpreted else "axioms"
+    def evidence(self) -> Evidence:
+        """On what a rule with this certificate stands, once it is checked."""
+        if self.interpreted is not None:
+            return Evidence.PROVED if self.interpreted.proved else Evidence.INTERPRETED
+        return Evidence.TESTED if self.tested else Evidence.PROVED
 
     def substitute(
         self, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Dim] | None = None

@@ -23,8 +23,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.domains.range import Range
+from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import TensorType, Undecided
+from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, binding_of, open_names, substitute, walk
 from rules_db.trust.certificate import Instance
 from rules_db.trust.condition import Condition, Facts
@@ -173,16 +174,36 @@ def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
 def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
+    sample = rule.sample()
+    wrong = _wrong_values([*rule.source, *rule.target, *sample.source, *sample.target], rule.conditions)
+    if wrong:
+        return wrong
     if rule.certificate.tested:
         return repeat_tests(rule, rule.certificate.tested)
     if rule.certificate.interpreted:
         return repeat_interpretation(rule, rule.certificate.interpreted)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
+        for number, step in enumerate(steps, 1):
+            wrong += [f"step {number}: {problem}" for problem in _wrong_values([step.left, step.right], step.conditions)]
+        if wrong:
+            return wrong
         types = _sample_types(rule, steps)
     except (ValueError, Undecided, KeyError) as problem:
         return [str(problem.args[0])]
     return [*_contradictions(rule, types), *_wrong_steps(rule, steps, types), *_missing_links(rule, steps, types)]
+
+
+def _wrong_values(roots: Collection[Term], conditions: Collection[Condition]) -> list[str]:
+    """Attributes and arguments of guards whose values are not of their kind, in words."""
+    wrong = [problem for condition in conditions for problem in condition.wrong_arguments()]
+    for term in walk([*roots, *(term for condition in conditions for term in condition.terms())]):
+        if term.op not in ("Var", "Const"):
+            try:
+                get_operator(term.op).check_attributes(term.attrs)
+            except ShapeError as problem:
+                wrong.append(str(problem))
+    return wrong
 
 
 def _sample_types(rule: Rule, steps: Sequence[ProofStep]) -> dict[Term, TensorType]:

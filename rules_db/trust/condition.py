@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mugraph.terms.shape import Dim, ShapeError, Undecided
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_value, open_names, substitute, walk
-from mugraph.terms.text import Parser
+from mugraph.terms.text import Parser, TextError
 from rules_db.trust.guards import GUARDS, Argument, Facts, Guard
 
 __all__ = ["Condition", "Facts", "parse_condition"]
@@ -52,6 +52,15 @@ class Condition:
         values += [value for term in walk(self.terms()) for _, value in term.attrs]
         return {name for value in values for name in open_names(value)}
 
+    def wrong_arguments(self) -> list[str]:
+        """Arguments that are not of the kind that the guard takes, in words."""
+        named = zip(self.guard.parameters, self.guard.value_kinds, self.arguments, strict=True)
+        return [
+            f"{self}: {name} is {kind.value}"
+            for name, kind, argument in named
+            if kind is not None and not (isinstance(argument, Term) or kind.admits(argument))
+        ]
+
     def terms(self) -> Sequence[Term]:
         return [a for a in self.arguments if isinstance(a, Term)]
 
@@ -71,4 +80,7 @@ def parse_condition(parser: Parser) -> Condition:
             parser.expect(",")
         arguments.append(parser.term() if kind == "t" else parser.value())
     parser.expect(")")
-    return Condition(name, tuple(arguments))
+    condition = Condition(name, tuple(arguments))
+    for problem in condition.wrong_arguments():
+        raise TextError(problem)
+    return condition

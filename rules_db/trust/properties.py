@@ -27,6 +27,7 @@ from importlib import resources
 from types import MappingProxyType
 
 from mugraph.ops import REGISTRY, Entrywise, Operator, get_operator
+from mugraph.terms.shape import ShapeError
 from mugraph.terms.term import Term, format_term, open_names, variables, walk
 from mugraph.terms.text import Parser, TextError
 from rules_db.trust.condition import Condition, parse_condition
@@ -214,7 +215,7 @@ def _parse(line: str, family: str) -> Axiom:
     axiom = Axiom(name, left, right, tuple(conditions), family)
     for term in walk([left, right, *(t for c in conditions for t in c.terms())]):
         if term.op not in ("Var", "Const"):
-            get_operator(term.op)
+            get_operator(term.op).check_attributes(term.attrs)
     return axiom
 
 
@@ -224,7 +225,7 @@ def parse_axioms(text: str, file: str) -> list[Axiom]:
     for number, line in _logical_lines(text):
         try:
             instances = [_parse(instance, file.removesuffix(".axioms")) for instance in _instances(line)]
-        except (TextError, KeyError) as problem:
+        except (TextError, ShapeError, KeyError) as problem:
             raise AxiomError(f"{file}:{number}: {problem.args[0]}") from None
         for axiom in instances:
             if axiom.name in axioms:

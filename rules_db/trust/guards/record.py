@@ -12,11 +12,13 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
 from mugraph.domains.range import Range
+from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, Least, Shape, SymDim, TensorType, at_most, evaluate_dim, symbol
 from mugraph.terms.term import AttrValue, Term
 
@@ -194,6 +196,18 @@ Law = Callable[..., bool]
 """Of the premises and the arguments."""
 
 
+_KINDS: Mapping[str, AttributeKind] = MappingProxyType(
+    {
+        **dict.fromkeys(("int", "Dim"), AttributeKind.WHOLE),
+        **dict.fromkeys(("Entries", "tuple[int, ...]", "tuple[Dim, ...]"), AttributeKind.WHOLES),
+        "Axes": AttributeKind.SPATIAL,
+        "float": AttributeKind.NUMBER,
+        "DataType": AttributeKind.ELEMENT_TYPE,
+    }
+)
+"""The annotations of predicates, which are texts, to the kinds of values that they admit."""
+
+
 class About(StrEnum):
     """The subjects of guards."""
 
@@ -240,6 +254,11 @@ class Guard:
         """Of each argument: ``t`` for a term, ``v`` for an attribute value."""
         annotations = self.predicate.__annotations__
         return "".join("t" if annotations[name] in ("Term", Term) else "v" for name in self.parameters)
+
+    @cached_property
+    def value_kinds(self) -> tuple[AttributeKind | None, ...]:
+        """Of each argument, the kind of values that it takes, as the predicate is annotated; ``None`` for terms and any value."""
+        return tuple(_KINDS.get(self.predicate.__annotations__[name]) for name in self.parameters)
 
     @property
     def words(self) -> str:
