@@ -107,6 +107,8 @@ def _conditions(text: str) -> tuple[Condition, ...]:
     while parser.accept(","):
         conditions.append(parse_condition(parser))
     parser.end()
+    for problem in (problem for condition in conditions for problem in condition.wrong_arguments()):
+        raise TextError(problem)
     return tuple(conditions)
 
 

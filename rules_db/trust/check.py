@@ -177,7 +177,7 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     sample = rule.sample()
     wrong = _wrong_values([*rule.source, *rule.target, *sample.source, *sample.target], rule.conditions)
     if wrong:
-        return wrong
+        return [f"{MALFORMED}: {problem}" for problem in wrong]
     if rule.certificate.tested:
         return repeat_tests(rule, rule.certificate.tested)
     if rule.certificate.interpreted:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mugraph.terms.shape import Dim, ShapeError, Undecided
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_value, open_names, substitute, walk
-from mugraph.terms.text import Parser, TextError
+from mugraph.terms.text import Parser
 from rules_db.trust.guards import GUARDS, Argument, Facts, Guard
 
 __all__ = ["Condition", "Facts", "parse_condition"]
@@ -80,7 +80,4 @@ def parse_condition(parser: Parser) -> Condition:
             parser.expect(",")
         arguments.append(parser.term() if kind == "t" else parser.value())
     parser.expect(")")
-    condition = Condition(name, tuple(arguments))
-    for problem in condition.wrong_arguments():
-        raise TextError(problem)
-    return condition
+    return Condition(name, tuple(arguments))

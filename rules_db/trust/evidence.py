@@ -4,6 +4,10 @@
 ``probabilistic``: they agree on random entries in fields of about 2**22 elements, at other shapes. Two polynomials of degree d
 that differ agree on a random point of a field of p elements with a probability of at most d / p (Schwartz and Zippel), so that
 k tests bound the error by (d / p)**k. Anything but polynomials has no such bound here and needs a certificate.
+
+Coefficients depend on sizes: a sum along an axis of what does not vary along it is a multiple of its length. They are polynomials
+of the sizes, of a degree that the program bounds, and one that is not zero may be zero at whatever sizes somebody has in mind. So
+sizes are drawn at random too, out of four times as many as it can have zeros, by a generator that starts from the rule's digest.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from mugraph.domains.base import Array, Unsupported
 from mugraph.domains.field import SAFE_PRIMES, FieldArray, FiniteField
 from mugraph.domains.range import Range
 from mugraph.domains.symbolic import Symbolic
-from mugraph.ops import DegreeBound, traits_of
+from mugraph.ops import DegreeBound, ProductKind, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import Term, attr_symbols, substitute, variables, walk
@@ -33,7 +37,14 @@ LEAST_DELTA = 60
 """The error must be at most 2 to the power of minus this."""
 _MOST = 20_000
 """Choices of shapes that a check goes through."""
-_SIZES = (2, 3, 5, 4, 7, 6)
+_SIZE_DRAWS = 32
+"""Draws of sizes: each lets a polynomial pass that has zeros at a quarter of them."""
+_MOST_SIZE_DEGREE = 12
+"""Of the coefficients as polynomials of the sizes: beyond it the sizes would be too large to evaluate anything."""
+_MOST_ALONG = 4
+"""Axes along which an operator adds, where its attributes do not say."""
+_MOST_ENTRIES = 1 << 22
+"""Of all operands and results of a test together."""
 _PREFIXES: tuple[tuple[int, ...], ...] = ((), (), (2,), (1,), (3, 2))
 
 
@@ -51,6 +62,20 @@ def _degree(roots: Sequence[Term]) -> int:
         else:
             raise ValueError(f"'{term.op}' is no polynomial, so that tests have no error bound; a certificate is required")
     return max(degrees.values())
+
+
+def _size_degree(roots: Sequence[Term]) -> int:
+    """A bound of the degree of the entries' coefficients as polynomials of the sizes, denominators of means multiplied out."""
+    degrees: dict[Term, int] = {}
+    for term in walk(roots):
+        traits = traits_of(term.op)
+        plain = term.op in ("Var", "Const") or traits.entrywise is not None or traits.movement is not None
+        axes = term.attr("axes")
+        along = 0 if plain else len(axes) if traits.reduction is not None and isinstance(axes, tuple) else _MOST_ALONG
+        if traits.product is ProductKind.MATRIX:
+            along = 1
+        degrees[term] = sum(degrees[operand] for operand in term.inputs) + along
+    return sum(degrees[root] for root in roots)
 
 
 def _delta(degree: int, tests: int) -> int:
@@ -140,17 +165,24 @@ def _bounded(rule: Rule, tested: BoundedTests) -> str | None:
 
 def _probabilistic(rule: Rule, tested: BoundedTests) -> str | None:
     symbols = sorted({s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()})
-    for test in range(tested.tests):
-        generator = np.random.default_rng([tested.seed, test])
+    degree = _size_degree([*rule.source, *rule.target])
+    if degree > _MOST_SIZE_DEGREE:
+        return f"its coefficients may depend on sizes like polynomials of degree {degree}, which no few tests tell from zero"
+    largest = 2 + max(4 * degree, len(symbols) + 2)
+    for test in range(max(tested.tests, _SIZE_DRAWS)):
+        generator = np.random.default_rng([int(rule.id, 16), tested.seed, test])
         field = FiniteField(tested.seed + test, prime=test)
-        sizes = {name: _SIZES[(place + test) % len(_SIZES)] for place, name in enumerate(symbols)}
+        sizes = {name: int(generator.integers(2, largest + 1)) for name in symbols}
         sample = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in rule.types.items()}
         prefix = _PREFIXES[generator.integers(len(_PREFIXES))]
         wider = {n: TensorType(t.dtype, prefix + t.shape) for n, t in sample.items()}
-        types = wider if _programs(rule, wider, sizes) else sample
+        small = sum(t.size() for t in wider.values()) <= _MOST_ENTRIES
+        types = wider if small and _programs(rule, wider, sizes) else sample
         programs = _programs(rule, types, sizes)
         if programs is None:
             return "the sample types do not satisfy the conditions, or the sides' types differ"
+        if sum(t.size() for t in infer_types(programs, types).values()) > _MOST_ENTRIES:
+            return f"a test has more than {_MOST_ENTRIES:,} entries"
         values = evaluate(programs, field, {n: field.random(generator, concrete(t.shape) or ()) for n, t in types.items()})
         number = _difference(rule, programs, values)
         if number is not None:

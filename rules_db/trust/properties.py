@@ -212,6 +212,8 @@ def _parse(line: str, family: str) -> Axiom:
         while parser.accept(","):
             conditions.append(parse_condition(parser))
     parser.end()
+    for problem in (problem for condition in conditions for problem in condition.wrong_arguments()):
+        raise TextError(problem)
     axiom = Axiom(name, left, right, tuple(conditions), family)
     for term in walk([left, right, *(t for c in conditions for t in c.terms())]):
         if term.op not in ("Var", "Const"):

@@ -7,20 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from mugraph.terms.term import var
 from mugraph.terms.text import parse_type
+from rewriter.run.optimize import optimize
 from rulegen.share.audit import audit
+from rulegen.share.merge import merge
+from rulegen.share.sources import import_file
 from rulegen.show.words import proof_in_words
 from rules_db.entries import preferred
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
-from rules_db.library import open_rules
+from rules_db.library import open_rules, read_entries
 from rules_db.store import RuleStore
-from rules_db.trust.certificate import BoundedTests, Certificate
+from rules_db.trust.certificate import BoundedTests, Certificate, Evidence, Trust
 from rules_db.trust.check import check
+from rules_db.trust.condition import Condition
 from rules_db.trust.evidence import gather
 from rules_db.trust.properties import load_axioms
-from rules_db.trust.rule import Rule
+from rules_db.trust.rule import FloatClass, Rule
 from tests.support.rules import LANDMARKS, landmark, side
+from tests.support.runs import small
 
 POLYNOMIAL = ["lora", "two_products", "scalar", "row_factor", "transposed_product", "transposed_scaling", "sum_of_products"]
 
@@ -105,13 +111,77 @@ def test_evidence_of_nothing_is_none() -> None:
 
 def test_such_rules_are_stored_audited_and_yield_to_proofs(tmp_path: Path) -> None:
     rule, proved = on_tests(landmark("scalar")), landmark("scalar")
-    assert audit([rule, *map(landmark, list(LANDMARKS)[:2])]).passed
+    rules = [rule, *map(landmark, list(LANDMARKS)[:2])]
+    assert audit(rules, trust=Trust.TESTED).passed
+    (refusal,) = audit(rules).failures
+    assert refusal.rule == rule.id and "tested, not proved" in refusal.reason
     false = replace(rule, target=rule.source[0].inputs[:1])
-    assert {f.examination for f in audit([false]).failures} == {"evidence", "random test"}
+    assert {f.examination for f in audit([false], trust=Trust.TESTED).failures} == {"evidence", "random test"}
     assert preferred([rule, proved]) is preferred([proved, rule]) is proved
     path = str(tmp_path / "rules.db")
     with RuleStore.open(path) as store:
-        assert store.add(rule)
+        with pytest.raises(StoreError, match="is not taken: it is tested, not proved"):
+            store.add(rule)
+        assert store.add(rule, Trust.TESTED)
         with pytest.raises(StoreError, match="is not proved"):
-            store.add(false)
-    assert open_rules(path) == [rule]
+            store.add(false, Trust.TESTED)
+    assert open_rules(path, Trust.TESTED) == [rule]
+    with pytest.raises(StoreError, match=f"rule {rule.id} is not taken: it is tested, not proved.*--trust tested"):
+        open_rules(path)
+
+
+# A hostile author
+
+
+def _vanishing(degree: int) -> str:
+    """A number that is zero where n is 1, 2, ... up to the degree: the length is a product of ones."""
+    length = "ReduceSum[axes=(-1,),keepdims=false](Ones[shape=(n,)]())"
+    text = f"Sub({length}, 1.0)"
+    for zero in range(2, degree + 1):
+        text = f"Mul({text}, Sub({length}, {zero}.0))"
+    return text
+
+
+def hostile(degree: int) -> Rule:
+    """Products in another order, and off by a polynomial of the sizes that vanishes at those that a test is likely to try."""
+    types = {name: parse_type(text) for name, text in (("x", "[m,n]"), ("y", "[n,k]"), ("z", "[k,p]"))}
+    target = f"Add(MatMul(x, MatMul(y, z)), Mul(1e-9, {_vanishing(degree)}))"
+    ranks = tuple(Condition("rank", (var(name), 2)) for name in types)
+    tested = BoundedTests(2, 2, 3, 0, 60)
+    return Rule(side("MatMul(MatMul(x, y), z)"), side(target), types, ranks, FloatClass.REASSOCIATES, Certificate((), tested))
+
+
+@pytest.mark.parametrize("degree", [2, 3, 7])
+def test_a_term_that_vanishes_at_the_sizes_tried_is_found(degree: int) -> None:
+    reason = failure(hostile(degree))
+    assert "differs in test" in reason or "depend on sizes like polynomials of degree" in reason
+
+
+def test_a_hostile_rule_enters_nowhere_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the tests themselves pass it."""
+    monkeypatch.setattr("rules_db.trust.evidence._probabilistic", lambda rule, tested: None)
+    rule, path = hostile(2), tmp_path / "theirs.rules"
+    assert check(rule, load_axioms()) == [] and rule.certificate.evidence is Evidence.TESTED
+    path.write_text(format_rule(rule))
+    assert not audit(read_entries(str(path)), deep=True).passed
+    report = merge([str(path)], str(tmp_path / "all.rules"))
+    assert (report.new, report.rejected) == (0, 1) and "tested, not proved" in report.failures[0].reason
+    (imported,) = import_file(path, [])
+    assert not imported.rules
+    with pytest.raises(StoreError, match="tested, not proved"):
+        optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", rules=str(path), device="cpu", deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "bounded(shapes<=2, ranks<=3) & probabilistic(tests=999999999, seed=0, delta=2^-61)",
+        "bounded(shapes<=999999999, ranks<=3) & probabilistic(tests=3, seed=0, delta=2^-61)",
+        "bounded(shapes<=2, ranks<=999999999) & probabilistic(tests=3, seed=0, delta=2^-61)",
+        "interpreted(tests=999999999, seed=0)",
+    ],
+)
+def test_nobody_asks_for_endless_tests(claim: str) -> None:
+    text = format_rule(on_tests(landmark("scalar")))
+    with pytest.raises(RuleTextError, match="asks for more than"):
+        parse_rule("\n".join(f"  proof  {claim}" if line.startswith("  proof") else line for line in text.splitlines()))
