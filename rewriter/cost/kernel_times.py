@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
 from rewriter.cost.store import ProfileStore
@@ -57,9 +58,15 @@ def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: 
 
 
 def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
-    """The best known schedules of a kernel, or ``None``."""
+    """The best known schedules of a kernel that are some for its blocks, or ``None``."""
     key = kernel_key(kernel, sizes)
     microseconds, text = store.get(key), store.verdict(f"{store.environment} {key}")
     if microseconds is None or text is None:
         return None
-    return Measured(tuple(map(schedule_from_json, json.loads(text))), microseconds)
+    try:
+        schedules = tuple(map(schedule_from_json, json.loads(text)))
+        for block, schedule in zip(kernel.blocks, schedules, strict=True):
+            check_schedule(block, schedule)
+    except (ValueError, TypeError, RecursionError, InvalidBlock):  # damaged: it is timed again
+        return None
+    return Measured(schedules, microseconds)

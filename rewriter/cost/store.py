@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from sqlalchemy.schema import CreateTable
 from rules_db.files import cache_folder
 from rules_db.sqlite import begin_ourselves, writing
 
-__all__ = ["ProfileError", "ProfileStore", "default_profile_path"]
+__all__ = ["ProfileError", "ProfileStore", "default_profile_path", "is_plausible"]
 
 _METADATA = MetaData()
 _COSTS = Table(
@@ -28,6 +27,10 @@ _COSTS = Table(
 _VERDICTS = Table("verdicts", _METADATA, Column("key", String, primary_key=True), Column("value", String, nullable=False))
 
 
+_LONGEST = 3.6e9
+"""Microseconds that no operator takes."""
+
+
 class ProfileError(ValueError):
     """The profile cache cannot be used; the message names the file and the way out."""
 
@@ -35,6 +38,15 @@ class ProfileError(ValueError):
 def default_profile_path() -> Path:
     """In the user's cache directory."""
     return cache_folder() / "profile.sqlite"
+
+
+def is_plausible(microseconds: object) -> bool:
+    """Whether what a cache or table holds can be the cost of an operator: a number of less than an hour.
+
+    SQLite keeps any value in any column.
+    """
+    is_number = isinstance(microseconds, int | float) and not isinstance(microseconds, bool)
+    return is_number and 0 <= microseconds <= _LONGEST  # type: ignore[operator]
 
 
 def _raised(problem: ProfileError) -> None:
@@ -50,6 +62,9 @@ class ProfileStore:
         path: the file; with ``None`` nothing is kept.
         environment: that costs are of.
         lost: called where the file cannot be used, once: the store goes on without it. By default that is an error.
+
+    Attributes:
+        ignored: costs in the file that are none (:func:`is_plausible`).
     """
 
     def __init__(self, path: Path | None, environment: str, lost: Callable[[ProfileError], None] = _raised) -> None:
@@ -57,6 +72,7 @@ class ProfileStore:
         self.path = path
         self._lost = lost
         self._engine: Engine | None = None
+        self.ignored = 0
         self._costs: dict[str, float] = {}
         self._fresh: dict[str, float] = {}
         if path is None:
@@ -70,7 +86,9 @@ class ProfileStore:
                     connection.execute(CreateTable(table, if_not_exists=True))
                 # A cache that cannot be written is noticed now, not after the search.
                 connection.execute(_put(_VERDICTS), [{"key": "opened", "value": environment}])
-                self._costs = {signature: cost for signature, cost in self._rows(connection) if _is_cost(cost)}
+                read = dict(self._rows(connection))
+                self._costs = {signature: cost for signature, cost in read.items() if is_plausible(cost)}
+                self.ignored = len(read) - len(self._costs)
 
     def _rows(self, connection: Connection) -> Iterator[tuple[str, float]]:
         found = select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == self.environment)
@@ -151,11 +169,6 @@ class ProfileStore:
 def _put(table: Table) -> Insert:
     """The statement that inserts rows, or replaces those with their keys."""
     return insert(table).prefix_with("OR REPLACE")
-
-
-def _is_cost(value: object) -> bool:
-    """Whether a value that was read is a time; SQLite keeps any value in any column."""
-    return isinstance(value, float) and math.isfinite(value) and value >= 0
 
 
 def _first_line(problem: Exception) -> str:

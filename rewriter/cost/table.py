@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewriter.cost.store import ProfileError
+from rewriter.cost.store import ProfileError, is_plausible
 from rules_db.files import StoreError, write_text
 
 __all__ = ["CostTable", "merge_tables", "read_table", "write_table"]
@@ -43,14 +43,14 @@ def read_table(path: Path) -> CostTable:
     """Reads a table. Raises :class:`ProfileError` for a file that is none, naming it."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as problem:
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not JSON"
         raise ProfileError(f"{path}: cannot read the cost table ({reason}); 'superopt-costs export' writes one") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProfileError(f"{path}: not a cost table of format {FORMAT}; 'superopt-costs export' writes one")
     environment, version, provider = (data.get(name) for name in ("environment", "onnxruntime", "provider"))
     costs: Any = data.get("costs")
-    sound = isinstance(costs, dict) and all(isinstance(t, int | float) and math.isfinite(t) and t >= 0 for t in costs.values())
+    sound = isinstance(costs, dict) and all(map(is_plausible, costs.values()))
     if not sound or not (isinstance(environment, str) and isinstance(version, str) and provider in ("cpu", "cuda")):
         raise ProfileError(f"{path}: a cost table with missing or impossible entries; export it again")
     return CostTable(environment, version, provider, costs)

@@ -29,6 +29,7 @@ from rewriter.search.explain import NearMiss
 from rewriter.search.moves import Moves
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
+from rules_db.trust.certificate import Trust
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
@@ -75,6 +76,7 @@ class CustomKernels:
         learned: Path | None = None,
         *,
         measures: bool = True,
+        trust: Trust = Trust.PROVED,
     ) -> None:
         self.device, self.store, self.sizes = device, store, sizes
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
@@ -93,7 +95,7 @@ class CustomKernels:
         self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
-        self._can_time = measures
+        self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
 
@@ -112,11 +114,14 @@ class CustomKernels:
                 yield child
 
     def is_proved(self, rule: Rule) -> bool:
-        """Whether a stored rule holds: what other runs learned is interpreted once more before this one uses it."""
+        """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""
         learned = self._unproved.pop(rule.id, None)
-        if learned is not None and (failures := check(learned, load_axioms())):
-            self._wrong.add(rule.id)
-            self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+        if learned is not None:
+            refusal = self._trust.refusal(learned.certificate.evidence)
+            failures = [refusal] if refusal else check(learned, load_axioms())
+            if failures:
+                self._wrong.add(rule.id)
+                self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
         return rule.id not in self._wrong
 
     def refusal(self, rule: Rule) -> str:
@@ -195,7 +200,7 @@ class CustomKernels:
         try:
             self.learned.parent.mkdir(parents=True, exist_ok=True)
             with RuleStore.open(str(self.learned)) as database:
-                database.add_all(rule for rule in winning if rule.id not in wrong)
+                database.add_all([rule for rule in winning if rule.id not in wrong], Trust.TESTED)
         except (StoreError, OSError) as problem:
             self.notes.append(f"kernels were not remembered for other models: {problem}")
 

@@ -19,6 +19,7 @@ from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
+from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
@@ -105,6 +106,19 @@ class Judge:
         """The judgement where there is something to compare."""
         task = self._bench.task
         original = self._bench.kernels.open_in(task.model.graph, folder)
+        acceptance = self._acceptance(original)
+        if isinstance(acceptance, Judgement):
+            return acceptance
+        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
+        if proposals.is_interrupted or not task.measures:
+            return self._first_right(checker, proposals)
+        trials = self._ranked(checker, acceptance, list(proposals))
+        acceptance.close()
+        return self._confirmed(original, trials, acceptance.feeds)
+
+    def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
+        """What candidates are compared with; the judgement where there is nothing to compare."""
+        task = self._bench.task
         self._bench.progress("running the original and its reference in float64")
         try:
             acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references)
@@ -116,12 +130,17 @@ class Judge:
             reason = f"onnxruntime cannot run the original on test inputs ({problem})"
             return Judgement(message=f"{reason}: it was written unchanged")
         self._own_error = acceptance.own_error()
-        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
-        if proposals.is_interrupted or not task.measures:
-            return self._first_right(checker, proposals)
-        trials = self._ranked(checker, acceptance, list(proposals))
-        acceptance.close()
-        return self._confirmed(original, trials, acceptance.feeds)
+        return acceptance
+
+    def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
+        """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
+        with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
+            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.graph, Path(folder)))
+            if isinstance(acceptance, Judgement):
+                return acceptance
+            checker = Checker(self._bench, search, self._quarantine, acceptance, Path(folder))
+            opened = checker.check(Proposal(candidate))
+            return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
 
     def _first_right(self, checker: Checker, proposals: Proposals) -> Judgement:
         """The best proposal by the cost model that is right: where time cannot or must not be measured."""

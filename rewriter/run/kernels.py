@@ -19,6 +19,7 @@ from rewriter.runtime import is_built
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Generator
 from rewriter.search.explain import NearMiss
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
@@ -47,6 +48,7 @@ def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: 
         strict=options.architectures is not None,
         learned=learned_path() if task.measures else None,
         measures=task.measures,
+        trust=Trust(options.trust),
     )
     kernels.keep_as_given(task.model.graph)
     return RunKernels(task.model, kernels)

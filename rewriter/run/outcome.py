@@ -131,22 +131,37 @@ class Outcome:
         Raises:
             KeyError, TypeError: it is none.
         """
+        plain = {field.name: type(field.default) for field in fields(Outcome) if isinstance(field.default, str | int | float)}
         names = {field.name for field in fields(Outcome)} - set(_VOLATILE)
         values: dict[str, Any] = {name: record[name] for name in names & {*record}}
+        for name in names & {*record} & {*plain}:
+            values[name] = _checked(values[name], plain[name])
         values["fired"] = tuple(Fired(**{**fired, "where": tuple(fired["where"])}) for fired in record["fired"])
         assumed = record["assumed"]
         values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
         for name in ("dropped", "notes"):
-            values[name] = tuple(record[name])
+            values[name] = tuple(_checked(line, str) for line in record[name])
         for name in ("latency", "paired"):
-            values[name] = accept.Timing(**record[name]) if record[name] else None
+            values[name] = accept.Timing(**_numbers(record[name])) if record[name] else None
         for name in ("error_before", "error_after"):
-            values[name] = Error(**record[name]) if record[name] else None
+            values[name] = Error(**_numbers(record[name])) if record[name] else None
         return Outcome(model, output, **values, cached_verdict=True)
 
 
 _VOLATILE = ("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict")
 """Fields that are each run's own."""
+
+
+def _checked(value: Any, kind: type) -> Any:
+    """A value of JSON that is of a kind; a whole number is a number. Raises TypeError."""
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """An object of JSON that holds numbers alone. Raises TypeError, AttributeError."""
+    return {name: _checked(value, float) for name, value in record.items()}
 
 
 def _finite(value: Any) -> Any:

@@ -1,19 +1,29 @@
-"""Remembering: verdicts on the same model, rules, options and environment are replayed instead of found again."""
+"""Remembering: verdicts on the same model, rules, options and environment are replayed instead of found again.
+
+Whoever can write the cache can write a verdict. It is believed in what it says of time and of nothing else: its moves are of
+rules that this run has checked, at sites that match; kernels in it are checked as rules of a foreign database are; and what the
+moves lead to is accepted numerically like any candidate.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mugraph.graph import Graph
-from rewriter.run.decision import Decision
-from rewriter.run.outcome import Outcome
+from rewriter.run.decision import Decision, decided
+from rewriter.run.judging import Judge, Judgement
+from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.proposing import Predictions
+from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import digest
 from rules_db.exchange import format_rule, parse_rule
+from rules_db.trust.certificate import Trust
+from rules_db.trust.check import check
 from rules_db.trust.interpreted import kernel_of_rule
+from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
@@ -54,19 +64,31 @@ class _StoredVerdict:
         try:
             record = json.loads(text)
             outcome = Outcome.of_record(record["outcome"], task.name, str(task.output))
-            moves = [(rule, keys) for rule, keys in record["moves"]]
-            kernels = [parse_rule(rule) for rule in record["kernels"]]
+            moves = [(_text(rule), list(map(_text, keys))) for rule, keys in record["moves"]]
+            kernels = [parse_rule(_text(rule)) for rule in record["kernels"]]
             return _StoredVerdict(outcome, moves, record["graph"], kernels)
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
             raise StaleVerdict(f"not a verdict: {problem}") from None
+
+
+def _text(value: object) -> str:
+    """A text of a record. Raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _without_gains(outcome: Outcome) -> list[Fired]:
+    """The rules that fired, and where, without what each saves: that depends on what was known of times."""
+    return [replace(fired, gain_microseconds=0.0) for fired in outcome.fired]
 
 
 class Verdicts:
     """The verdict on one task, kept in the store of the workbench.
 
     Requires an open workbench, and that the model's file is still the one that was read when this is made. Ensures that a
-    recalled decision is the one that was remembered, down to the content of the graph, and that only decisions which are
-    verdicts are remembered.
+    recalled decision is the one that was remembered, down to the content of the graph; that what it applies is proved and is
+    right on the run's inputs, whatever the store holds; and that only decisions which are verdicts are remembered.
     """
 
     def __init__(self, bench: Workbench) -> None:
@@ -107,23 +129,37 @@ class Verdicts:
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
-        record = _StoredVerdict.parse(text, self._bench.task)
-        with self._bench.clock.lap("replay"):
-            return Decision(self._graph(record), record.outcome)
+        record, bench = _StoredVerdict.parse(text, self._bench.task), self._bench
+        told = record.outcome
+        with bench.clock.lap("replay"):
+            judgement = self._judged_again(record) if record.moves else Judgement(message=told.message)
+        predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
+        if judgement.winner is None:
+            judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
+        decision = decided(bench, predictions, replace(judgement, latency=told.latency, paired=told.paired))
+        notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
+        dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
+        outcome = replace(decision.outcome, notes=notes, dropped=dropped, cached_verdict=True)
+        if _without_gains(told) == _without_gains(outcome):
+            outcome = replace(outcome, fired=told.fired, predicted_after=told.predicted_after)
+        return Decision(decision.graph, outcome)
 
-    def _graph(self, record: _StoredVerdict) -> Graph:
-        """The graph that a record leads to, with its kernels compiled."""
+    def _judged_again(self, record: _StoredVerdict) -> Judgement:
+        """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
-        graph = bench.task.model.graph
-        if record.moves:
-            try:
-                candidate = new_search(bench).retraced(record.moves, record.kernels)
-            except UnknownRule as problem:
-                raise StaleVerdict(str(problem)) from None
-            if candidate.graph.content_digest() != record.graph:
-                raise StaleVerdict("its moves lead to another graph")
-            if record.kernels and (problems := bench.kernels.compile(candidate)):
-                bench.notes.drop(*problems)
-                raise StaleVerdict(problems[0])
-            graph = candidate.graph
-        return graph
+        for rule in record.kernels:
+            refusal = Trust(bench.task.options.trust).refusal(rule.certificate.evidence)
+            problems = [refusal] if refusal else check(rule, load_axioms())
+            if problems:
+                raise StaleVerdict(f"the kernel of rule {rule.id} is not taken: {problems[0]}")
+        search = new_search(bench)
+        try:
+            candidate = search.retraced(record.moves, record.kernels)
+        except UnknownRule as problem:
+            raise StaleVerdict(str(problem)) from None
+        if candidate.graph.content_digest() != record.graph:
+            raise StaleVerdict("its moves lead to another graph")
+        judgement = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)).judge_again(search, candidate)
+        if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
+            raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
+        return judgement

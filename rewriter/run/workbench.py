@@ -74,6 +74,8 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
             stack.callback(store.close)
             store.preload(target.costs)
+            if store.ignored:
+                notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
         yield Workbench(task, tuple(rules), store, kernels, clock, notes, progress)

@@ -35,6 +35,7 @@ from rewriter.run.searching import UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
+from rules_db.exchange import format_rule
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, ops, workbench
 
@@ -400,7 +401,9 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
         assert recalled is not None and not recalled.is_verdict, "a verdict is remembered by the run that found it"
         assert recalled.graph.content_digest() == decision.graph.content_digest()
         again = write(bench, recalled)
-        assert replace(again, cached_verdict=False, seconds=outcome.seconds) == outcome and again.cached_verdict
+        anew = replace(outcome, error_before=again.error_before, error_after=again.error_after, cached_verdict=True)
+        assert replace(again, seconds=outcome.seconds) == anew
+        assert again.error_after is not None and again.error_after.is_small, "it is accepted anew"
         assert set(again.seconds) == {"import", "replay", "write", "total"}
     for other in ({"use_verdicts": False}, {"explain": "all"}, {"alpha": 1.2}, {"data": [{"x": np.ones((64, 64), np.float32)}]}):
         with measuring(source, **other) as bench:
@@ -431,6 +434,15 @@ def rewritten(record: dict[str, Any], **changes: Any) -> str:
         (lambda r: rewritten(r, moves=[["unheard>", []]]), "rule unheard> is not among those of this run"),
         (lambda r: rewritten(r, moves=r["moves"][:1]), "its moves lead to another graph"),
         (lambda r: rewritten(r, graph="0" * 32), "its moves lead to another graph"),
+        (lambda r: rewritten(r, moves=[[7, []]]), "not a verdict: 7 is no text"),
+        (lambda r: rewritten(r, moves=[["a>", [7]]]), "not a verdict: 7 is no text"),
+        (lambda r: rewritten(r, kernels=[None]), "not a verdict: None is no text"),
+        (lambda r: "[" * 100_000, "not a verdict"),
+        (lambda r: rewritten(r, outcome={**r["outcome"], "notes": [1]}), "not a verdict: 1 is no str"),
+        (lambda r: rewritten(r, outcome={**r["outcome"], "predicted_before": "fast"}), "not a verdict: 'fast' is no float"),
+        (lambda r: rewritten(r, outcome={**r["outcome"], "improved": 1}), "not a verdict: 1 is no bool"),
+        (lambda r: rewritten(r, kernels=[format_rule(WRONG)]), f"the kernel of rule {WRONG.id} is not taken"),
+        (lambda r: rewritten(r, moves=[[f"{WRONG.id}>", []]]), "is not among those of this run"),
     ],
 )
 def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, damage: Any, reason: str) -> None:
@@ -449,16 +461,42 @@ def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, 
 
 def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewriter.run.remembering.kernel_of_rule", lambda rule_: rule_)
+    monkeypatch.setattr("rewriter.run.remembering.check", lambda *_: [])  # these rules have no certificates
     with measuring(source) as bench:
         decision = decision_of(bench)
         Verdicts(bench).remember(decision, write(bench, decision))
         assert Verdicts(bench).recall() is not None
-        monkeypatch.setattr(RunKernels, "compile", lambda self, candidate: ["kernel k is refused"])
+        monkeypatch.setattr(RunKernels, "compile", lambda self, candidate: ["kernel k is refused"] if candidate.moves else [])
+        monkeypatch.setattr(
+            RunKernels, "refused", lambda self, candidate: {move.direction.rule.id for move in candidate.moves[:1]}
+        )
+        bench.notes.dropped.clear()
         assert Verdicts(bench).recall() is None and bench.notes.dropped == ["kernel k is refused"]
 
 
+def test_what_a_verdict_leads_to_is_accepted_anew(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench).remember(decision, write(bench, decision))
+        assert Verdicts(bench).recall() is not None
+        monkeypatch.setattr(Acceptance, "judge", lambda self, session: (Error(0.5, 0.5), False))
+        assert Verdicts(bench).recall() is None
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("inf"), float("-inf"), 1e300, "fast", b"7"])
+def test_a_cached_cost_that_is_none_is_ignored(source: Path, tmp_path: Path, cost: Any) -> None:
+    with measuring(source) as bench:
+        bench.store.put("sound", 3.0)
+        bench.store.put("poisoned", 4.0)
+    with sqlite3.connect(tmp_path / "cache" / "profile.sqlite") as connection:
+        connection.execute("update costs_3 set microseconds = ? where signature = 'poisoned'", (cost,))
+    with measuring(source) as bench:
+        assert bench.store.get("sound") == 3.0 and bench.store.get("poisoned") is None
+        assert any("1 measured costs are no times and were ignored" in note for note in bench.notes.lines)
+
+
 def test_an_outcome_is_read_back_from_its_record() -> None:
-    fired = (Fired("a>", "x -> y", 2, 1.5, ("p", "q")),)
+    fired = (Fired("a>", "x -> y", "proved", 2, 1.5, ("p", "q")),)
     outcome = Outcome("m", "o", True, fired=fired, latency=FASTER, error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",))
     record = json.loads(json.dumps(outcome.record()))
     assert not {"model", "output", "seconds", "explanations", "cached_verdict"} & set(record)
