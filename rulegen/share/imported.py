@@ -97,7 +97,7 @@ def summary(identity: str, cases: Sequence[TypedCase]) -> Imported:
     reasons = [case.reason for case in (first, *by_status[Status.UNDECIDED]) if case.reason]
     guards: list[str] = []
     if good:
-        conditions = [str(c) for rule in rules[:1] for c in rule.conditions]
+        conditions = [str(c) for rule in rules[:1] for c in rule.conditions] if rules else list(first.typed.needs)
         guards = [*conditions, *_choices(good, [case for case in cases if case not in good])]
     shown = first.rule or first.typed
     counterexample = differing[0].difference if differing else None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, evaluate_dim, symbol
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, evaluate_dim, plain_symbol, symbol
 from mugraph.terms.term import substitute, var, variables
 from rulegen.taso.file import Parameter, Place, TasoGraph, TasoKind, TasoRule
 from rulegen.taso.operators import TasoValue, TypingState, Untranslatable, apply
@@ -24,12 +24,20 @@ __all__ = ["Typed", "Untyped", "typings"]
 
 @dataclass(frozen=True)
 class Typed:
-    """A rule under one typing: terms, types, and the choices made where the file leaves them open."""
+    """A rule under one typing.
+
+    Attributes:
+        source, target: terms.
+        types: of their variables.
+        choices: made where the file leaves them open.
+        needs: what the target wants of the sizes beyond what makes the source well-typed, as the guard ``dim`` says it.
+    """
 
     source: Side
     target: Side
     types: Mapping[str, TensorType]
     choices: Mapping[str, str]
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,25 @@ def _choices(state: TypingState, final: Mapping[str, Dim]) -> dict[str, str]:
     return choices
 
 
+def _needs(before: TypingState, typed: Typed) -> tuple[str, ...]:
+    """The sizes of the source's variables that are free in the source alone and that the target ties to others.
+
+    Args:
+        before: the typing of the source alone.
+        typed: the rule.
+    """
+    places: dict[str, list[tuple[str, int, Dim]]] = {}
+    for value in before.variables.values():
+        name, shape = value.term.name, before.dims.resolved(value.shape)
+        for axis in range(-len(shape), 0):
+            free = plain_symbol(shape[axis])
+            if free is not None and name in typed.types:
+                places.setdefault(free, []).append((name, axis, typed.types[name].shape[axis]))
+    wanted = {free: at[0][2] for free, at in places.items()}
+    tied = [free for free, dim in wanted.items() if plain_symbol(dim) is None or list(wanted.values()).count(dim) > 1]
+    return tuple(f"dim({name}, {axis}, {dim})" for free in tied for name, axis, dim in places[free][:1])
+
+
 _MOST_OPERATORS, _LARGEST = 40, 16
 """The greatest number of operators, and value of any parameter but PERM, of a rule that is examined."""
 
@@ -156,6 +183,7 @@ def typings(rule: TasoRule) -> list[Typed] | Untyped:
             for a, b in zip(source, target, strict=True):
                 state.dims.match(a.shape, b.shape)
             typed = _finish(state, source, target)
+            typed = replace(typed, needs=_needs(before, typed))
         except (ShapeError, Undecided) as reason:
             problem_ = problem_ or str(reason).replace("?", "d")
             if source and alone is None:

@@ -94,6 +94,49 @@ def test_the_second_time_a_rule_is_derivable() -> None:
     assert both.taso("2", scalar).status == Status.NEW
 
 
+TIED: dict[str, tuple[bytes, set[str]]] = {
+    "groups side by side": (
+        GUARDED["groups side by side"][0],
+        {"dim(x7, -3, n)", "dim(x8, -3, n)", "dim(x10, -4, q)", "dim(x11, -4, q)"},
+    ),
+    "relu of the parts of a matrix": (
+        built(
+            lambda s, t: (s(Kind.RELU, X1), s(Kind.RELU, X2), t.split(1, t(Kind.RELU, t.concat(1, 2, X1, X2)))),
+            (0, 2, 0, 0),
+            (1, 2, 0, 1),
+        ),
+        {"dim(x1, -2, m)", "dim(x2, -2, m)"},
+    ),
+    "two batches and one kernel": (
+        built(
+            lambda s, t: (s.conv(I1, K1), s.conv(I2, K1), t.split(0, t.conv(t.concat(0, 4, I1, I2), K1))),
+            (0, 2, 0, 0),
+            (1, 2, 0, 1),
+        ),
+        {"dim(x7, -2, k)", "dim(x8, -2, k)", "dim(x7, -1, p)", "dim(x8, -1, p)"},
+    ),
+}
+"""Rules of which the target is well-typed for some of the sizes only for which the source is, and what ties these."""
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_what_the_target_wants_of_sizes_is_a_guard_of_what_is_derivable(name: str) -> None:
+    text, guards = TIED[name]
+    (rule,), both = decode(text), importer()
+    both.taso("0", rule)
+    found = both.taso("1", rule)
+    assert found.status == Status.DERIVABLE
+    assert guards <= set(found.guards), found.guards
+
+
+def test_what_holds_wherever_the_source_does_needs_no_guard() -> None:
+    both = importer()
+    for name in ("associativity", "scalar", "transpose of a product"):
+        (rule,) = decode(TRUE[name])
+        both.taso("0", rule)
+        assert both.taso("1", rule).guards == ()
+
+
 def test_sides_that_are_one_term_are_derivable() -> None:
     same = built(lambda s, t: (s(Kind.EW_ADD, X1, X2), t(Kind.EW_ADD, X2, X1)))
     assert examine(same).status == Status.DERIVABLE
