@@ -2,9 +2,9 @@
 
 The corpus is the shipped rules and one instance of every operator property of convolution and pooling, which bring groups,
 strides and pads. A mutation changes one thing: an operator, an attribute, the order of operands, a variable, a
-factor, the part of a split, a subterm; or a condition goes; or the change is made everywhere, in the certificate too. Many
-mutants are still true (operands of a sum swapped), so that only those count as *false* which evaluation on random inputs
-refutes, under the conditions they state.
+factor, the part of a split, a subterm; or a condition goes, or a variable gets another type; or the change is made everywhere, in
+the certificate too, or the certificate cites what other rules cite. Many mutants are still true (operands of a sum swapped), so
+that only those count as *false* which evaluation on random inputs refutes, at sizes of 1 too, under the conditions they state.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Unsupported
+from mugraph.domains.range import Range
 from mugraph.domains.real import Real
 from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
@@ -29,7 +30,7 @@ from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check
-from rules_db.trust.condition import Condition
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import FloatClass, Rule, Side
 
@@ -275,6 +276,47 @@ def _grouped(rule: Rule) -> Rule | None:
     return replace(rule, source=source, target=target, types=types, conditions=conditions)
 
 
+def _retyped(rule: Rule, changes: _Changes) -> Rule | None:
+    """One variable with a dimension more, less, moved or of size 1, or of another element type."""
+    name = changes.pick(list(rule.types))
+    if name is None:
+        return None
+    dtype, shape = rule.types[name].dtype, list(rule.types[name].shape)
+    match changes.pick(("more", "less", "moved", "one", "dtype")):
+        case "more":
+            shape.insert(0, changes.pick((1, 2, *shape)))
+        case "less" if shape:
+            del shape[int(changes.generator.integers(len(shape)))]
+        case "moved":
+            shape = [shape[i] for i in changes.generator.permutation(len(shape))]
+        case "one" if shape:
+            shape[int(changes.generator.integers(len(shape)))] = 1
+        case _:
+            dtype = changes.pick((DataType.DOUBLE, DataType.INT64, DataType.BOOL))
+    return replace(rule, types={**rule.types, name: TensorType(dtype, tuple(shape))})
+
+
+def _citing(rule: Rule, every: Sequence[Instance], generator: np.random.Generator) -> Rule:
+    """The rule with some steps of other rules' certificates for its own variables, or in the place of its own steps."""
+    names = list(rule.types)
+
+    def own(instance: Instance) -> Instance:
+        others = {v.name for _, term in instance.terms for v in variables([term])}
+        return instance.substitute({other: var(names[generator.integers(len(names))]) for other in sorted(others)})
+
+    instances = list(rule.certificate.instances)
+    for _ in range(1 + int(generator.integers(3))):
+        chosen = every[generator.integers(len(every))]
+        if instances and generator.random() < 0.5:
+            place = int(generator.integers(len(instances)))
+            instances[place] = (
+                replace(instances[place], axiom=chosen.axiom, digest="") if generator.random() < 0.5 else own(chosen)
+            )
+        else:
+            instances.append(own(chosen))
+    return replace(rule, certificate=Certificate(tuple(instances)))
+
+
 def _squared(rule: Rule) -> Rule:
     """The rule with all dimensions equal, where more mutants are well-typed."""
     symbols = {s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
@@ -290,6 +332,8 @@ def _mutate(rule: Rule, kind: str, generator: np.random.Generator) -> Rule | Non
         return replace(rule, conditions=tuple(c for i, c in enumerate(rule.conditions) if i != dropped))
     if kind == "groups":
         return _grouped(rule)
+    if kind == "type":
+        return _retyped(rule, changes)
     if kind == "everywhere":
         return _everywhere(rule, changes)
     on_left = generator.random() < 0.3
@@ -306,7 +350,8 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
     """Distinct mutants without end, the same for the same seed; all kinds equally often as far as rules admit them."""
     seen: set[tuple[object, ...]] = set()
     generator = np.random.default_rng([seed, 17])
-    kinds = [*_KINDS, "condition", "everywhere", "groups"]
+    kinds = [*_KINDS, "condition", "everywhere", "groups", "type", "cited"]
+    every = [instance for rule in rules for instance in rule.certificate.instances]
     convolutions = [rule for rule in rules if any(traits_of(t.op).convolves for t in walk(rule.source))]
     while True:
         for kind in kinds:
@@ -314,20 +359,61 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
             rule = some[generator.integers(len(some))]
             if generator.random() < 0.5:
                 rule = _squared(rule)
-            mutated = _mutate(rule, kind, generator)
-            if mutated is None or (mutated.source == rule.source and mutated.target == rule.target and kind != "condition"):
+            changed = str(generator.choice(list(_KINDS))) if kind == "cited" else kind
+            mutated = _mutate(rule, changed, generator)
+            if mutated is not None and kind == "cited":
+                mutated = _citing(mutated, every, generator)
+            if mutated is None:
                 continue
-            key = (mutated.source, mutated.target, mutated.conditions, *mutated.types.values(), kind == "everywhere")
+            same = mutated.source == rule.source and mutated.target == rule.target
+            if same and kind not in ("condition", "type"):
+                continue
+            with_proof = kind in ("everywhere", "cited")
+            key = (mutated.source, mutated.target, mutated.conditions, *mutated.types.values(), with_proof)
             if key not in seen:
                 seen.add(key)
                 yield Mutant(kind, mutated, rule)
+
+
+def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
+    """Whether evaluation in floats refutes a rule whose sizes are 1, 2 and 3 in some order, many of them equal."""
+    symbols = sorted({s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()})
+    for draw in range(draws):
+        generator = np.random.default_rng([draw, 23])
+        sizes = {name: 1 if draw == 0 else int(generator.integers(1, 4)) for name in symbols}
+        programs, types = specialise([*rule.source, *rule.target], rule.types, sizes)
+        conditions = [c.substitute({}, dims=sizes) for c in rule.conditions]
+        try:
+            inferred = infer_types([*programs, *(term for c in conditions for term in c.terms())], types)
+            facts = Facts(inferred.__getitem__, lambda term: Range.top(), sizes)
+            if any(c.holds(facts) is not True for c in conditions):
+                continue
+            inputs = {
+                name: generator.random(concrete(t.shape)) < 0.5
+                if t.dtype == DataType.BOOL
+                else generator.standard_normal(concrete(t.shape))
+                for name, t in types.items()
+            }
+            with np.errstate(all="ignore"):
+                values = evaluate(programs, Real(), inputs)
+        except (ShapeError, Undecided, KeyError, ValueError, TypeError, IndexError, Unsupported):
+            continue
+        half = len(rule.source)
+        for a, b in zip(programs[:half], programs[half:], strict=False):
+            if inferred[a] != inferred[b]:
+                break  # the rewriter compares the types of what it replaces
+            one, other = (np.asarray(values[side], np.float64) for side in (a, b))
+            finite = np.isfinite(one) & np.isfinite(other)
+            if not np.allclose(one[finite], other[finite], rtol=1e-9, atol=1e-9):
+                return True
+    return False
 
 
 def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     """Whether evaluation refutes a rule under its conditions."""
     about_values = [c for c in rule.conditions if c.guard.of_values]
     if not about_values:
-        return try_out(rule, axioms)[1] is not None
+        return try_out(rule, axioms)[1] is not None or _false_at_small_sizes(rule)
     roots = [*rule.source, *rule.target, *(t for c in about_values for t in c.terms())]
     for turn, sizes in enumerate(assignments(rule.types, roots=roots)):
         programs, types = specialise(roots, rule.types, sizes)
@@ -365,8 +451,8 @@ def _holds(predicate: str, value: np.ndarray) -> bool:
     return bool(np.all(np.isfinite(value)))
 
 
-def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover) -> MutantOutcome:
-    """Offers a mutant to the checker with its certificate, and to the prover without.
+def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover | None) -> MutantOutcome:
+    """Offers a mutant to the checker with its certificate, and to the prover, where there is one, without.
 
     A proof that the prover finds has conditions of its own, and the mutant counts as accepted only if it is false under
     these: sqrt(x x) = x is true of numbers that are not negative.
@@ -383,7 +469,7 @@ def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover) -> Muta
         return MutantOutcome.TRUE
     if accepted:
         return MutantOutcome.ACCEPTED
-    if mutant.kind != "condition":
+    if mutant.kind != "condition" and prover is not None:
         proof = prover.certify(sample.source, sample.target, sample.types)
         if proof is not None:
             proved = replace(sample, conditions=proof.conditions, certificate=proof.certificate)
@@ -401,8 +487,7 @@ def attack(
     prover: Prover | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Tally:
-    """Examines mutants until ``count`` of them were false; the prover has default limits where left out."""
-    prover = prover or Prover(axioms)
+    """Examines mutants until ``count`` of them were false, by the checker alone where there is no prover."""
     counts: Counter[tuple[str, MutantOutcome]] = Counter()
     accepted: list[Mutant] = []
     false = 0

@@ -105,7 +105,7 @@ def _classes(group: str, max_ops: str, seed: str) -> Mapping[str, Any]:
 
 def _attack(count: str, seed: str) -> Mapping[str, Any]:
     axioms = load_axioms()
-    tally = attack(corpus(shipped_rules(), axioms), axioms, int(count), int(seed))
+    tally = attack(corpus(shipped_rules(), axioms), axioms, int(count), int(seed), Prover(axioms))
     return {
         "false": tally.false,
         "accepted": [str(mutant) for mutant in tally.accepted],
