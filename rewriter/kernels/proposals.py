@@ -186,7 +186,7 @@ class KernelProposals:
                 self.reasons[str(reason)] += 1
                 continue
             for bound, matches in groups.items():
-                yield self._direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id})), matches
+                yield self._direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}, general=kernel)), matches
 
 
 def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:

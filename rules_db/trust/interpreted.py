@@ -56,13 +56,16 @@ def kernel_of_rule(rule: Rule) -> Kernel | None:
     return kernel_of(rule.target[0].attrs)
 
 
-def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0) -> Rule:
+def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0, general: Kernel | None = None) -> Rule:
     """The multi-level rule whose source is a kernel's body and whose target is the kernel.
 
-    Its certificate is a proof where there is one; nothing is tested here.
+    Its certificate says that it is proved where it is; nothing is tested here.
+
+    Args:
+        general: the kernel of which this one has some sizes put in: the proof of that one is a proof of this one.
     """
     types = {tensor.name: tensor.type for tensor in kernel.inputs}
-    certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed, why_not_proved(kernel) is None))
+    certificate = Certificate((), interpreted=Interpretation(LEAST_TESTS, seed, why_not_proved(general or kernel) is None))
     provenance = {"group": "kernels", **provenance}
     return Rule(kernel.body, kernel_terms(kernel), types, (), FloatClass.REASSOCIATES, certificate, provenance)
 

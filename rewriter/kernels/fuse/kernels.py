@@ -75,7 +75,7 @@ class KernelBuilder:
                 self.test(kernel)
                 if why_not_proved(kernel) is not None:
                     self.test(sized)
-                return Built(kernel_rule(sized, {}), kernel)
+                return Built(kernel_rule(sized, {}, general=kernel), kernel)
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
         self.test(kernel)
         return Built(kernel_rule(kernel, {}), kernel)

@@ -32,6 +32,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from mugraph.terms.shape import Dim, SymDim, symbol
@@ -66,6 +67,7 @@ __all__ = [
     "mapped",
     "natural",
     "number_of",
+    "same",
     "summed",
 ]
 
@@ -79,6 +81,7 @@ _INFINITE: Atom = ("infinity",)
 _MOST_TERMS = 4000
 _MOST_INDICES = 4
 _MOST_CASES = 6
+_REMEMBERED = 1 << 15
 
 
 class Formula:
@@ -169,6 +172,7 @@ def _joined(left: _Monomial, right: _Monomial) -> _Monomial:
     return frozenset((atom, power) for atom, power in powers.items() if power)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _text(monomial: _Monomial) -> str:
     """A text that no other product has: formulas within it stand for themselves by their digest, so that it stays short."""
     return "*".join(sorted(f"{_spelt(atom)}^{power}" for atom, power in monomial))
@@ -184,6 +188,7 @@ def _spelt(part: object) -> str:
     return f"{type(part).__name__}:{part!r}"
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _free(atom: Atom) -> frozenset[Position]:
     if atom[0] in _BINDERS:
         inner: frozenset[Position] = atom[2].free
@@ -389,6 +394,24 @@ def natural(place: Dim, facts: Facts = NOTHING) -> Formula:
     place = leading(place)
     _, coefficient = max(place.terms, key=lambda part: (len(part[0]), part[0]))
     return ONE - Formula.atom("natural", -place - 1) if coefficient < 0 else Formula.atom("natural", place)
+
+
+def same(first: Formula, second: Formula) -> bool:
+    """Whether two formulas are known to be equal: in normal form, or once both are multiplied by the sums that divide them."""
+    difference = first - second
+    while difference.terms:
+        sums = {atom for atom in atoms_of(difference) if atom[0] == "group"}
+        if not sums:
+            return False
+        divisor = min(sums, key=_spelt)
+        least = min(dict(monomial).get(divisor, Fraction(0)) for monomial in difference.terms)
+        total = ZERO
+        for monomial, coefficient in difference.terms.items():
+            powers = dict(monomial)
+            times = powers.pop(divisor, Fraction(0)) - least
+            total = total + Formula({frozenset(powers.items()): coefficient}) * _raised(divisor[1], times)
+        difference = total
+    return True
 
 
 # Truth values and infinities

@@ -20,6 +20,7 @@ What ``keep`` hides counts as the identity: 0 of a sum, -∞ of a maximum and of
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.statements import (
@@ -90,6 +91,8 @@ class GraphMeaning:
     """
 
     def __init__(self, kernel: Kernel, names: Iterator[str]) -> None:
+        numbered = tuple(replace(block, name=str(number)) for number, block in enumerate(kernel.blocks))
+        kernel = replace(kernel, blocks=numbered)  # a value is known by its block's name and its own
         self._kernel, self._names, self._domain = kernel, names, Formulas()
         self._inputs = {tensor.name for tensor in kernel.inputs}
         self._values: dict[tuple[str, str, tuple[tuple[str, Dim], ...]], Formula] = {}
@@ -100,8 +103,6 @@ class GraphMeaning:
                 if store.tensor in self._stores:
                     raise NotDecided(f"{store.tensor} is saved twice")
                 self._stores[store.tensor] = block, store
-        if len({block.name for block in kernel.blocks}) < len(kernel.blocks):
-            raise NotDecided("two blocks of one name")
         divides = any(part.op in ("Div", "Pow", "Reciprocal") for part in walk(_terms(kernel)))
         types = [kind for block in kernel.blocks for kind in _tile_types(block, kernel.tensors).values()]
         if divides and not set(types) <= {DataType.FLOAT, DataType.BOOL}:

@@ -23,6 +23,7 @@ from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided
 from mugraph.terms.term import AttrValue, walk
 from rules_db.trust.formulas.bodies import BodyMeaning, digits
+from rules_db.trust.formulas.formula import same
 from rules_db.trust.formulas.graphs import GraphMeaning, address
 from rules_db.trust.formulas.places import NotDecided, Position, is_natural
 
@@ -54,7 +55,7 @@ def _difference(kernel: Kernel) -> str | None:
         env = {axis: _refined(block, axis) for axis in block.value_axes[store.value] + _stored(store)}
         place = address(store.view, env)
         saved, wanted = graph.saved(tensor.name, env), body.value(root, digits(place, tensor.type.shape))
-        if saved != wanted:
+        if not same(saved, wanted):
             return f"{tensor.name}: the formulas differ"
     return None
 

@@ -30,6 +30,7 @@ from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
 from rules_db.trust.check import check
+from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from tests.support.fusing import HALF, fusable_of, graph_of, moves_for, types_of
 from tests.support.kernel_help import content
@@ -49,8 +50,9 @@ def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form 
 
 
 def checked(kernel: Kernel) -> Block:
-    """The kernel computes its body in fields and floats; its one block graph."""
+    """The kernel computes its body in fields and floats, and provably; its one block graph."""
     assert interpret(kernel, 3, 0) is None
+    assert why_not_proved(kernel) is None
     (block,) = kernel.blocks
     return block
 
