@@ -203,6 +203,12 @@ class Kernel(NamedValue):
                     dims += [index.shift, index.divide, index.offset, *(() if index.modulo is None else (index.modulo,))]
         return tuple(dims)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a tensor or an axis is known to have no entry: proofs speak of the others."""
+        shapes = [dim for type_ in self.tensors.values() for dim in type_.shape]
+        return 0 in (*shapes, *(size for block in self.blocks for size in block.sizes.values()))
+
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The dimension symbols that occur anywhere, sorted."""

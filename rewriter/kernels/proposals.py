@@ -186,7 +186,9 @@ class KernelProposals:
                 self.reasons[str(reason)] += 1
                 continue
             for bound, matches in groups.items():
-                yield self._direction(kernel_rule(specialised(kernel, dict(bound)), {"kernel": rule.id}, general=kernel)), matches
+                sized = specialised(kernel, dict(bound))
+                if not sized.is_empty:
+                    yield self._direction(kernel_rule(sized, {"kernel": rule.id}, general=kernel)), matches
 
 
 def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:

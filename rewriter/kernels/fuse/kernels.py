@@ -20,7 +20,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
 
 __all__ = ["Built", "KernelBuilder"]
@@ -62,6 +62,15 @@ class KernelBuilder:
         return result
 
     def _build(self, fusable: FusableSet, form: Form) -> Built:
+        if any(0 in type_.shape for type_ in fusable.types.values()):
+            raise NotFusable("a dimension without entries")
+        built = self._lowered(fusable, form)
+        kernel = kernel_of_rule(built.rule)
+        if kernel is None or kernel.is_empty:
+            raise NotFusable("a part of a dimension without entries")
+        return built
+
+    def _lowered(self, fusable: FusableSet, form: Form) -> Built:
         for variant in VARIANTS:
             general = generalised(fusable.terms, fusable.types, variant)
             if general is None:

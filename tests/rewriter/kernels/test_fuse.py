@@ -327,6 +327,11 @@ def test_sizes_become_symbols_and_come_back() -> None:
     assert specialised(general, {"d0": 16, "d1": 64, "d2": 64}) == own
 
 
+def test_nothing_is_built_of_tensors_without_entries() -> None:
+    with pytest.raises(NotFusable, match="without entries"):
+        KernelBuilder().build(fusable_of({"x0": (16, 0), "x1": (0, 64)}, "Relu(MatMul(x0, x1))"))
+
+
 def test_a_multi_level_rule_reads_back_and_is_audited() -> None:
     rule = KernelBuilder().general(fusable_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))"))
     text = format_rule(rule)
