@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tools.fuzz.kernels import kernels_command
+from tools.fuzz.kills import kills_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,6 +14,7 @@ def main() -> None:
 
 
 main.add_command(kernels_command)
+main.add_command(kills_command)
 
 if __name__ == "__main__":
     main()
