@@ -7,7 +7,7 @@ import onnx
 from onnx import NodeProto, SparseTensorProto, TensorProto
 
 from mugraph.graph import Constant
-from mugraph.onnx.weights import Weights, tensor_type
+from mugraph.onnx.weights import Weights, as_texts, tensor_type
 from mugraph.terms.shape import DataType, TensorType
 
 __all__ = ["ConstantReader"]
@@ -51,5 +51,5 @@ class ConstantReader:
         dtype = {"float": DataType.FLOAT, "int": DataType.INT64, "string": DataType.STRING}.get(kind)
         if dtype is None:
             raise self.weights.malformed(f"the Constant node '{node.name}' has the unknown attribute '{attribute.name}'")
-        array = np.asarray(onnx.helper.get_attribute_value(attribute), dtype.numpy())
+        array = as_texts(np.asarray(onnx.helper.get_attribute_value(attribute), dtype.numpy()))
         return Constant.of(array, TensorType(dtype, array.shape))

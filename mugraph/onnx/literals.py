@@ -29,7 +29,8 @@ class Literals:
 
     def name(self, array: np.ndarray) -> str:
         """The name of the tensor that holds the array."""
-        key = (array.dtype.name, array.shape, array.tobytes())
+        content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()  # bytes of texts are addresses
+        key = (array.dtype.name, array.shape, content)
         if key not in self.names:
             name = self.names[key] = self.fresh()
             self.add(tensor_of(array, name))

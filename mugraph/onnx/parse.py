@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from mugraph.onnx.scopes import nested_graphs, nested_nodes, nested_tensors
 from mugraph.onnx.weights import ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
-from mugraph.ops import RUNTIME_OPERATORS
+from mugraph.ops import DESCRIBED_OPSET, RUNTIME_OPERATORS
 
 __all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "opset_of", "parse", "without_weights"]
 
-OLDEST_OPSET, NEWEST_OPSET = 9, 26
-"""Accepted versions of the default domain; the newest one is what onnxruntime 1.31 accepts."""
+OLDEST_OPSET, NEWEST_OPSET = 9, onnx.defs.onnx_opset_version()
+"""Accepted versions of the default domain: up to the newest that the onnx package knows. Whether a runtime runs it is another
+question, which it is asked."""
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -110,10 +112,10 @@ def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
 
 
 def opset_of(proto: ModelProto, label: str) -> int:
-    """The default domain's version; of a model without that domain the newest, which is imported when first needed."""
+    """The default domain's version; of a model without that domain the newest that records describe, imported when needed."""
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     if not versions:
-        return NEWEST_OPSET
+        return min(NEWEST_OPSET, DESCRIBED_OPSET)
     if not OLDEST_OPSET <= versions[0] <= NEWEST_OPSET:
         raise ModelError(
             f"{label}: opset {versions[0]} is not supported, {OLDEST_OPSET} to {NEWEST_OPSET} are; "
@@ -122,11 +124,24 @@ def opset_of(proto: ModelProto, label: str) -> int:
     return int(versions[0])
 
 
+def _lacks_shape(value: ValueInfoProto) -> bool:
+    """Whether a tensor is declared without a shape."""
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def _replace(field: Any, items: Iterable[Any]) -> None:
+    """Gives a repeated field other items, some of which may be its own."""
+    kept = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field[:]
+    field.extend(kept)
+
+
 def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     """The model without weights for onnx's checker and shape inference: stored tensors become graph inputs.
 
-    The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does. So are the names
-    of operators that onnxruntime keeps in that domain though ONNX has none such.
+    Inputs and outputs that declare no shape are the results of a foreign node and no outputs: the checker wants shapes of them,
+    onnxruntime does not. The default domain's other name is replaced: the checker does not know it on nodes, onnxruntime does. So
+    are the names of operators that onnxruntime keeps in that domain though ONNX has none such.
 
     Returns:
         the model, and whether its types are the original's (a stored tensor within a subgraph cannot become an input).
@@ -147,6 +162,14 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     for name, tensor in stored:
         if name not in inputs:
             graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    shapeless = [value for value in graph.input if _lacks_shape(value)]
+    fed = [value for value in graph.input if not _lacks_shape(value)]
+    shown = [value for value in graph.output if not _lacks_shape(value)]
+    if shapeless:
+        nodes.insert(0, onnx.helper.make_node("Input", [], [value.name for value in shapeless], domain=_UNCHECKED))
+    graph.value_info.extend(shapeless)
+    _replace(graph.input, fed)
+    _replace(graph.output, shown)
     del graph.initializer[:], graph.node[:]
     graph.initializer.extend(kept)
     graph.node.extend(nodes)
@@ -156,7 +179,7 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     unchecked = [node for node in nested_nodes(skeleton) if ("", node.op_type) in RUNTIME_OPERATORS and not node.domain]
     for node in unchecked:  # the default domain has no such operators, and the checker refuses what it does not know there
         node.domain = _UNCHECKED
-    if unchecked:
+    if unchecked or shapeless:
         skeleton.opset_import.add(domain=_UNCHECKED, version=1)
     faithful = True
     for tensor in nested_tensors(skeleton):

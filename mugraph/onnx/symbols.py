@@ -15,6 +15,9 @@ from mugraph.terms.shape import DataType, Dim, Least, SymDim, TensorType, Unequa
 
 __all__ = ["DeclaredTypes", "SymbolLearner", "SymbolValues"]
 
+_ANONYMOUS = ("", "?", "*", "-1", "None")
+"""What exporters write for a dimension of which they know nothing: two such dimensions need not be equal."""
+
 
 @dataclass(frozen=True)
 class SymbolValues:
@@ -73,7 +76,8 @@ class DeclaredTypes:
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 shape.append(dim.dim_value)
             else:
-                shape.append(self.symbols.normal(symbol(dim.dim_param or f"?{name}_{axis}")))
+                named = dim.dim_param if dim.dim_param.strip() not in _ANONYMOUS else ""
+                shape.append(self.symbols.normal(symbol(named or f"?{name}_{axis}")))
         return TensorType(DataType(tensor.elem_type), tuple(shape))
 
     def symbols_of(self, names: Iterable[str]) -> frozenset[str]:

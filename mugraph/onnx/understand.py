@@ -14,7 +14,7 @@ from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, compi
 from mugraph.graph import Tables
 from mugraph.onnx.foreign import ProtoNode
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.ops import NotUnderstood, Operator, Reading, reader_of
+from mugraph.ops import DESCRIBED_OPSET, NotUnderstood, Operator, Reading, is_described, reader_of
 from mugraph.terms.shape import Dim, TensorType
 from mugraph.terms.term import Attrs, make_attrs
 
@@ -72,6 +72,8 @@ class ModelOperators:
         record = reader_of(domain, node.op_type)
         if record is None:
             raise NotUnderstood(f"no record describes {node.op_type}" + (f" of domain {domain}" if domain else ""))
+        if not domain and not is_described(node.op_type, self.opset):
+            raise NotUnderstood(f"{node.op_type} changed after opset {DESCRIBED_OPSET}")
         return record
 
 

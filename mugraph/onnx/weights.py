@@ -23,6 +23,7 @@ __all__ = [
     "CHUNK",
     "ModelError",
     "Weights",
+    "as_texts",
     "external_entries",
     "is_stored",
     "store_at",
@@ -66,6 +67,14 @@ class _Place:
     path: Path | None
     offset: int
     length: int
+
+
+def as_texts(array: np.ndarray) -> np.ndarray:
+    """The array with its bytes, if it holds such, as the texts that onnxruntime takes and gives."""
+    if array.dtype.kind not in "OS":
+        return array
+    texts = [item.decode(errors="surrogateescape") if isinstance(item, bytes) else item for item in array.reshape(-1).tolist()]
+    return np.asarray(texts, object).reshape(array.shape)
 
 
 @dataclass(slots=True)
@@ -196,7 +205,7 @@ class Weights:
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes)."""
         if not is_stored(tensor):
-            return np.asarray(ir.serde.deserialize_tensor(tensor).numpy())
+            return as_texts(np.asarray(ir.serde.deserialize_tensor(tensor).numpy()))
         place, dtype = self.place(tensor), DataType(tensor.data_type)
         if place.path is not None and dtype.bitwidth >= 8:
             raw = np.fromfile(place.path, np.uint8, count=place.length, offset=place.offset)

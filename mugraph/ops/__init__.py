@@ -32,6 +32,7 @@ from mugraph.ops.base import (
     traits_of,
 )
 from mugraph.ops.forms import (
+    DESCRIBED_OPSET,
     Contract,
     ForeignNode,
     FormInput,
@@ -40,10 +41,12 @@ from mugraph.ops.forms import (
     NotUnderstood,
     OnnxForm,
     Reading,
+    is_described,
 )
 from mugraph.ops.traits import DegreeBound, Entrywise, ImageRole, Movement, ProductKind, Reduction, RowRole, Traits
 
 __all__ = [
+    "DESCRIBED_OPSET",
     "ONNX_OPERATORS",
     "REGISTRY",
     "RUNTIME_OPERATORS",
@@ -75,6 +78,7 @@ __all__ = [
     "entered",
     "get_operator",
     "indexing",
+    "is_described",
     "movement",
     "nhwc",
     "normalization",

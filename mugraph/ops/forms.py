@@ -14,6 +14,7 @@ from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, Undecided, at
 from mugraph.terms.term import AttrValue, Term
 
 __all__ = [
+    "DESCRIBED_OPSET",
     "AttrMap",
     "Contract",
     "ForeignNode",
@@ -28,6 +29,7 @@ __all__ = [
     "attributes_of",
     "check_form",
     "integers",
+    "is_described",
     "rank_of",
     "read_plain",
     "run_sizes",
@@ -237,6 +239,18 @@ def integers(values: Sequence[Dim], what: str) -> np.ndarray:
     return np.asarray(whole, np.int64)
 
 
+DESCRIBED_OPSET = 26
+"""The version of the default domain up to which records describe their operators. One that has another schema in a later version
+is not understood there, and not written, until its record was compared with that schema; all others are as they were."""
+
+
+def is_described(op_type: str, opset: int) -> bool:
+    """Whether the operator of the default domain that a model of this opset calls is the one that a record describes."""
+    if opset <= DESCRIBED_OPSET or not onnx.defs.has(op_type):
+        return True
+    return int(onnx.defs.get_schema(op_type, opset).since_version) <= DESCRIBED_OPSET
+
+
 Schema = tuple[frozenset[str], tuple[frozenset[DataType], ...], bool]
 
 
@@ -273,6 +287,8 @@ def check_form(form: OnnxForm, contract: Contract | None, inputs: Sequence[Tenso
         schema = _schema(form.op_type, form.domain, opset)
     if schema is None:
         raise NotExpressible(f"{form.op_type} does not exist at opset {opset}")
+    if not form.domain and not is_described(form.op_type, opset):
+        raise NotExpressible(f"{form.op_type} changed after opset {DESCRIBED_OPSET}")
     attributes, allowed, variadic = schema
     unknown = sorted(set(form.attributes) - attributes)
     if unknown:

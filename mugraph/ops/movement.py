@@ -206,7 +206,8 @@ def _read_split(node: ForeignNode) -> Reading:
         return Reading({"axis": axis, "sizes": size_operand(node, 1, "sizes")}, (0,))
     if attributes.get("split") is not None:
         return Reading({"axis": axis, "sizes": tuple(attributes["split"])}, (0,))
-    count, whole = int(attributes.get("num_outputs") or node.output_places), type_of(node).shape[axis]
+    count, whole = attributes.get("num_outputs"), type_of(node).shape[axis]
+    count = node.output_places if count is None else int(count)
     size = -(-whole // count) if isinstance(whole, int) else quotient(whole, count)
     if size is None:
         raise NotUnderstood(f"Split of the symbolic dimension {whole} into {count} parts")

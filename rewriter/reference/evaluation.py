@@ -270,7 +270,7 @@ def _run_alone(
     for value in node.values:
         output = given.get(graph.tables.names[value] or "")
         if not isinstance(output, np.ndarray | np.generic):
-            raise NoReference(f"the reference cannot be computed: a result of {label} is no tensor, or left out")
+            raise NoReference(f"the reference cannot be computed: a result of {label} is no tensor")
         if graph.type(value) is None:
             dtypes[value] = DataType.from_numpy(output.dtype)
         settled.append(_widen(np.asarray(output)))

@@ -96,6 +96,8 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str
             feeds[name] = generator.standard_normal(shape, np.float32).astype(type_.dtype.numpy())
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
+        elif type_.dtype == DataType.STRING:
+            feeds[name] = np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)]
         else:
             bound = _index_bound(model, model.values[name])
             values = generator.integers(0, bound, shape) if bound else np.asarray(generator.random(shape) < 0.8, np.int64)

@@ -14,11 +14,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rewriter.reference import InputError
 
-__all__ = ["AtLeast", "Flag", "OneOf", "OptionField", "check_options", "option", "option_fields", "same", "verdict_values"]
+__all__ = [
+    "APath",
+    "AtLeast",
+    "Flag",
+    "OneOf",
+    "OptionField",
+    "check_options",
+    "option",
+    "option_fields",
+    "same",
+    "verdict_values",
+]
 
 _KEY = "option"
 
@@ -88,6 +100,16 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class APath:
+    """A :class:`pathlib.Path`, or nothing."""
+
+    def problem(self, name: str, values: Mapping[str, Any]) -> str:
+        """Why the value of a field is refused; empty where it is not."""
+        value = values[name]
+        return "" if value is None or isinstance(value, Path) else f"{name} {value!r}: give a pathlib.Path"
+
+
+@dataclass(frozen=True, slots=True)
 class OptionField:
     """A field of a class of options.
 
@@ -101,7 +123,7 @@ class OptionField:
     name: str
     default: Any
     flag: Flag | None
-    check: AtLeast | OneOf | None
+    check: AtLeast | OneOf | APath | None
     verdict: Callable[[Any], object] | None
 
 
@@ -109,7 +131,7 @@ def option(
     default: _T,
     *,
     flag: Flag | None = None,
-    check: AtLeast | OneOf | None = None,
+    check: AtLeast | OneOf | APath | None = None,
     verdict: Callable[[Any], object] | None = None,
 ) -> _T:
     """A field of a class of options; see :class:`OptionField`."""

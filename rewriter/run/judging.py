@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mugraph.files import Scratch
+from mugraph.onnx import Model
 from mugraph.terms.shape import DataType
 from rewriter.reference import Error, NoReference, reference_outputs
 from rewriter.run import accept
@@ -84,6 +85,9 @@ class Judge:
         if proposals.is_empty:
             reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
             judgement = Judgement(message=f"{reason}: the original was written")
+        elif untyped := _untyped_inputs(task.model):
+            reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
+            judgement = Judgement(message=f"{reason}: nothing can be compared, the original was written")
         elif task.target.run_on == "cpu" and any(
             type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in task.model.inputs.values()
         ):
@@ -222,3 +226,13 @@ class Judge:
     def _kept(self, message: str) -> Judgement:
         """For the original."""
         return Judgement(message=message, error_before=self._own_error)
+
+
+def _untyped_inputs(model: Model) -> list[str]:
+    """Names of the inputs that must be fed and of which nothing is known."""
+    tables = model.tables
+    return [
+        name
+        for value in model.graph.inputs
+        if tables.types[value] is None and (name := tables.names[value]) is not None and name not in model.defaults
+    ]

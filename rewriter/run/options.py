@@ -14,7 +14,7 @@ import numpy as np
 
 from rewriter.cost.devices import DEVICES
 from rewriter.kernels.triton.compile import Architecture
-from rewriter.run.fields import AtLeast, Flag, OneOf, check_options, option, same, verdict_values
+from rewriter.run.fields import APath, AtLeast, Flag, OneOf, check_options, option, same, verdict_values
 from rewriter.run.parse import load_data, parse_arch, parse_shapes
 from rewriter.runtime_env import PROVIDERS, digest
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES
@@ -126,11 +126,13 @@ class Options:
     explain: str | None = option(None, flag=Flag("--explain", "Say why rules did not fire.", metavar="[RULE|NODE]", alone="all"))
     """``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``."""
 
-    cache: Path | None = option(None)
+    cache: Path | None = option(None, check=APath())
     """File of measured costs and verdicts; default is in the user's cache directory."""
 
     costs: Path | None = option(
-        None, flag=Flag("--costs", "Optimise for the device of this cost table.", metavar="FILE", is_path=True)
+        None,
+        flag=Flag("--costs", "Optimise for the device of this cost table.", metavar="FILE", is_path=True),
+        check=APath(),
     )
     """A cost table, such as ``superopt-costs export`` writes: the model is optimised for the device it was measured on."""
 
@@ -172,7 +174,9 @@ class Options:
     """To compile custom kernels for; default is the device's own, and PTX for those to come."""
 
     kernels_folder: Path | None = option(
-        None, flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True)
+        None,
+        flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True),
+        check=APath(),
     )
     """Where the custom kernels of the written model are kept for people to read."""
 

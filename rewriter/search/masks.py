@@ -17,19 +17,13 @@ __all__ = ["says_positions"]
 _SHAPES = frozenset({"Shape", "Size"})
 """ONNX operators whose results depend on shapes alone."""
 
-_ON_POSITIONS = frozenset(
-    {"Compress", "ConstantOfShape", "CumSum", "EyeLike", "GatherElements", "GatherND", "NonZero", "OneHot", "Range"}
-    | {"ScatterElements", "ScatterND", "Trilu"}
-)
-"""ONNX operators with which exporters number, count and place positions, whether or not a record describes them."""
-
 _ENTRYWISE = frozenset(Entrywise) - {Entrywise.FUNCTION}
 """Comparisons, casts, logic, and arithmetic such as one minus a mask; functions such as a sigmoid make activations."""
 
 
 def says_positions(graph: Graph, op_types: Mapping[int, str], value: int) -> bool:
-    """Whether a value is computed from shapes, constants, and integers or truth values that the model is fed, by operators that
-    compare, count and move them.
+    """Whether a value is computed from shapes, constants, and integers or truth values that the model is fed: by operators on
+    integers, and by those that compare, convert and move entries.
 
     Args:
         graph: the model.
@@ -59,9 +53,14 @@ def says_positions(graph: Graph, op_types: Mapping[int, str], value: int) -> boo
 
 
 def _keeps_positions(graph: Graph, node: Node, op: str) -> bool:
-    """Whether an operator of positions gives positions: it computes no others, and looks nothing up in a table of floats."""
+    """Whether an operator of positions gives positions.
+
+    Whatever computes integers of integers does. Among floats, which masks are for a while, it is what moves and compares them.
+    """
+    types = [graph.type(value) for value in (*node.inputs, *node.values)]
+    if all(type_ is not None and type_.dtype not in FLOATS for type_ in types):
+        return True
     traits = traits_of(op)
-    if traits.movement is Movement.LOOKUP or op.startswith("Gather"):
-        table = graph.type(node.inputs[0])
-        return table is not None and table.dtype not in FLOATS
-    return op in _ON_POSITIONS or traits.movement is not None or traits.entrywise in _ENTRYWISE or traits.monoid is not None
+    if traits.movement is Movement.LOOKUP:
+        return types[0] is not None and types[0].dtype not in FLOATS
+    return traits.movement is not None or traits.entrywise in _ENTRYWISE or traits.monoid is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from mugraph.blocks.operator import KERNEL
@@ -15,9 +16,13 @@ from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from tests.support.samples import applications
 
-__all__ = ["Application", "applications_of"]
+__all__ = ["Application", "applications_of", "typed_models"]
 
 _FLOATS = (DataType.FLOAT, DataType.FLOAT16, DataType.DOUBLE, DataType.BFLOAT16)
+
+
+_LARGEST = 1 << 14
+"""Entries of the largest operand of a sample that is tried in every type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +104,33 @@ def _application(record: Operator, term: Term, types: Sequence[TensorType], opse
     except (Undecided, ValueError):
         return None
     return None if form.function is not None else Application(record, form, operands, tuple(results), opset)
+
+
+def typed_models(record: Operator, opset: int, dtype: DataType) -> Iterator[onnx.ModelProto]:
+    """The samples of a record with ``dtype`` for the floats of the samples, as far as onnxruntime's CPU provider has a kernel.
+
+    The record itself may refuse the type.
+    """
+    for app in applications_of(record, opset):
+        if max((type_.size() for type_ in app.operands), default=0) > _LARGEST:
+            continue
+        operands = tuple(TensorType(dtype if t.dtype == DataType.FLOAT else t.dtype, t.shape) for t in app.operands)
+        attributes = dict(app.form.attributes)
+        if record.name == "Cast" and dtype == DataType.FLOAT:
+            attributes["to"] = int(DataType.DOUBLE)
+        model = replace(app, operands=operands, form=replace(app.form, attributes=attributes)).model()
+        del model.graph.node[1:]
+        del model.graph.output[1:]
+        model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name=next(name for name in model.graph.node[0].output if name)))
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception:  # onnxruntime raises many types where it has no kernel
+            continue
+        (result,) = session.get_outputs()
+        element = DataType[result.type.removeprefix("tensor(").removesuffix(")").upper()]
+        sizes = [size if isinstance(size, int) else None for size in result.shape]
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info(result.name, int(element), sizes))
+        yield model

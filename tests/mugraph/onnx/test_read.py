@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import helper
+import onnx
+import pytest
+from onnx import ModelProto, helper
+from onnx.parser import parse_model
 
-from mugraph.onnx import load
+from mugraph.onnx import NEWEST_OPSET, Model, load, to_bytes
+from mugraph.ops import DESCRIBED_OPSET, ONNX_OPERATORS, NotExpressible, OnnxForm
+from mugraph.ops.forms import check_form
 from mugraph.terms.shape import DataType, TensorType
+from rewriter.reference import bind_sizes
 from tests.support.models import (
     FLOAT,
     INT64,
@@ -71,3 +77,52 @@ def test_random_nodes_are_never_constants() -> None:
     )
     model = load(proto)
     assert not any(model.tables.constant[model.values[name]] for name in "rl")
+
+
+# Versions, shapes and dimensions of which little is known
+
+
+@pytest.mark.parametrize("opset", range(DESCRIBED_OPSET + 1, NEWEST_OPSET + 1))
+def test_operators_that_a_later_opset_changed_are_opaque(opset: int) -> None:
+    """All others are as their records describe them."""
+    known = filter(onnx.defs.has, ONNX_OPERATORS)
+    changed = {name for name in known if onnx.defs.get_schema(name, opset).since_version > DESCRIBED_OPSET}
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}]> g (float[N,4] x) => (double[N,4] y, int64[3] r)
+        <int64 a = {{0}}, int64 b = {{3}}, int64 c = {{1}}> {{ m = Neg(x) y = Cast<to = 11>(m) r = Range(a, b, c) }}"""
+    model = check_skipped_runtime(text)
+    opaque = {model.origins[origin].op_type: reason for origin, reason in model.opaque.items()}
+    assert set(opaque) == changed & {"Neg", "Cast", "Range"} and "Neg" not in changed
+    assert all("changed after opset" in reason for reason in opaque.values())
+    for name in changed:
+        with pytest.raises(NotExpressible, match="changed after"):
+            check_form(OnnxForm(name, ()), None, (), opset)
+
+
+def check_skipped_runtime(text: str) -> Model:
+    """Reads a model that onnxruntime need not know; import and export without a rewrite change nothing."""
+    proto = parse_model(text)
+    model = load(proto)
+    assert ModelProto.FromString(to_bytes(model, model.graph)) == proto
+    return model
+
+
+def test_an_input_without_a_shape_passes_through() -> None:
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x, float[N] w) => (float[N] y, float[N] z)'
+    proto = parse_model(f"{head} {{ y = Neg(x) z = Neg(w) }}")
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.ClearField("shape")
+    model = check_round_trip(proto, {"x": np.ones((2, 3), np.float32), "w": np.ones(2, np.float32)})
+    assert [model.origins[origin].output[0] for origin in model.opaque] == ["y"] and list(model.inputs) == ["w"]
+
+
+@pytest.mark.parametrize("name", ["?", "", "-1", "None", "*"])
+def test_dimensions_of_which_nothing_is_known_need_not_be_equal(name: str) -> None:
+    """Old exporters of Paddle call every one of them by the same name."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,3,N,N] x) => (float[N,3,N,N] y)'
+    proto = parse_model(f"{head} {{ y = Neg(x) }}")
+    for value in (*proto.graph.input, *proto.graph.output):
+        for axis in (0, 2, 3):
+            value.type.tensor_type.shape.dim[axis].dim_param = name
+    model = check_round_trip(proto, {"x": np.ones((1, 3, 48, 192), np.float32)})
+    assert len(model.symbols) == 3
+    assert bind_sizes(model, {"x": (1, 3, 48, 192)})[1] == []

@@ -598,7 +598,7 @@ def test_models_with_them_come_back_as_they_were() -> None:
     assert str(model.tables.types[model.values["m"]]) == "float[n,3,5]"
 
 
-@pytest.mark.parametrize(("outputs", "reason"), [(["n", "mean"], "'mean'"), (["", "", "", "s"], "the outputs '', 's'")])
+@pytest.mark.parametrize(("outputs", "reason"), [(["n", "mean"], "'mean'"), (["", "", "", "s"], "the outputs '', '', '', 's'")])
 def test_other_outputs_stay_opaque(outputs: list[str], reason: str) -> None:
     proto = build(
         [helper.make_node("SkipLayerNormalization", ["x", "x", "g"], outputs, domain=MS)],

@@ -13,6 +13,7 @@ from mugraph.terms.shape import DataType
 from mugraph.terms.text import parse_type
 from rewriter.cost import cpu
 from rewriter.cost.signature import Signature, node_model, random_array
+from rewriter.runtime_env import RuntimeFailure
 
 
 def signature(op: str, *types: str, constant: tuple[int, ...] = (), **attrs: Any) -> Signature:
@@ -59,7 +60,7 @@ def test_what_the_provider_cannot_run_is_not_timed(monkeypatch: pytest.MonkeyPat
     assert cpu.time_on_cpu(signature("MatMul", "float[8,8]", "float[4,8]"), 20, 0.0) is None, "ill-typed"
 
     def refuse(model: bytes, provider: str) -> Any:
-        raise RuntimeError("no kernel")
+        raise RuntimeFailure("no kernel")
 
     monkeypatch.setattr(cpu, "new_session", refuse)
     assert cpu.time_on_cpu(signature("Exp", "float[8,8]"), 20, 0.0) is None

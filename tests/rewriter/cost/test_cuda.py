@@ -112,7 +112,7 @@ def test_bfloat16_is_bound_without_numpy() -> None:
 
 
 def test_what_the_device_cannot_run_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(model: bytes) -> Any:
+    def refuse(model: bytes, has_kernels: bool = False) -> Any:
         raise RuntimeFailure("no kernel")
 
     monkeypatch.setattr(cuda, "open_session", refuse)

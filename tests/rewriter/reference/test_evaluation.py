@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
-from rewriter.reference import bind_sizes, compare, random_inputs, reference_outputs
+from rewriter.reference import NoReference, bind_sizes, compare, random_inputs, reference_outputs
 from tests.support.runs import block, run_model
 
 
@@ -61,3 +62,75 @@ def test_opaque_nodes_run_in_their_own_type_in_the_reference(tmp_path: Path) -> 
     feeds = random_inputs(loaded, {}, 3)
     for actual, wanted in zip(run_model(tmp_path / "m.onnx", feeds), reference_outputs(loaded, [feeds])[0], strict=True):
         assert compare(actual, wanted).relative_l2 < 1e-6
+
+
+def outputs_of(tmp_path: Path, text: str, seed: int = 3, **weights: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What onnxruntime gives and the reference for a model in text."""
+    model = parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(tmp_path / "m.onnx")
+    feeds = random_inputs(loaded, bind_sizes(loaded, {})[0], seed)
+    return run_model(tmp_path / "m.onnx", feeds), reference_outputs(loaded, [feeds])[0]
+
+
+def test_values_of_unknown_type_have_the_one_that_the_runtime_gives(tmp_path: Path) -> None:
+    """onnx infers nothing of a quantised product behind an operator that it does not know."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,8] x) => (float[N,4] y) <float ws = {0.02}, uint8 wz = {128}> {
+            q, s, z = DynamicQuantizeLinear(x)
+            t = com.microsoft.QuickGelu(s)
+            m = MatMulInteger(q, w, z, wz)
+            c = Cast<to = 1>(m)
+            u = Mul(t, ws)
+            y = Mul(c, u)
+        }"""
+    weights = np.random.default_rng(0).integers(0, 255, (8, 4)).astype(np.uint8)
+    (actual,), (wanted,) = outputs_of(tmp_path, text, w=weights)
+    assert wanted.dtype == np.float64 and compare(actual, wanted).relative_l2 < 1e-6
+
+
+def test_a_size_that_only_a_tensor_beside_tells_is_known_in_the_reference(tmp_path: Path) -> None:
+    """What NonZero finds is read for its shape alone, which the record of Expand has as an attribute."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N] x, float[1] z) => (float[M] y, float[K] r) {
+            one = Constant<value_ints = [1]>()
+            found = NonZero(x)
+            shape = Shape(found)
+            count = Gather(shape, one)
+            e = Expand(z, count)
+            y = Neg(e)
+            two = Constant<value_ints = [2]>()
+            more = Mul(count, two)
+            r = Expand(z, more)
+        }"""
+    actual, wanted = outputs_of(tmp_path, text)
+    assert (
+        all(compare(a, w).relative_l2 < 1e-6 for a, w in zip(actual, wanted, strict=True))
+        and wanted[1].size == 2 * wanted[0].size
+    )
+
+
+def test_texts_are_fed_and_compared_as_texts(tmp_path: Path) -> None:
+    text = """
+        <ir_version: 9, opset_import: ["" : 19]>
+        g (string[4,8] x) => (string[4,8] y, bool[4,8] e) <string[1] a = {"yes"}> {
+            e = Equal(x, a)
+            y = Where(e, x, a)
+        }"""
+    actual, wanted = outputs_of(tmp_path, text)
+    assert actual[0].tolist() == wanted[0].tolist() and actual[1].any() and not actual[1].all()
+
+
+def test_what_cannot_be_evaluated_says_at_which_node(tmp_path: Path) -> None:
+    """A sequence is no tensor."""
+    text = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x, int64 i) => (float[2] y) {
+            s = SequenceConstruct(x, x)
+            y = SequenceAt(s, i)
+        }"""
+    with pytest.raises(NoReference, match=r"'s'.*no tensor"):
+        outputs_of(tmp_path, text)

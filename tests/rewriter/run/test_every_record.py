@@ -5,6 +5,7 @@ What a record does not admit stays opaque; whatever happens, nothing fails and t
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import onnx
@@ -12,11 +13,14 @@ import pytest
 
 from mugraph.onnx import load
 from mugraph.ops import REGISTRY
+from mugraph.terms.shape import DataType
 from rewriter import optimize
-from rewriter.reference import compare, random_inputs
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost.signature import node_model
+from rewriter.reference import compare, random_inputs, reference_outputs
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 from tests.support.graphs import UNGUARD, rule
-from tests.support.records import Application, applications_of
+from tests.support.records import Application, applications_of, typed_models
 
 OPSETS = (20, 23)
 ANY_NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
@@ -61,3 +65,37 @@ def test_results_that_nobody_reads(own_cache: Path, tmp_path: Path, name: str, a
 
 def test_several_results_are_those_of_many_operators() -> None:
     assert {app.form.op_type for _, app, _, _ in several_results()} >= {"Split", "MultiHeadAttention", "SkipLayerNormalization"}
+
+
+OTHERS = (DataType.STRING, DataType.INT64)
+ELEMENT_TYPES = [dtype for dtype in DataType if dtype != DataType.UNDEFINED]
+
+
+@pytest.mark.parametrize("dtype", ELEMENT_TYPES, ids=lambda dtype: dtype.name.lower())
+def test_every_element_type_that_the_runtime_has(own_cache: Path, tmp_path: Path, dtype: DataType) -> None:
+    """Reading, prices, the signatures that are measured, the reference and the whole run; fed with what the type admits."""
+    for record in REGISTRY.values():
+        for model in typed_models(record, 20, dtype):
+            loaded = load(model)
+            costs = CostModel(ProfileStore(None, "nowhere"), loaded.opset, {}, deadline=-math.inf)
+            for node in loaded.graph.nodes():
+                assert costs.cost(loaded.graph, node) >= 0
+                signature = costs.signature(loaded.graph, node)
+                if signature is not None:
+                    node_model(signature, loaded.opset)
+                    assert signature.moved() > 0
+            before = new_session(model.SerializeToString(), optimize=False)
+            feeds = random_inputs(loaded, {}, 1)
+            try:
+                wanted = before.run(None, feeds)
+            except RuntimeFailure:  # indices without a table, or a type that NumPy hands over as another
+                continue
+            (reference,) = reference_outputs(loaded, [feeds])
+            assert all(compare(given, exact).is_small for given, exact in zip(wanted, reference, strict=True)), record.name
+            onnx.save(model, tmp_path / "m.onnx")
+            optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES, budget=5)
+
+
+def test_many_operators_have_kernels_for_other_types_than_floats() -> None:
+    texts, integers = ([r.name for r in REGISTRY.values() if any(typed_models(r, 20, dtype))] for dtype in OTHERS)
+    assert {"Equal", "Gather", "Reshape", "Concat", "Where"} <= set(texts) and len(integers) > 25

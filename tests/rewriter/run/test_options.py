@@ -128,3 +128,9 @@ def test_a_field_that_is_added_is_checked_and_part_of_the_digest() -> None:
         _More(mood="wild")
     with pytest.raises(InputError, match="unknown strategy 'luck'"):
         _More(strategy="luck")
+
+
+@pytest.mark.parametrize("field", ["costs", "cache", "kernels_folder"])
+def test_a_path_that_is_a_text_is_refused_with_the_way_out(field: str) -> None:
+    with pytest.raises(InputError, match=f"{field} 'table.json': give a pathlib.Path"):
+        Options(**{field: "table.json"})  # type: ignore[arg-type]
