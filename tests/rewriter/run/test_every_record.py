@@ -67,6 +67,9 @@ def test_several_results_are_those_of_many_operators() -> None:
     assert {app.form.op_type for _, app, _, _ in several_results()} >= {"Split", "MultiHeadAttention", "SkipLayerNormalization"}
 
 
+WRONG_IN_THE_RUNTIME = {("Gather", DataType.STRING)}
+"""onnxruntime 1.31 copies one entry of each block that it gathers: of rows of texts all but the first are empty."""
+
 OTHERS = (DataType.STRING, DataType.INT64)
 ELEMENT_TYPES = [dtype for dtype in DataType if dtype != DataType.UNDEFINED]
 
@@ -91,7 +94,8 @@ def test_every_element_type_that_the_runtime_has(own_cache: Path, tmp_path: Path
             except RuntimeFailure:  # indices without a table, or a type that NumPy hands over as another
                 continue
             (reference,) = reference_outputs(loaded, [feeds])
-            assert all(compare(given, exact).is_small for given, exact in zip(wanted, reference, strict=True)), record.name
+            right = all(compare(given, exact).is_small for given, exact in zip(wanted, reference, strict=True))
+            assert right is ((record.name, dtype) not in WRONG_IN_THE_RUNTIME), record.name
             onnx.save(model, tmp_path / "m.onnx")
             optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES, budget=5)
 

@@ -1,0 +1,120 @@
+"""Internal errors: named as such, with stage and place; the original is kept, and nobody else is blamed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from rewriter import Outcome, optimize
+from rewriter.cli.main import main
+from rewriter.run import accept
+from rewriter.run.faults import FAULT_EXIT
+from rewriter.runtime_env import RuntimeFailure, Session, calling_runtime, new_session
+from tests.support.graphs import NEGATION
+from tests.support.runs import run_model, small
+
+PLACES = {
+    "rewriter.run.remembering.Verdicts.recall": "reading",
+    "rewriter.run.proposing.Proposer.propose": "searching",
+    "rewriter.run.checking.Checker.check": "checking candidates",
+    "rewriter.run.accept.compare": "checking candidates",
+    "rewriter.reference.evaluation.get_operator": "checking candidates",
+}
+"""What breaks, and what the run is doing then."""
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    monkeypatch.delenv("ONNX_SUPEROPT_DEBUG")
+
+
+def break_(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        problem = ValueError("zip() argument 2 is longer\nthan argument 1")
+        problem.add_note("at Split that computes 'a'")
+        raise problem
+
+    monkeypatch.setattr(name, broken)
+
+
+def run(tmp_path: Path, **options: Any) -> Outcome:
+    source = small(tmp_path / "m.onnx")
+    chosen = {"rules": [NEGATION], "device": "cpu", "deterministic": True, "budget": 3.0, **options}
+    return optimize(source, tmp_path / "out.onnx", **chosen)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_original_is_kept_and_the_fault_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with monkeypatch.context() as patch:
+        break_(patch, name)
+        outcome = run(tmp_path)
+    fault = outcome.fault
+    assert fault is not None and fault.stage.startswith(PLACES[name]) and not outcome.improved
+    assert fault.problem == "ValueError: zip() argument 2 is longer than argument 1"
+    assert fault.where[0] == "at Split that computes 'a'" and "in broken" in fault.trace
+    assert outcome.message.startswith("internal error while ") and "onnxruntime" not in outcome.message
+    x = {"x": np.ones((64, 64), np.float32)}
+    assert np.array_equal(*(run_model(tmp_path / file, x)[0] for file in ("m.onnx", "out.onnx")))
+    assert onnx.load(tmp_path / "out.onnx") == onnx.load(tmp_path / "m.onnx")
+    again = run(tmp_path, debug=True)
+    assert again.improved and not again.cached_verdict, "what ended in a fault is no verdict"
+
+
+def test_who_asks_for_it_gets_the_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_(monkeypatch, "rewriter.run.accept.compare")
+    with pytest.raises(ValueError, match="longer"):
+        run(tmp_path, debug=True)
+    monkeypatch.setenv("ONNX_SUPEROPT_DEBUG", "1")
+    with pytest.raises(ValueError, match="longer"):
+        run(tmp_path)
+
+
+def test_a_command_says_so_in_one_line_and_ends_with_a_code_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = small(tmp_path / "m.onnx")
+    break_(monkeypatch, "rewriter.run.proposing.Proposer.propose")
+    command = [str(source), "-o", str(tmp_path / "out.onnx"), "--deterministic", "--json", str(tmp_path / "s.json")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == FAULT_EXIT == 3 and (tmp_path / "out.onnx").exists()
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("onnx-superopt: ")]
+    assert "internal error while searching (at Split that computes 'a')" in line and line.endswith("the original was written")
+    assert "Traceback" not in result.output
+    assert "Traceback" in json.loads((tmp_path / "s.json").read_text())["fault"]["trace"]
+    break_(monkeypatch, "rewriter.run.optimize.read_task")
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == FAULT_EXIT and "nothing was written" in result.stderr and "Traceback" not in result.output
+    raised = CliRunner().invoke(main, [*command, "--debug"])
+    assert isinstance(raised.exception, ValueError)
+
+
+def test_what_onnxruntime_raises_is_one_type_and_nothing_else_is() -> None:
+    with pytest.raises(RuntimeFailure, match="protobuf"):
+        new_session(b"nonsense")
+    with pytest.raises(RuntimeFailure, match="RuntimeError"), calling_runtime():
+        raise RuntimeError
+    with pytest.raises(RuntimeFailure, match="NoneType"):
+        Session(None).run(None, {})
+
+
+def test_a_candidate_that_the_runtime_refuses_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: accept.Acceptance, session: Any) -> Any:
+        raise RuntimeFailure("no kernel")
+
+    monkeypatch.setattr(accept.Acceptance, "judge", refused)
+    outcome = run(tmp_path)
+    assert outcome.fault is None and any("does not run (no kernel)" in line for line in outcome.dropped)
+
+
+def test_an_original_that_the_runtime_refuses_is_its_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise RuntimeFailure("NOT_IMPLEMENTED")
+
+    monkeypatch.setattr(accept, "new_session", refused)
+    outcome = run(tmp_path)
+    assert outcome.fault is None
+    assert outcome.message == "onnxruntime cannot run the original on test inputs (NOT_IMPLEMENTED): it was written unchanged"
