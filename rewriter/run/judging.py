@@ -138,11 +138,11 @@ class Judge:
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
-        with tempfile.TemporaryDirectory(prefix="onnx-superopt-") as folder:
-            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.graph, Path(folder)))
+        with Scratch() as scratch:
+            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.graph, scratch.path))
             if isinstance(acceptance, Judgement):
                 return acceptance
-            checker = Checker(self._bench, search, self._quarantine, acceptance, Path(folder))
+            checker = Checker(self._bench, search, self._quarantine, acceptance, scratch.path)
             opened = checker.check(Proposal(candidate))
             return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
 
