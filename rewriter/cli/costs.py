@@ -42,6 +42,9 @@ from rules_db.trust.certificate import Trust
 
 __all__ = ["main"]
 
+_MEASURING = 0.8
+"""Share of the budget for measuring; the rest is for searching what there is to measure."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="onnx-superopt")
@@ -83,13 +86,13 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
         model = load(path)
         sizes, _ = bind_sizes(model, options.shapes or {})
         store = ProfileStore(default_profile_path(), environment(provider))
-        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + budget, default_device(provider))
+        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + _MEASURING * budget, default_device(provider))
         runtime = runtime_directions(all_rules, store, provider)
         matches = Matches.of(all_rules, RangeOracle({}), provider, model.opset, runtime)
         moves = Moves(matches, Prices(costs, matches.fusions))
         moves.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
         short = shorten(model.graph, matches.depth, opaque_kind(model))
-        Backtracking(moves, SearchLimits(seconds=budget)).run(model.graph if short is None else short.graph)
+        Backtracking(moves, SearchLimits(seconds=(1 - _MEASURING) * budget)).run(model.graph if short is None else short.graph)
         store.close()
         left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
         _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")

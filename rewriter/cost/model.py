@@ -44,6 +44,11 @@ class CostModel:
         sizes: what the model's dimension symbols are bound to for measuring.
         deadline: after this :func:`time.monotonic` instant nothing new is measured.
         device: whose roofline stands in where nothing is measured.
+
+    Attributes:
+        measured: how many costs were measured.
+        measuring_seconds: how long that took.
+        estimated: keys of signatures for which an estimate stood in.
     """
 
     store: ProfileStore
@@ -55,11 +60,13 @@ class CostModel:
 
     def __post_init__(self) -> None:
         self.measured = 0
+        self.measuring_seconds = 0.0
         self.estimated: set[str] = set()
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
         self._baseline: float | None = None
         self._confirmed: set[str] = set()
+        self._unmeasurable: set[str] = set()
 
     def signature(self, graph: Graph, node: Node) -> Signature | None:
         """``None`` where the node is opaque or a size is unknown: such a node costs the same in every candidate."""
@@ -115,12 +122,13 @@ class CostModel:
         stored = self.store.get(key)
         if stored is not None:
             return stored + NODE_OVERHEAD[self.provider], True
-        if time.monotonic() < self.deadline:
+        if key not in self._unmeasurable and time.monotonic() < self.deadline:
             microseconds = self._measure(signature)
             if microseconds is not None:
                 self.store.put(key, microseconds)
                 self.measured += 1
                 return microseconds + NODE_OVERHEAD[self.provider], True
+            self._unmeasurable.add(key)
         self.estimated.add(key)
         return self.estimate(graph, node), False
 
@@ -186,7 +194,11 @@ class CostModel:
         return changed
 
     def _measure(self, signature: Signature) -> float | None:
-        return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
+        began = time.monotonic()
+        try:
+            return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
+        finally:
+            self.measuring_seconds += time.monotonic() - began
 
     def _measure_on_cuda(self, signature: Signature) -> float | None:
         if self._baseline is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
@@ -19,6 +19,8 @@ __all__ = ["Predictions", "Proposal", "Proposals", "Proposer"]
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
 
+_JUDGING = 0.35
+"""Share of the budget that is left for building, checking and timing candidates: no search begins in it."""
 _OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
@@ -138,6 +140,21 @@ class Proposals:
         return picked
 
 
+def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
+    """What a search found, and what the one before it had found at other prices: to know more of prices takes nothing away."""
+    if fresh.interrupted:
+        return fresh
+    digests = {candidate.graph.digest for candidate in fresh.better}
+    kept = (candidate for candidate in earlier.better if candidate.graph.digest not in digests)
+    return replace(fresh, better=_priced(search, fresh, [*fresh.better, *kept]))
+
+
+def _priced(search: ModelSearch, searched: Searched, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """The candidates that are cheaper than the start at the prices as they are known now, the best first."""
+    priced = [replace(c, cost=search.costs.total(c.executed.graph)) for c in candidates]
+    return tuple(sorted((c for c in priced if c.cost < searched.start.cost), key=lambda c: (c.cost, len(c.moves))))
+
+
 def _rules(candidate: Candidate) -> frozenset[str]:
     """Ids of the rules behind a candidate."""
     return frozenset(move.direction.rule.id for move in candidate.moves)
@@ -172,10 +189,11 @@ class Proposer:
                 break
             changed = search.second_opinion(searched)
             searched, timed = self._with_times(search, searched)
-            if not (changed or timed):
+            seconds = min(search.search.limits.seconds, clock.left() - _JUDGING * clock.budget)
+            if seconds <= 0 or not (changed or timed):
                 break
-            search = search.again(min(clock.budget / 2, max(clock.left(), 1.0)))
-            searched = search.run(graph, banned)
+            search = search.again(seconds)
+            searched = _joined(search, search.run(graph, banned), searched)
         searched, _ = self._with_times(search, searched)
         self.predictions = Predictions(
             search.start().cost,
@@ -199,8 +217,6 @@ class Proposer:
             if not kernels.tune(searched.better[0], self._bench.clock.instant(0.6)):
                 break
             timed = True
-            working = (candidate for candidate in searched.better if not kernels.refused(candidate))
-            priced = [replace(c, cost=search.costs.total(c.executed.graph)) for c in working]
-            priced.sort(key=lambda c: (c.cost, len(c.moves)))
-            searched = replace(searched, better=tuple(c for c in priced if c.cost < searched.start.cost))
+            working = [candidate for candidate in searched.better if not kernels.refused(candidate)]
+            searched = replace(searched, better=_priced(search, searched, working))
         return searched, timed

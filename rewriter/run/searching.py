@@ -32,6 +32,11 @@ __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
+_MEASURING = 0.4
+"""Share of the budget after which no cost is measured; second opinions included."""
+_SEARCHING = 0.2
+"""Share of the budget that one search may take. It is the search's own, whatever there is left to measure: a search that had to
+share it with measuring tried one candidate where little was known, and all of them where the time for measuring was over."""
 
 
 _DROPPED_BY = {Assumption.FINITE: "--inputs-may-be-infinite", Assumption.ATTENDED: "--no-assume-attended"}
@@ -154,7 +159,7 @@ def new_search(bench: Workbench) -> ModelSearch:
     """A search over the task's model with prices as they are known now."""
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
-    deadline = clock.instant(0.5) if task.measures else -math.inf
+    deadline = clock.instant(_MEASURING) if task.measures else -math.inf
     costs = CostModel(bench.store, model.opset, task.sizes, target.provider, deadline, target.device)
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
@@ -168,8 +173,7 @@ def new_search(bench: Workbench) -> ModelSearch:
     if options.deterministic:
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
     else:
-        # What measures costs ends at half of the budget: some of that is for second opinions.
-        limits = SearchLimits(alpha=options.alpha, seconds=min(0.4 * clock.budget, max(clock.left(), 1.0)))
+        limits = SearchLimits(alpha=options.alpha, seconds=_SEARCHING * clock.budget)
     matches = Matches.of(bench.rules, oracle, target.provider, model.opset, bench.runtime_directions)
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),

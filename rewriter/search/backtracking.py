@@ -34,7 +34,7 @@ class SearchLimits:
 
     Attributes:
         alpha: a candidate is kept while its cost is below ``alpha`` times the best cost (1.0 is greedy).
-        seconds: wall-clock budget of the search.
+        seconds: for searching alone; what measuring costs takes meanwhile does not count.
         expansions: most candidates expanded.
         patience: most expansions in a row that do not improve the best cost.
     """
@@ -86,7 +86,7 @@ class Backtracking:
         try:
             with _rare_collections():
                 for kinds in self.strategy.phases:
-                    deadline = began + self.limits.seconds
+                    deadline = self.moves.prices.now() + self.limits.seconds
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels)
                     record.stopped = self._backtrack(expansion, record)
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ class Backtracking:
             cost, _, candidate = heapq.heappop(queue)
             if cost > alpha * record.best.cost:
                 break
-            if record.expanded >= self.limits.expansions or time.monotonic() > expansion.deadline:
+            if record.expanded >= self.limits.expansions or expansion.is_over():
                 return "the budget was spent"
             if idle >= self.limits.patience:
                 return f"{idle} expansions brought nothing"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,7 +29,7 @@ class Expansion:
         moves: applied and priced by these.
         kinds: the kinds of moves that are tried.
         banned: ids of rules that are left out.
-        deadline: the instant of :func:`time.monotonic` at which no further child is made.
+        deadline: the instant of :meth:`rewriter.search.prices.Prices.now` after which no further child is made.
         layouts: propose candidates in other layouts, where moves of that kind are tried.
         kernels: propose candidates with graph-defined kernels, where substitutions are tried.
     """
@@ -42,6 +41,10 @@ class Expansion:
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[Generator, ...] = ()
 
+    def is_over(self) -> bool:
+        """Whether the time for making children is spent."""
+        return self.moves.prices.now() > self.deadline
+
     def children(self, candidate: Candidate, slack: float) -> Iterator[Candidate]:
         """One child a move, then those that take every improving move in turn; where none improves, what generators propose.
 
@@ -52,7 +55,7 @@ class Expansion:
         followers = self.moves.subset(filter(self._wanted, self.moves.matches.followers))
         improving: list[tuple[float, SiteGroup]] = []
         for group in self.moves.groups(candidate, self._wanted):
-            if time.monotonic() > self.deadline:
+            if self.is_over():
                 return
             if self.layouts and wraps(group.direction):
                 continue  # alone it only adds transpositions; the generators take it where several pay together
@@ -84,7 +87,7 @@ class Expansion:
             for child in generator(self.moves, candidate):
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child
-                if time.monotonic() > self.deadline:
+                if self.is_over():
                     return
 
     def _in_turn(self, candidate: Candidate, groups: Sequence[SiteGroup], slack: float, followers: Moves) -> Iterator[Candidate]:

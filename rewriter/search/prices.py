@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Protocol
 
 from mugraph.graph import Graph, Node
@@ -20,6 +21,10 @@ class NodeCosts(Protocol):
 
     @property
     def provider(self) -> str: ...
+
+    @property
+    def measuring_seconds(self) -> float:
+        """Seconds that measuring has taken so far."""
 
     def cost(self, graph: Graph, node: Node) -> float:
         """Measured, or an estimate."""
@@ -43,6 +48,10 @@ class Prices:
         self.costs = costs
         self.runtime = FusingRuntime(fusions, self.cost)
         self._prices: dict[Node, float] = {}
+
+    def now(self) -> float:
+        """Seconds on a clock that stands still while costs are measured: what is known must not decide how much is tried."""
+        return time.monotonic() - self.costs.measuring_seconds
 
     def cost(self, graph: Graph, node: Node) -> float:
         """Microseconds of a node."""

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
+from mugraph.graph import Graph
 from mugraph.onnx import open_in
 from rewriter import Options, optimize
 from rewriter.cost.store import ProfileStore
@@ -31,10 +32,11 @@ from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Predictions, Proposal, Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.remembering import StaleVerdict, Verdicts
-from rewriter.run.searching import UnknownRule, new_search, recorded_moves
+from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
+from rewriter.search.backtracking import Searched
 from rules_db.exchange import format_rule
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, ops, workbench
@@ -208,6 +210,25 @@ def test_figures_of_searching_survive_an_interruption(source: Path, monkeypatch:
         with pytest.raises(KeyboardInterrupt):
             proposer.propose()
         assert proposer.predictions.start > 0 and proposer.predictions.expanded == 0
+
+
+def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that follows has less time: what the one before it found is still proposed."""
+    options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
+    with workbench(source, RULES, **options) as bench:
+        rounds: list[Searched] = []
+        run = ModelSearch.run
+
+        def found_at_first(search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
+            searched = run(search, graph, banned)
+            rounds.append(replace(searched, better=() if rounds else searched.better))
+            return rounds[-1]
+
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.run", found_at_first)
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.second_opinion", lambda *_: len(rounds) < 2)
+        proposals = proposals_of(bench)
+        assert len(rounds) == 2 and rounds[0].better
+        assert {c.graph.digest for c in proposals.searched.better} == {c.graph.digest for c in rounds[0].better}
 
 
 def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
