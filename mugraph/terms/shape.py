@@ -20,6 +20,7 @@ __all__ = [
     "DataType",
     "Dim",
     "Least",
+    "Monomial",
     "Shape",
     "ShapeError",
     "SymDim",

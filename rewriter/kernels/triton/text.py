@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mugraph.terms.shape import Dim
+from mugraph.terms.shape import Dim, Monomial
 
 __all__ = ["FunctionText", "laid_under"]
 
@@ -41,11 +41,19 @@ class FunctionText:
         if isinstance(dim, int):
             return str(dim)
         self.symbols |= dim.symbols()
-        text = str(dim).replace("^", "**")
+        text = "+".join(_monomial(factors, coefficient) for factors, coefficient in dim.terms).replace("+-", "-")
         return text if text.isidentifier() else f"({text})"
 
     def times(self, text: str, stride: Dim) -> str:
         return text if stride == 1 else f"{text} * {self.size(stride)}"
+
+
+def _monomial(factors: Monomial, coefficient: int) -> str:
+    """A product of symbols as text. Symbols are of 32 bits; a product of two of them may be longer, as offsets are there."""
+    names = [name for name, power in factors for _ in range(power)]
+    if len(names) > 1:
+        names[0] = f"tl.cast({names[0]}, tl.int64)"
+    return "*".join([str(coefficient), *names] if coefficient != 1 or not names else names)
 
 
 def laid_under(text: str, axes: Sequence[str], wanted: Sequence[str]) -> str:

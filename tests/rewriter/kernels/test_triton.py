@@ -293,6 +293,19 @@ def test_dynamic_sizes_are_arguments(interpreter: Interpreter) -> None:
     check(interpreter, normal, cut(split=2, m=4, n=16, k=4), TOLERANCE[F32], sizes={"k": 10})
 
 
+def squares(s: Dim, dtype: DataType = F32) -> Kernel:
+    """Tables of a square of a size, as masks of as many keys as queries are: what lies between two of them is s*s long."""
+    text = "Add(x, Transpose[perm=(0,2,1,3)](x))"
+    return kernel_of_terms("squares", {"x": tensor(dtype, symbol("b"), s, s, 16)}, {"y": text})
+
+
+def test_products_of_sizes_are_offsets_of_64_bits(interpreter: Interpreter) -> None:
+    kernel = squares(symbol("s"))
+    schedule = cut(**{axis: 4 for axis in kernel.blocks[0].grid[-2:]})
+    assert "*tl.cast(s, tl.int64)*s)" in generate(kernel, schedule).text
+    check(interpreter, kernel, schedule, TOLERANCE[F32], sizes={"b": 2, "s": 7})
+
+
 ELEMENTWISE = (
     "Abs(x) Sign(x) Floor(x) Ceil(x) Log(Abs(x)) Sin(x) Cos(x) Sigmoid(x) Erf(x) Tanh(x) Softplus(x) Relu(x) Neg(x) Exp(x)",
     "Reciprocal(x) Sqrt(Abs(x)) Pow(x,2.0) Pow(Abs(x),-0.5) LeakyRelu[alpha=0.1](x) Elu[alpha=0.5](x) Selu(x) Gelu(x)",
@@ -434,6 +447,7 @@ COMPILED = {
     **{name: GOLDENS[name] for name in ("rms_norm_matmul", "skip_layer_norm")},
     "bfloat16": (gated_mlp(8, 512, 512, DataType.BFLOAT16), cut(m=16, n=64, k=64)),
     "attention": (heads_attention(symbol("b"), symbol("s"), symbol("s"), 12, 64, F16), cut(s=32, t=32)),
+    "squares": (squares(symbol("s"), F16), cut(**{axis: 16 for axis in squares(symbol("s")).blocks[0].grid[-2:]})),
 }
 
 
