@@ -18,6 +18,7 @@ from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
+from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.processes import settle
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compiled_trials
@@ -39,6 +40,8 @@ __all__ = ["CustomKernels", "default_architectures", "learned_path"]
 
 _TRIALS = 24
 """Schedules of a kernel that are timed."""
+_RIVALS = 7
+"""Most schedules that are tried instead of one that does not compile."""
 
 
 def learned_path() -> Path:
@@ -181,10 +184,23 @@ class CustomKernels:
             programs |= more
             only = [reason for kernel, reason in first.items() if kernel not in wrong]
             self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
+        for kernel in list(wrong):
+            if (rival := self._rival(kernel)) is not None:
+                programs[kernel] = rival
+                del wrong[kernel]
         problems |= wrong
         self._refused |= problems
         self.programs |= programs
         return list(problems.values())
+
+    def _rival(self, kernel: Kernel) -> CompiledKernel | None:
+        """A kernel whose best schedule does not compile, under the next best that does: the model of memory may err."""
+        for _, schedules in ranked(kernel, self.device, self.sizes, _RIVALS + 1)[1:]:
+            needed = self.architectures if self.strict else self.architectures[:1]
+            programs, _ = compile_kernels([Scheduled(kernel, schedules)], self.compiler, needed)
+            if kernel in programs:
+                return programs[kernel]
+        return None
 
     def _own(self, graph: Graph) -> list[Kernel]:
         """A candidate's kernels that the model did not come with and nothing is known against."""

@@ -168,6 +168,25 @@ def test_a_kernel_that_does_not_compile_is_dropped_with_its_reason(
     np.testing.assert_allclose(_run(tmp_path / "out.onnx"), _run(model), atol=4e-3)
 
 
+def test_a_schedule_that_does_not_compile_gives_way_to_the_next_best(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, refused = Compiler.compile, set[str]()
+
+    def compile_(self: Compiler, sources: list, architectures: tuple = SM_90) -> list:  # type: ignore[type-arg]
+        texts = {source.text for _, source in sources}
+        if not refused or texts & refused:
+            refused.update(texts)
+            return [NotCompiled(f"kernel {label} wants too much memory") for label, _ in sources]
+        return plain(self, sources, architectures)
+
+    monkeypatch.setattr(Compiler, "compile", compile_)
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, kernels_folder=tmp_path / "kept")
+    assert outcome.kernels == 1 and not outcome.dropped
+    (written,) = (tmp_path / "kept").glob("*.py")
+    assert written.read_text() not in refused
+
+
 def test_what_was_refused_once_is_dropped_from_later_candidates_too(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
