@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Unsupported
-from mugraph.terms.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, same_dim, smaller
+from mugraph.terms.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, floor_div, same_dim, smaller
 
 __all__ = ["Shaped", "Sizes"]
 
@@ -50,14 +50,14 @@ def _known(operand: Any) -> np.ndarray:
 
 
 def _quotient(a: Dim, b: Dim) -> Dim:
-    """ONNX truncates towards zero; a division of polynomials must leave no rest."""
+    """ONNX truncates towards zero, which is rounding down of what is not negative."""
     if isinstance(a, int) and isinstance(b, int):
         if not b:
             raise Undecided(f"{a} / 0")
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if isinstance(a, int):
         raise Undecided(f"{a} / {b}")
-    return a.exact_div(b)
+    return floor_div(a, b) if isinstance(b, int) and b > 0 and at_most(0, a) else a.exact_div(b)
 
 
 def _decided(verdict: bool | None, question: str) -> bool:

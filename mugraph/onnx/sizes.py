@@ -13,7 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from mugraph.ops import FormInput, NotExpressible
-from mugraph.terms.shape import Dim, Least, SymDim, TensorType, concrete, plain_symbol, symbol
+from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
 
@@ -152,6 +152,8 @@ class SizeWriter:
             if self.opset < _MIN_OF_INTEGERS:
                 raise NotExpressible(f"the size {name} at opset {self.opset}")
             return self.emit("Min", [self.vector((bound,), near) for bound in (name.first, name.second)])
+        if isinstance(name, WholePart):  # of what is not negative, so that rounding towards zero is rounding down
+            return self.emit("Div", [self.vector((name.first,), near), self.vector((name.second,))])
         if plain_symbol(dim) == name:
             raise NotExpressible(f"the size {name}, which is a dimension of no input")
         return self.vector((symbol(name),), near)

@@ -11,7 +11,19 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, NodeProto, TypeProto
 
-from mugraph.terms.shape import DataType, Dim, Least, SymDim, TensorType, Unequal, at_most, evaluate_dim, plain_symbol, symbol
+from mugraph.terms.shape import (
+    DataType,
+    DerivedSymbol,
+    Dim,
+    Least,
+    SymDim,
+    TensorType,
+    Unequal,
+    at_most,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+)
 
 __all__ = ["DeclaredTypes", "SymbolLearner", "SymbolValues"]
 
@@ -147,11 +159,11 @@ class SymbolLearner:
 
 
 def _all_symbols(dim: Dim) -> set[str]:
-    """The symbols of a dimension, also those of which another is the smaller one."""
+    """The symbols of a dimension, also those of which another is a function."""
     if isinstance(dim, int):
         return set()
     names = set(dim.symbols())
     for name in dim.symbols():
-        if isinstance(name, Least):
+        if isinstance(name, DerivedSymbol):
             names |= _all_symbols(name.first) | _all_symbols(name.second)
     return names

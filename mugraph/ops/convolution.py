@@ -32,7 +32,7 @@ from mugraph.ops.normalization import per_channel
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, same_dim, same_shape
+from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, floor_div, same_dim, same_shape
 
 Integers = tuple[int, ...]
 
@@ -43,9 +43,9 @@ def _steps(dim: Dim, kernel: int, stride: int, dilation: int, before: int, after
     """Number of places of a kernel; with ``ceil`` the last may hang over the end, yet must begin before it."""
     reach = dim + (before + after - dilation * (kernel - 1) - 1)
     if isinstance(reach, SymDim):
-        if stride == 1:
-            return reach + 1
-        raise Undecided(f"({reach}) / {stride}")
+        if ceil and stride > 1:
+            raise Undecided(f"({reach}) / {stride}, rounded up")
+        return floor_div(reach, stride) + 1
     if reach < 0:
         raise ShapeError(f"a kernel of {kernel} with dilation {dilation} does not fit into {dim}")
     count = reach // stride + 1

@@ -18,6 +18,7 @@ from onnx_ir import DataType
 
 __all__ = [
     "DataType",
+    "DerivedSymbol",
     "Dim",
     "Least",
     "Monomial",
@@ -27,10 +28,12 @@ __all__ = [
     "TensorType",
     "Undecided",
     "Unequal",
+    "WholePart",
     "at_most",
     "broadcast",
     "concrete",
     "evaluate_dim",
+    "floor_div",
     "format_shape",
     "is_dim",
     "largest_number",
@@ -175,13 +178,39 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), dim),) if dim else ()
 
 
-class Least(str):
-    """The symbol that is the smaller of two non-negative dimensions; no name in a file is equal to it."""
+class DerivedSymbol(str):
+    """The symbol that is a function of two dimensions, and no polynomial of them; no name in a file is equal to it.
+
+    Attributes:
+        first, second: the dimensions.
+    """
 
     first: Dim
     second: Dim
 
     __slots__ = ("first", "second")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, str.__hash__(self)))
+
+    def __getnewargs__(self) -> tuple[Dim, Dim]:  # type: ignore[override]
+        return self.first, self.second
+
+    def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
+        """The function of the dimensions with their symbols replaced, as :func:`evaluate_dim` does."""
+        raise NotImplementedError
+
+
+class Least(DerivedSymbol):
+    """The smaller of two non-negative dimensions."""
+
+    __slots__ = ()
 
     def __new__(cls, first: Dim, second: Dim) -> Least:
         first, second = sorted((first, second), key=lambda dim: (isinstance(dim, SymDim), str(dim)))
@@ -189,17 +218,24 @@ class Least(str):
         made.first, made.second = first, second
         return made
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Least) and str.__eq__(self, other)
+    def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
+        return smaller(evaluate_dim(self.first, binding), evaluate_dim(self.second, binding))
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
-    def __hash__(self) -> int:
-        return hash(("min", str.__hash__(self)))
+class WholePart(DerivedSymbol):
+    """The whole part of a dimension divided by a number, neither of them negative; use :func:`floor_div`."""
 
-    def __getnewargs__(self) -> tuple[Dim, Dim]:  # type: ignore[override]
-        return self.first, self.second
+    second: int
+
+    __slots__ = ()
+
+    def __new__(cls, first: Dim, second: int) -> WholePart:
+        made = super().__new__(cls, f"floor(({first})/{second})")
+        made.first, made.second = first, second
+        return made
+
+    def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
+        return floor_div(evaluate_dim(self.first, binding), self.second)
 
 
 def symbol(name: str) -> SymDim:
@@ -231,9 +267,7 @@ def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:
         for name, power in monomial:
             value = binding.get(name)
             if value is None:
-                value = symbol(name)
-                if isinstance(name, Least):
-                    value = smaller(evaluate_dim(name.first, binding), evaluate_dim(name.second, binding))
+                value = name.evaluated(binding) if isinstance(name, DerivedSymbol) else symbol(name)
             for _ in range(power):
                 product = product * value
         total = total + product
@@ -249,11 +283,13 @@ def at_most(small: Dim, large: Dim) -> bool | None:
     if not negative:
         return True
     for monomial in negative:
-        if len(monomial) == 1 and isinstance(monomial[0][0], Least) and monomial[0][1] == 1:
-            least = monomial[0][0]
-            rest = difference + SymDim.make({monomial: -dict(difference.terms)[monomial]})
-            scale = dict(difference.terms)[monomial]
-            return True if any(at_most(0, rest + scale * bound) for bound in (least.first, least.second)) else None
+        name = monomial[0][0] if len(monomial) == 1 and monomial[0][1] == 1 else ""
+        scale = dict(difference.terms)[monomial]
+        rest = difference + SymDim.make({monomial: -scale})
+        if isinstance(name, Least):
+            return True if any(at_most(0, rest + scale * bound) for bound in (name.first, name.second)) else None
+        if isinstance(name, WholePart):  # what is more than -1 and a whole number is not negative
+            return True if at_most(0, name.second * rest + scale * name.first + (name.second - 1)) else None
     return None
 
 
@@ -270,6 +306,35 @@ def smaller(a: Dim, b: Dim) -> Dim:
     if not (at_most(0, a) and at_most(0, b)):
         raise Undecided(f"the smaller of {a} and {b}")
     return symbol(Least(a, b))
+
+
+def floor_div(dim: Dim, divisor: int) -> Dim:
+    """A dimension divided by a number of at least 1, rounded down; a :class:`WholePart` where it depends on the symbols.
+
+    Equal quotients look the same where they are the same by these laws (Graham, Knuth and Patashnik, Concrete Mathematics,
+    chapter 3): what the divisor divides comes out, so that what is left has coefficients in ``[0, divisor)``;
+    ``floor((g*a + b) / (g*d)) = floor(a / d)`` for ``0 <= b < g``; and a quotient of a quotient is one quotient.
+    """
+    if isinstance(dim, int):
+        return dim // divisor
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        whole[monomial], rest[monomial] = divmod(coefficient, divisor)
+    return SymDim.make(whole) + _floor_of_rest(SymDim.make(rest), divisor)
+
+
+def _floor_of_rest(rest: Dim, divisor: int) -> Dim:
+    """The quotient of what has coefficients in ``[0, divisor)``."""
+    if isinstance(rest, int):
+        return 0
+    shared = math.gcd(divisor, *(coefficient for monomial, coefficient in rest.terms if monomial))
+    if shared > 1:
+        return floor_div(SymDim.make({m: c // shared for m, c in rest.terms}), divisor // shared)
+    for monomial, coefficient in rest.terms:
+        if coefficient == 1 and len(monomial) == 1 and isinstance(inner := monomial[0][0], WholePart) and monomial[0][1] == 1:
+            return floor_div(inner.first + inner.second * (rest - symbol(inner)), inner.second * divisor)
+    return symbol(WholePart(rest, divisor))
 
 
 def same_dim(a: Dim, b: Dim) -> bool | None:

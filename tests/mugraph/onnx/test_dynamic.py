@@ -18,7 +18,7 @@ from mugraph.domains import Real, Shaped, Sizes, Unsupported
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, to_bytes, to_proto
 from mugraph.ops import NotExpressible, get_operator
-from mugraph.terms.shape import DataType, Dim, SymDim, evaluate_dim, smaller, symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, evaluate_dim, floor_div, smaller, symbol
 from mugraph.terms.term import bind_attrs, make_attrs
 from rewriter import optimize
 from rewriter.reference import compare, reference_outputs
@@ -154,7 +154,7 @@ def test_symbols_of_the_file_are_known_by_what_they_are() -> None:
     [
         ("y = Reshape(x, shape)", {}, "computed shape"),
         ("size = Shape(x) less = Sub(size, four) y = ConstantOfShape(less)", {"four": [4, 4]}, "may be negative"),
-        ("size = Shape(x) half = Div(size, two) y = ConstantOfShape(half)", {"two": [2, 2]}, "computed shape"),
+        ("size = Shape(x) odd = Mod(size, two) y = ConstantOfShape(odd)", {"two": [2, 2]}, "computed shape"),
         ("y = Slice(x, last, end, last)", {"last": [-1], "end": [2**63 - 1]}, "symbolic dimension s at -1"),
         ("y = Slice(x, one, two, one)", {"one": [1], "two": [2]}, "symbolic dimension s from 1 to 2"),
         ("size = Shape(x) y = Expand(four, size)", {"four": np.ones((4, 4), np.float32)}, "whether 4 equals"),
@@ -286,6 +286,9 @@ def test_the_files_own_sizes_are_used_again() -> None:
     assert [node.input[1] for node in written.graph.node if node.op_type == "Expand"] == ["shape", "shape"]
 
 
+HALF = ["Shape", "Gather", "Add", "Div"]
+
+
 @pytest.mark.parametrize(
     ("op", "attrs", "expected"),
     [
@@ -295,6 +298,7 @@ def test_the_files_own_sizes_are_used_again() -> None:
         ("Tile", {"repeats": (S, N, 1)}, ["Shape", "Gather", "Gather", "Concat", "Tile"]),
         ("Tile", {"repeats": (N * S + 1, 1)}, ["Shape", "Gather", "Gather", "Mul", "Add", "Concat", "Tile"]),
         ("Slice", {"axes": (-2,), "starts": (0,), "ends": (smaller(3, S),), "steps": (1,)}, ["Shape", "Gather", "Min", "Slice"]),
+        ("Slice", {"axes": (-2,), "starts": (0,), "ends": (floor_div(S + 1, 2),), "steps": (1,)}, [*HALF, "Slice"]),
         ("Split", {"axis": -2, "sizes": (S,)}, ["Shape", "Gather", "Split"]),
     ],
 )
@@ -496,6 +500,45 @@ def test_a_dynamic_model_is_rewritten_like_a_static_one(tmp_path: Path, own_cach
         (expected,), (actual,) = before.run(None, feeds), after.run(None, feeds)
         assert expected.shape == actual.shape == (sizes["n"], sizes["s"], 16)
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+IMAGES = """
+    images (float[n,3,h,w] x) => (float[n,r,8] y, float[n,8,p,q] half) {
+        a = Conv<strides: ints = [2,2], pads: ints = [1,1,1,1]>(x, k1)
+        b = Relu(a)
+        c = MaxPool<kernel_shape: ints = [3,3], strides: ints = [2,2], pads: ints = [1,1,1,1]>(b)
+        d = Conv<strides: ints = [2,2]>(c, k2)
+        e = Relu(d)
+        again = Relu(e)
+        batch = Shape<start: int = 0, end: int = 1>(x)
+        shape = Concat<axis: int = 0>(batch, eight, rest)
+        flat = Reshape(again, shape)
+        y = Transpose<perm: ints = [0,2,1]>(flat)
+        half = Neg(b)
+    }"""
+
+
+def test_images_of_any_size_are_understood(tmp_path: Path, own_cache: Path) -> None:
+    """A stride halves what it is not known to divide: sizes behind it are whole parts, and a rule writes them."""
+    generator = np.random.default_rng(0)
+    kernels = {
+        "k1": generator.standard_normal((8, 3, 3, 3), np.float32),
+        "k2": generator.standard_normal((8, 8, 1, 1), np.float32),
+    }
+    source, target = tmp_path / "images.onnx", tmp_path / "out.onnx"
+    onnx.save(parsed(IMAGES, **kernels, eight=np.array([8]), rest=np.array([-1])), source)
+    model = load(source)
+    assert not model.opaque, model.opaque
+    rows, columns = (floor_div(symbol(name) + 7, 8) for name in "hw")
+    assert shape_of(model, "e") == (N, 8, rows, columns) and shape_of(model, "y") == (N, rows * columns, 8)
+    again = rule("Relu(Relu(X))", "Relu(X)", "X:[m,n]")
+    result = optimize(source, target, rules=[again], shapes={"x": (1, 3, 32, 32)}, device="cpu", deterministic=True)
+    assert result.improved and result.predicted_before > 0
+    before, after = session(source), session(target)
+    for size in ((1, 3, 17, 30), (2, 3, 8, 1), (2, 3, 33, 64)):
+        feeds = {"x": generator.standard_normal(size, np.float32)}
+        for expected, actual in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_reference_evaluates_symbolic_attributes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mugraph.domains import FieldArray, FiniteField, Poly, Real, Symbolic, Unsup
 from mugraph.domains.field import ZeroDivision
 from mugraph.ops import ONNX_OPERATORS, REGISTRY, NotExpressible, NotUnderstood, get_operator
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, symbol
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, symbol
 from mugraph.terms.text import parse_term, parse_type
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_form, run_node, type_of
 
@@ -556,6 +556,11 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
     assert inferred(term, types) == parse_type(expected)
 
 
+def test_a_stride_leaves_the_whole_part() -> None:
+    type_ = inferred("Conv[dilations=(1,),pads=(0,0),strides=(2,)](x, y)", "float[1,2,n] float[4,2,3]")
+    assert type_.shape == (1, 4, floor_div(symbol("n") - 3, 2) + 1)
+
+
 @pytest.mark.parametrize(
     ("term", "types"),
     [
@@ -563,7 +568,7 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
         ("MatMul(x, y)", "float[2,n] float[m,3]"),
         ("Squeeze[axes=(-1,)](x)", "float[2,n]"),
         ("Slice[axes=(-1,),ends=(4,),starts=(0,),steps=(1,)](x)", "float[n]"),
-        ("Conv[dilations=(1,),pads=(0,0),strides=(2,)](x, y)", "float[1,2,n] float[4,2,3]"),
+        ("MaxPool[ceil=true,dilations=(1,),kernel=(3,),pads=(0,0),strides=(2,)](x)", "float[1,2,n]"),
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
         ("Range[dtype=int64,limit=n,start=1]()", ""),
         ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,n]"),

@@ -22,6 +22,7 @@ from mugraph.terms.shape import (
     broadcast,
     concrete,
     evaluate_dim,
+    floor_div,
     largest_number,
     normalize_axis,
     same_dim,
@@ -127,6 +128,26 @@ def test_the_smaller_of_two_sizes() -> None:
     assert at_most(least, 100) is None and at_most(n, least) is None and at_most(n + 1, n) is False
     with pytest.raises(Undecided):
         smaller(n - 1, 4)
+
+
+def test_the_whole_part_of_a_quotient() -> None:
+    n, m = symbol("n"), symbol("m")
+    half = floor_div(n - 1, 2) + 1
+    assert half == floor_div(n + 1, 2) and str(half) == "floor((1+n)/2)" and half != symbol(str(half))
+    assert floor_div(half - 1, 2) + 1 == floor_div(n + 3, 4), "a quotient of a quotient is one"
+    assert floor_div(4 * n + 3, 2) == 2 * n + 1 and floor_div(4 * n + 3, 8) == floor_div(n, 2) and floor_div(-3, 2) == -2
+    assert [evaluate_dim(half, {"n": size}) for size in (1, 6, 7)] == [1, 3, 4]
+    assert evaluate_dim(half, {"n": 2 * m}) == m and pickle.loads(pickle.dumps(half)) == half
+    assert at_most(half, n) and at_most(2 * half, n + 1) and at_most(2 * half, n) is None and at_most(n, half) is None
+    assert same_dim(half, n) is None and at_most(0, half) and broadcast([(half, 4), (half, 1)]) == (half, 4)
+
+
+@given(dims, st.integers(1, 6), st.integers(-3, 3), st.integers(1, 4))
+@PROPERTY
+def test_quotients_are_rounded_down(a: Dim, divisor: int, shift: int, again: int) -> None:
+    once = floor_div(a, divisor)
+    assert _value(once) == _value(a) // divisor
+    assert _value(floor_div(once + shift, again)) == (_value(a) // divisor + shift) // again
 
 
 @given(dims, dims)
