@@ -12,11 +12,15 @@ where the padding would count, masked with the identity of the reduction.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from keyword import iskeyword
 
 from mugraph.blocks.block import Block, Kernel, renamed_values
 from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import InvalidBlock
+from mugraph.terms.shape import Dim, symbol
 from mugraph.terms.term import format_term
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.function import FunctionRole, FunctionWriter
@@ -43,7 +47,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule]) -> Source:
     for name, type_ in types.items():
         if type_.dtype not in POINTERS:
             raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
-    places = Places(kernel)
+    digest, kernel = kernel.digest, _with_identifiers(kernel)
+    types, places = kernel.tensors, Places(kernel)
     functions: list[FunctionWriter] = []
     for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
         check_schedule(block, schedule)
@@ -62,16 +67,18 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule]) -> Source:
         launches.append(function.launch())
     helpers = [f"\n\n{SHORT_ERF.rstrip()}"] if any("short_erf(" in text for text in texts) else []
     text = (
-        "\n".join([*_heading(kernel, schedules), "", "import triton", "import triton.language as tl", _IMPORT, *helpers, *texts])
+        "\n".join(
+            [*_heading(kernel, digest, schedules), "", "import triton", "import triton.language as tl", _IMPORT, *helpers, *texts]
+        )
         + "\n"
     )
     outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
     return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes))
 
 
-def _heading(kernel: Kernel, schedules: Sequence[Schedule]) -> list[str]:
+def _heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule]) -> list[str]:
     """Comments that say what a module computes, and how."""
-    lines = [f"# {kernel.name}: a generated kernel, {kernel.digest.hex()[:16]}", "#", "# It computes"]
+    lines = [f"# {kernel.name}: a generated kernel, {digest.hex()[:16]}", "#", "# It computes"]
     lines += [f"#   {t.name}: {t.type} = {format_term(body)}" for t, body in zip(kernel.outputs, kernel.body, strict=True)]
     lines += ["# from", *(f"#   {t.name}: {t.type}" for t in kernel.inputs)]
     for block, schedule in zip(kernel.blocks, schedules, strict=True):
@@ -101,6 +108,30 @@ _RESERVED = frozenset(
     }
 )
 _SUFFIXES = ("start", "at", "in", "low", "high", "first", "last")
+
+
+def _with_identifiers(kernel: Kernel) -> Kernel:
+    """The kernel with symbols that Triton can read, and that hide no name of a function's own: a file's may be any text.
+
+    Raises:
+        NotGenerated: another name is no identifier. A name is written as it stands, and what is written is executed.
+    """
+    values = [name for block in kernel.blocks for name in (block.name, *block.sizes, *block.defined)]
+    for name in (kernel.name.replace("-", "_"), *kernel.tensors, *values):
+        if not name.isidentifier() or iskeyword(name):
+            raise NotGenerated(f"the name {name!r}, which is no identifier")
+    axes = {axis for block in kernel.blocks for axis in block.sizes}
+    taken = {*kernel.tensors, *_RESERVED, *(f"{axis}_{suffix}" for axis in axes for suffix in _SUFFIXES)}
+    names: dict[str, Dim] = {}
+    for name in kernel.symbols:
+        identifier = re.sub(r"\W", "_", name, flags=re.ASCII)
+        if not identifier.isidentifier() or iskeyword(identifier):
+            identifier = f"size_{identifier}"
+        while identifier in taken:
+            identifier += "_"
+        taken.add(identifier)
+        names[name] = symbol(identifier)
+    return kernel if all(symbol(name) == dim for name, dim in names.items()) else specialised(kernel, names)
 
 
 def _named_apart(block: Block, taken: set[str]) -> Block:

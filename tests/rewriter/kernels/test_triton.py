@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.blocks.block import Kernel
+from mugraph.blocks.block import Kernel, renamed_values
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
@@ -304,6 +304,27 @@ def test_products_of_sizes_are_offsets_of_64_bits(interpreter: Interpreter) -> N
     schedule = cut(**{axis: 4 for axis in kernel.blocks[0].grid[-2:]})
     assert "*tl.cast(s, tl.int64)*s)" in generate(kernel, schedule).text
     check(interpreter, kernel, schedule, TOLERANCE[F32], sizes={"b": 2, "s": 7})
+
+
+@pytest.mark.parametrize(
+    "name", ["batch size", "?x_0", "pid", "x", "m_start", "tl", "class", "n\nraise SystemExit", "7", "größe"]
+)
+def test_symbols_of_a_file_may_have_any_name(interpreter: Interpreter, name: str) -> None:
+    kernel = softmax(symbol(name), 6)
+    check(interpreter, kernel, cut(m=2), TOLERANCE[F32], sizes={name: 5})
+
+
+def test_what_is_no_identifier_is_not_written() -> None:
+    kernel = softmax(4, 6)
+    (block,) = kernel.blocks
+    bad = renamed_values(block, {name: f"{name}\nraise SystemExit" for name in block.defined})
+    for wrong in (
+        replace(kernel, blocks=(bad,)),
+        replace(kernel, name="../y\n"),
+        replace(kernel, blocks=(replace(block, name="if"),)),
+    ):
+        with pytest.raises(NotGenerated, match="which is no identifier"):
+            generate(wrong, cut(m=2))
 
 
 ELEMENTWISE = (
