@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import multiprocessing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.bench import Bench, DriverError
 from rewriter.kernels.measure.trials import NoDevice, ScheduleTrial, best_of
+from rewriter.kernels.workers import Worker, WorkerDied
 
 __all__ = ["measure", "settle"]
 
@@ -51,18 +51,15 @@ def measure(
         NoDevice: there is no GPU or no cuda-bindings.
     """
     results: dict[int, Measured] = {}
-    context = multiprocessing.get_context("spawn")
     while len(results) < len(compiled):
         left = [i for i in range(len(compiled)) if i not in results]
-        receiver, sender = context.Pipe(duplex=False)
-        job = _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
-        process = context.Process(target=_serve, args=(sender, job), daemon=True)
-        process.start()
-        sender.close()
+        worker = Worker(
+            _serve, _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
+        )
         current: int | None = None
         try:
-            while receiver.poll(_SILENCE_SECONDS):
-                kind, number, value = receiver.recv()
+            while True:
+                kind, number, value = worker.answer(_SILENCE_SECONDS)
                 if kind == "end":
                     break
                 if kind == "fail":
@@ -70,12 +67,10 @@ def measure(
                 current = number
                 if kind == "done":
                     results[number] = replace(value, schedules=compiled[number].schedules)
-        except EOFError:
+        except WorkerDied:
             pass
         finally:
-            process.kill()
-            process.join()
-            receiver.close()
+            worker.close()
         missing = [i for i in left if i not in results]
         if missing:  # the process died or hung at one of them
             guilty = current if current in missing else missing[0]

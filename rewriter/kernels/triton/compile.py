@@ -7,12 +7,10 @@ the reason why its kernel was not compiled, and nothing else is lost.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import logging
-import multiprocessing
 import os
 import re
 import signal
@@ -21,16 +19,16 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from mugraph.files import Scratch, replacing
 from rewriter.kernels.triton.source import OVERLAPPED, Source
+from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.runtime.plan import Image
 from rewriter.runtime_env import triton_version
 from rules_db.files import cache_folder
@@ -165,7 +163,9 @@ class Compiler:
         self.folder = cache_folder() / "kernels" if folder is None else folder
         self.workers = workers or len(os.sched_getaffinity(0))
         self.hits = self.compiled = 0
-        self._pool: ProcessPoolExecutor | None = None
+        self._all: list[Worker] = []
+        self._idle: list[Worker] = []
+        self._lock = threading.Lock()
         self._scratch: Scratch | None = None
 
     def __enter__(self) -> Compiler:
@@ -176,7 +176,9 @@ class Compiler:
 
     def close(self) -> None:
         """Ends the processes; they are started again where more is compiled."""
-        self._stop()
+        for worker in self._all:
+            worker.close()
+        self._all, self._idle = [], []
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
@@ -215,42 +217,38 @@ class Compiler:
         return compiled
 
     def _run(self, jobs: list[_CompileJob]) -> Iterator[tuple[_CompileJob, Binary | NotCompiled]]:
-        """Compiles in parallel; where a process dies, what is left goes one by one, so that the guilty one shows."""
-        left: list[_CompileJob] = []
-        pending: list[tuple[_CompileJob, Future[_Reply]]] = []
-        for job in jobs:
+        """Compiles in parallel, each job in a process that has none beside it."""
+        if not jobs:
+            return
+        with ThreadPoolExecutor(min(self.workers, len(jobs))) as threads:
             try:
-                pending.append((job, self._started(self.workers).submit(_compile, job)))
-            except BrokenProcessPool:
-                left.append(job)
-        for job, future in pending:
-            try:
-                yield job, self._finished(job, future.result())
-            except BrokenProcessPool:
-                left.append(job)
-        if left:
-            self._stop()
-        for job in left:
-            try:
-                yield job, self._finished(job, self._started(1).submit(_compile, job).result())
-            except BrokenProcessPool:
-                self._stop()
-                yield job, NotCompiled(f"kernel {job.label} for {job.architecture}: the compiler's process died")
-        if left:
-            self._stop()
+                yield from zip(jobs, threads.map(self._one, jobs), strict=True)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._end_all()
+                raise
 
-    def _started(self, workers: int) -> ProcessPoolExecutor:
-        if self._pool is None:
-            if self._scratch is None:
-                self._scratch = Scratch()
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, context, initializer=_prepare, initargs=(str(self._scratch.path),))
-        return self._pool
+    def _one(self, job: _CompileJob) -> Binary | NotCompiled:
+        """Compiles in a process that is idle, or in a new one. One that died is the reason why its job was not compiled."""
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+            if worker is None:
+                self._scratch = self._scratch or Scratch()
+                worker = Worker(_serve, str(self._scratch.path))
+                self._all.append(worker)
+        worker.tell(job)
+        try:
+            reply: _Reply = worker.answer()
+        except WorkerDied:
+            worker.end()
+            return NotCompiled(f"kernel {job.label} for {job.architecture}: the compiler's process died")
+        with self._lock:
+            self._idle.append(worker)
+        return self._finished(job, reply)
 
-    def _stop(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+    def _end_all(self) -> None:
+        for worker in self._all:
+            worker.end()
 
     # On disk: the length of a JSON head in four bytes, the head, the image
 
@@ -296,27 +294,21 @@ def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | No
 # In the processes
 
 
+def _serve(connection: Connection, scratch: str) -> None:
+    """Compiles jobs as they come."""
+    _prepare(scratch)
+    while True:
+        connection.send(_compile(connection.recv()))
+
+
 def _prepare(scratch: str) -> None:
-    """Once a process: a cache of its own for Triton, a place for temporary files, and silence."""
+    """Once a process: a cache of its own for Triton, and a place for temporary files."""
     os.environ["TMPDIR"] = scratch
     os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / str(os.getpid()))
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
     os.environ.pop("TRITON_INTERPRET", None)
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(AttributeError, ValueError):
-        signal.signal(signal.SIGALRM, _expired)
-
-
-def _end_with_parent() -> None:
-    """A process does not outlive the one that started it, however that ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
+    signal.signal(signal.SIGALRM, _expired)
 
 
 def _expired(number: int, frame: object) -> None:

@@ -76,7 +76,7 @@ def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, 
 def test_results_are_kept(compiler: Compiler, programs: Programs, tmp_path: Path) -> None:
     with Compiler(compiler.folder) as again:
         (found,) = again.compile([("other words", SPLIT.source())], EVERYWHERE)
-        assert (again.hits, again.compiled, again._pool) == (3, 0, None)
+        assert (again.hits, again.compiled, again._all) == (3, 0, [])
         assert not isinstance(found, NotCompiled)
         for path in compiler.folder.rglob("*"):
             if path.is_file():

@@ -1,0 +1,101 @@
+"""Processes that work for this one: they compile, and they touch the GPU, so that what dies there takes nothing else along.
+
+The processes of :mod:`multiprocessing` import the main module of whoever starts them. That is a user's script, which may call
+this project as it is imported: each process would begin the whole run again. These import the one module that they need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+__all__ = ["Worker", "WorkerDied"]
+
+
+class WorkerDied(Exception):
+    """A process ended, or was ended, before it answered."""
+
+
+class Worker:
+    """A process that runs a function of a module with a connection to this one.
+
+    It ends when the function returns, which it does when the connection is closed; an interrupt from the keyboard is this
+    process's to handle.
+
+    Args:
+        function: of a module; called with the connection and the arguments.
+        arguments: anything that can be pickled.
+    """
+
+    def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            places = f"import sys; sys.path[:] = {sys.path!r}"
+            code = f"{places}; from {__name__} import _work; _work({theirs.fileno()})"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self._connection = Connection(ours.detach())
+        self.tell((function.__module__, function.__qualname__, arguments))
+
+    def tell(self, message: Any) -> None:
+        """Sends something. What is sent to a process that is no more is noticed where its answer is awaited."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.send(message)
+
+    def answer(self, seconds: float | None = None) -> Any:
+        """What the process sends next.
+
+        Args:
+            seconds: to wait for it at most; ``None`` for as long as it takes.
+
+        Raises:
+            WorkerDied: nothing comes.
+        """
+        try:
+            if self._connection.poll(seconds):
+                return self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            pass
+        raise WorkerDied
+
+    def end(self) -> None:
+        """Ends the process, whatever it does; whoever waits for its answer gets none."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends the process and the connection; nobody waits for an answer."""
+        self.end()
+        self._connection.close()
+
+
+def _work(descriptor: int) -> None:
+    """The main program of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    with Connection(descriptor) as connection:
+        module, name, arguments = connection.recv()
+        with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+            getattr(importlib.import_module(module), name)(connection, *arguments)
+
+
+def _end_with(parent: int) -> None:
+    """A worker does not outlive the process that started it, whatever it does and however that ends."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

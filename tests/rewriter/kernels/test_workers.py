@@ -1,0 +1,80 @@
+"""Processes that work for this one: they answer, they die alone, and they import nothing of the user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from rewriter.kernels.workers import Worker, WorkerDied
+
+SCRIPT = """
+import sys
+from tests.rewriter.kernels.test_workers import echo
+from rewriter.kernels.workers import Worker
+
+print("begun", flush=True)
+worker = Worker(echo, 5)
+worker.tell(37)
+print(worker.answer(60), flush=True)
+{end}
+"""
+
+
+def echo(connection: Connection, more: int) -> None:
+    """Answers numbers with larger ones, and dies of 13."""
+    while True:
+        number = connection.recv()
+        if number == 13:
+            os._exit(3)
+        connection.send(os.getpid() if number == 0 else number + more)
+
+
+def test_a_worker_answers_until_it_dies() -> None:
+    worker = Worker(echo, 5)
+    worker.tell(1)
+    assert worker.answer() == 6
+    with pytest.raises(WorkerDied):
+        worker.answer(0.01)  # nothing was asked
+    worker.tell(13)
+    with pytest.raises(WorkerDied):
+        worker.answer(60)
+    worker.tell(2)
+    with pytest.raises(WorkerDied):
+        worker.answer(60)
+    worker.close()
+
+
+def test_a_script_that_starts_workers_as_it_is_imported_runs_once(tmp_path: Path) -> None:
+    """As a user writes it first: no function, no test of the module's name."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(end="worker.close()"))
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, cwd=os.getcwd(), env=_environment()
+    )
+    assert done.stdout.splitlines() == ["begun", "42"], done.stderr
+
+
+def test_a_worker_does_not_outlive_its_process(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.format(end="worker.tell(0); print(worker.answer(60), flush=True); import os; os.kill(os.getpid(), 9)")
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, cwd=os.getcwd(), env=_environment()
+    )
+    number = int(done.stdout.splitlines()[-1])
+    for _ in range(100):
+        if not Path(f"/proc/{number}").exists():
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker is still there")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])}
