@@ -80,8 +80,17 @@ def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:
                 raise InputError(f"--data: input {name} is {actual}, the model declares {type_}")
 
 
-def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str, np.ndarray]:
+def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Fresh random inputs of the measured sizes: normal floats; integers within the tables that they index, else 0 and 1.
+
+    At another scale some floats are 0, all of the first row are negative, and integers that index a table are the first and the
+    last that it has.
+
+    Args:
+        model: to be fed.
+        sizes: of its dimension symbols.
+        seed: equal seeds give equal inputs.
+        scale: what normal floats are multiplied by.
 
     Raises:
         InputError: a size that ``sizes`` does not tell.
@@ -93,7 +102,10 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str
         if shape is None:
             raise InputError(f"input {name} has the undetermined shape {type_}; give it with --input {name}=...")
         if type_.dtype in FLOATS:
-            feeds[name] = generator.standard_normal(shape, np.float32).astype(type_.dtype.numpy())
+            floats = np.asarray(generator.standard_normal(shape, np.float32))
+            if scale != 1:
+                floats = _extreme(floats, generator) * np.float32(scale)
+            feeds[name] = floats.astype(type_.dtype.numpy())
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
         elif type_.dtype == DataType.STRING:
@@ -101,10 +113,20 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int) -> dict[str
         else:
             bound = _index_bound(model, model.values[name])
             values = generator.integers(0, bound, shape) if bound else np.asarray(generator.random(shape) < 0.8, np.int64)
+            if bound and scale != 1:
+                values = np.asarray(generator.integers(0, 2, shape) * (bound - 1))
             if not bound and values.ndim and values.size:
                 values[..., 0] = 1  # a mask that hides everything is no test
             feeds[name] = values.astype(type_.dtype.numpy())
     return feeds
+
+
+def _extreme(floats: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Floats with zeros among them, and with a first row in which all are negative."""
+    mixed = np.asarray(np.where(generator.random(floats.shape) < 0.1, np.float32(0), floats))
+    if mixed.ndim > 1 and mixed.size:
+        mixed[..., 0, :] = -np.abs(floats[..., 0, :])
+    return mixed
 
 
 def _index_bound(model: Model, value: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,8 @@ from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
 from rewriter.reference import Error, Evaluated, compare, reference_outputs, worst
-from rewriter.runtime_env import new_session
+from rewriter.run.probes import Probe
+from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing", "paired"]
 
@@ -131,9 +132,16 @@ class Acceptance:
     Args:
         feeds: inputs to compare and time on.
         references: the float64 outputs for them, where they are being made already.
+        probes: further inputs to compare on; of each list the first counts that the original runs.
+
+    Attributes:
+        probed: what is particular of the probes that count.
+        unprobed: the same of those that the original does not run.
 
     Raises:
         NondeterministicModel: the original gives different outputs on the same inputs.
+        NoReference: the original cannot be evaluated in float64.
+        RuntimeFailure: onnxruntime does not run the original.
     """
 
     def __init__(
@@ -143,14 +151,21 @@ class Acceptance:
         feeds: Sequence[Mapping[str, np.ndarray]],
         provider: str,
         references: Future[list[list[np.ndarray]]] | None = None,
+        probes: Sequence[Sequence[Probe]] = (),
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.original = self.open(original)
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
+        self.probed: list[str] = []
+        self.unprobed: list[str] = []
+        further = list(self._run_probes(probes))
+        self.compared = [*self.feeds, *(feed for feed, _ in further)]
+        self.outputs += [outputs for _, outputs in further]
         types = [model.graph.type(value) for value in model.graph.outputs]
         self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
         again = self.original.run(None, self.feeds[0])
-        self.references = reference_outputs(model, self.feeds) if references is None else references.result()
+        known = [] if references is None else references.result()
+        self.references = [*known, *reference_outputs(model, self.compared[len(known) :])]
         self.own_errors = self._errors(self.outputs)
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
@@ -169,16 +184,36 @@ class Acceptance:
         return [[compare(a, w) for a, w in zip(actual, wanted, strict=True)] for actual, wanted in pairs]
 
     def own_error(self) -> Error:
-        """The original's error against the reference, the worst over inputs and outputs."""
-        return worst([error for errors in self.own_errors for error in errors])
+        """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
+        return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
+
+    def _run_probes(self, probes: Sequence[Sequence[Probe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
+        """The inputs of the probes that count, and the original's outputs."""
+        for alternatives in probes:
+            for probe in alternatives:
+                feed = dict(probe.feed)
+                try:
+                    outputs = self.original.run(None, feed)
+                except RuntimeFailure:  # a model may ask more of its sizes than it says
+                    self.unprobed.append(probe.words)
+                    continue
+                self.probed.append(probe.words)
+                yield feed, outputs
+                break
 
     def judge(self, session: Any) -> tuple[Error, bool]:
-        """A candidate's error against the reference, the worst over inputs and outputs, and whether it is acceptable.
+        """A candidate's error against the reference, and whether it is acceptable.
+
+        The error is the worst over outputs and the inputs that are timed; of one that is unacceptable, over all inputs.
 
         Each output is judged by itself: within twice the original's own error, with a floor by element type. Where the
         original itself is far from the reference (an overflow, an index or a cast to integers that rounding decides),
         the candidate must give what the original gives. A candidate that is evaluated instead of run is compared with the
-        original evaluated in the same way, since kernels round elsewhere.
+        original evaluated in the same way, since kernels round elsewhere. On a probe on which the original itself is far from
+        the reference, such as one whose numbers overflow, nothing is asked of an output but its shape.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run the candidate.
         """
         errors: list[Error] = []
         right = True
@@ -186,17 +221,24 @@ class Acceptance:
         if isinstance(session, Evaluated):
             if self._evaluated is None:
                 original = Evaluated(self.model, self.model.graph)
-                self._evaluated = [original.run(None, feed) for feed in self.feeds]
+                self._evaluated = [original.run(None, feed) for feed in self.compared]
             originals, own_errors = self._evaluated, self._errors(self._evaluated)
-        for feed, outputs, references, errors_of_original in zip(self.feeds, originals, self.references, own_errors, strict=True):
+        rows = zip(self.compared, originals, self.references, own_errors, strict=True)
+        for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
+            is_probe = number >= len(self.feeds)
             for actual, original, wanted, own_error, floor in zip(
                 session.run(None, feed), outputs, references, errors_of_original, self.floors, strict=True
             ):
-                errors.append(compare(actual, wanted))
+                error = compare(actual, wanted)
                 if own_error.is_small:
-                    right &= errors[-1].within(own_error, floor)
+                    fits = error.within(own_error, floor)
+                elif is_probe:
+                    fits = np.shape(actual) == np.shape(original)
                 else:
-                    right &= compare(actual, original).within(Error(0.0, 0.0), floor)
+                    fits = compare(actual, original).within(Error(0.0, 0.0), floor)
+                right &= fits
+                if not (is_probe and fits):
+                    errors.append(error)
         return worst(errors), right
 
     def pair(self, session: Any, seconds: float) -> Timing:

@@ -18,6 +18,7 @@ from rewriter.run.background import in_background
 from rewriter.run.checking import Checker, Trial
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
+from rewriter.run.probes import probes
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
@@ -125,7 +126,7 @@ class Judge:
         task = self._bench.task
         self._bench.progress("running the original and its reference in float64")
         try:
-            acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references)
+            acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references, probes(task))
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was written")
         except NoReference as problem:
@@ -134,6 +135,8 @@ class Judge:
             reason = f"onnxruntime cannot run the original on test inputs ({problem})"
             return Judgement(message=f"{reason}: it was written unchanged")
         self._own_error = acceptance.own_error()
+        if acceptance.unprobed:
+            self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
         return acceptance
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:

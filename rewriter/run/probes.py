@@ -1,0 +1,63 @@
+"""Probes: inputs beside those that are timed, at other scales and sizes, on which candidates are compared as well.
+
+A rule that is wrong for large numbers, for rows without a positive one, or where a dimension is 1 is right on normal numbers of
+the measured sizes. Small sizes also cost little, so that each probe is at another scale and, where dimensions are dynamic, at
+another size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from rewriter.reference import random_inputs
+from rewriter.run.task import Task
+
+__all__ = ["Probe", "probes"]
+
+_SCALES = (100.0, 0.01)
+"""Of the floats of the probes, in the order of :func:`_other_sizes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Inputs on which candidates are compared.
+
+    Attributes:
+        feed: the inputs.
+        words: what is particular of them.
+    """
+
+    feed: Mapping[str, np.ndarray]
+    words: str
+
+
+def probes(task: Task) -> list[list[Probe]]:
+    """The probes of a task; of each list the first counts that the original runs.
+
+    A model may ask more of its sizes than it says: the measured ones are the last resort.
+    """
+    found = []
+    for seed, (scale, sizes) in enumerate(zip(_SCALES, _other_sizes(task.sizes), strict=True), 11):
+        alternatives = [sizes] if sizes == task.sizes else [sizes, task.sizes]
+        found.append([_probe(task, chosen, scale, seed) for chosen in alternatives if _exist(task, chosen)])
+    return found
+
+
+def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:
+    """Sizes of dimension symbols: all 1, and all another small number."""
+    return {name: 1 for name in measured}, {name: 2 if size == 3 else 3 for name, size in measured.items()}
+
+
+def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
+    """Whether inputs of these sizes exist: a dimension may be a symbol less a number."""
+    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in task.model.inputs.values())
+    return all(shape is not None and min(shape, default=1) >= 1 for shape in shapes)
+
+
+def _probe(task: Task, sizes: Mapping[str, Dim], scale: float, seed: int) -> Probe:
+    dims = ", ".join(f"{name} = {size}" for name, size in sizes.items() if size != task.sizes[name])
+    return Probe(random_inputs(task.model, sizes, seed, scale), f"at scale {scale:g}" + (f" and {dims}" if dims else ""))

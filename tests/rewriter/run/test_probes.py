@@ -1,0 +1,112 @@
+"""Probes: what is right on normal numbers of the measured sizes alone is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from rewriter import Outcome, optimize
+from rewriter.run.probes import probes
+from rules_db.trust.rule import Rule
+from tests.support.graphs import rule
+from tests.support.runs import ops, run_model, workbench
+
+MODEL = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,8] x) => (float[N,8] y) {
+        a = Tanh(x)
+        b = Neg(a)
+        c = Neg(b)
+        y = Exp(c)
+    }"""
+
+RIGHT = rule("Neg(Neg(X))", "X", "X:[m,n]")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(own_cache: Path) -> None: ...
+
+
+def run(tmp_path: Path, model: str, planted: Rule, **options: Any) -> Outcome:
+    onnx.save(parse_model(model), tmp_path / "m.onnx")
+    chosen = {"rules": [planted], "device": "cpu", "deterministic": True, "budget": 10.0, "shapes": {"x": (4, 8)}, **options}
+    return optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", **chosen)
+
+
+def test_a_right_rule_passes(tmp_path: Path) -> None:
+    outcome = run(tmp_path, MODEL, RIGHT)
+    assert outcome.improved and not outcome.notes and "Neg" not in ops(tmp_path / "out.onnx")
+
+
+@pytest.mark.parametrize(
+    ("body", "source", "target", "types"),
+    [
+        # Right on all that is less than 60: a normal number never is more.
+        (
+            "(float[4,8] x) => (float[4,8] y) <float top = {60.0}> { a = Min(x, top) b = Neg(a) c = Neg(b) y = Mul(c, x) }",
+            "Neg(Neg(Min(X, 60.0)))",
+            "X",
+            "X:[m,n]",
+        ),
+        # Right wherever a row has a positive number.
+        (
+            "(float[4,8] x) => (float[4,8] y) <float z = {0.0}>"
+            " { m = ReduceMax<axes = [1], keepdims = 1>(x) a = Max(m, z) b = Neg(a) c = Neg(b) y = Sub(x, c) }",
+            "Neg(Neg(Max(X, 0.0)))",
+            "X",
+            "X:[m,n]",
+        ),
+    ],
+    ids=["large numbers", "negative rows"],
+)
+def test_what_is_wrong_at_other_scales_is_refused(tmp_path: Path, body: str, source: str, target: str, types: str) -> None:
+    head = '<ir_version: 8, opset_import: ["" : 17]> g '
+    outcome = run(tmp_path, head + body, rule(source, target, types))
+    assert not outcome.improved and any("quarantined" in line and "relative error" in line for line in outcome.dropped)
+    kept = run(tmp_path, head + body, RIGHT)
+    assert kept.improved, kept.message
+
+
+def test_what_is_wrong_at_size_one_is_refused(tmp_path: Path) -> None:
+    """A reduction over rows that are copies of each other: of a single row the two sides differ."""
+    model = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,8] x) => (float[N,8] y) <int64[1] axis = {0}, float zero = {0.0}, float two = {2.0}> {
+            shape = Shape(x)
+            n = Gather<axis = 0>(shape, axis)
+            f = Cast<to = 1>(n)
+            few = Less(f, two)
+            a = Neg(x)
+            b = Neg(a)
+            y = Where(few, zero, b)
+        }"""
+    planted = rule("Where(C, Z, X)", "X", "C:bool[1] Z:[] X:[m,n]")
+    outcome = run(tmp_path, model, planted)
+    assert not outcome.improved and any("quarantined" in line for line in outcome.dropped)
+    x = {"x": np.ones((1, 8), np.float32)}
+    assert np.array_equal(run_model(tmp_path / "out.onnx", x)[0], np.zeros((1, 8), np.float32))
+
+
+def test_a_model_that_does_not_run_at_size_one_is_compared_at_its_own(tmp_path: Path) -> None:
+    """It picks the fourth row."""
+    model = MODEL.replace("a = Tanh(x)", "r = Gather<axis = 0>(x, row) t = Add(x, r) a = Tanh(t)")
+    model = model.replace("=> (float[N,8] y)", "=> (float[N,8] y) <int64[1] row = {3}>")
+    outcome = run(tmp_path, model, RIGHT)
+    assert outcome.improved and any("does not run at scale 100 and N = 1" in note for note in outcome.notes)
+
+
+def test_probes_are_of_several_scales_and_sizes(tmp_path: Path) -> None:
+    onnx.save(parse_model(MODEL.replace("8]", "64]").replace(" x)", " x, int64[M] i)")), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx", shapes={"x": (4, 64), "i": (3,)}) as bench:
+        large, small = probes(bench.task)
+    assert [probe.feed["x"].shape for probe in large] == [(1, 64), (4, 64)] and large[0].feed["i"].shape == (1,)
+    assert [probe.feed["x"].shape for probe in small] == [(3, 64), (4, 64)] and small[0].feed["i"].shape == (2,)
+    assert large[0].words == "at scale 100 and N = 1, M = 1" and large[1].words == "at scale 100"
+    assert np.abs(large[1].feed["x"]).max() > 100 > np.abs(small[1].feed["x"]).max() * 1000
+    for probe in (*large, *small):
+        assert (probe.feed["x"][0] < 0).all() and (probe.feed["x"] == 0).any() != (probe.feed["x"].shape[0] == 1)
