@@ -16,7 +16,7 @@ from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
 from rewriter.reference import Error, Evaluated, compare, reference_outputs, worst
-from rewriter.run.probes import Probe
+from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing", "paired"]
@@ -151,7 +151,7 @@ class Acceptance:
         feeds: Sequence[Mapping[str, np.ndarray]],
         provider: str,
         references: Future[list[list[np.ndarray]]] | None = None,
-        probes: Sequence[Sequence[Probe]] = (),
+        probes: Sequence[Sequence[InputProbe]] = (),
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.original = self.open(original)
@@ -187,7 +187,7 @@ class Acceptance:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
         return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
 
-    def _run_probes(self, probes: Sequence[Sequence[Probe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
+    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
         for alternatives in probes:
             for probe in alternatives:

@@ -16,14 +16,14 @@ from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import random_inputs
 from rewriter.run.task import Task
 
-__all__ = ["Probe", "probes"]
+__all__ = ["InputProbe", "probes"]
 
 _SCALES = (100.0, 0.01)
 """Of the floats of the probes, in the order of :func:`_other_sizes`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class InputProbe:
     """Inputs on which candidates are compared.
 
     Attributes:
@@ -35,7 +35,7 @@ class Probe:
     words: str
 
 
-def probes(task: Task) -> list[list[Probe]]:
+def probes(task: Task) -> list[list[InputProbe]]:
     """The probes of a task; of each list the first counts that the original runs.
 
     A model may ask more of its sizes than it says: the measured ones are the last resort.
@@ -58,6 +58,6 @@ def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
     return all(shape is not None and min(shape, default=1) >= 1 for shape in shapes)
 
 
-def _probe(task: Task, sizes: Mapping[str, Dim], scale: float, seed: int) -> Probe:
+def _probe(task: Task, sizes: Mapping[str, Dim], scale: float, seed: int) -> InputProbe:
     dims = ", ".join(f"{name} = {size}" for name, size in sizes.items() if size != task.sizes[name])
-    return Probe(random_inputs(task.model, sizes, seed, scale), f"at scale {scale:g}" + (f" and {dims}" if dims else ""))
+    return InputProbe(random_inputs(task.model, sizes, seed, scale), f"at scale {scale:g}" + (f" and {dims}" if dims else ""))
