@@ -64,6 +64,7 @@ class Scene:
             folder.mkdir()
         for number in range(_MODELS):
             _write_model(self.model(number), number)
+        assert len({*self.contents}) == _MODELS
         saved(self, 0)
         copied(self, 0)
         shutil.copy(self.output, self.earlier)

@@ -192,15 +192,37 @@ def test_external_data_that_is_not_there(tmp_path: Path) -> None:
         ({"location": "/etc/passwd"}, "outside the model's directory"),
         ({"location": "C:\\w.bin"}, "outside the model's directory"),
         ({"location": ""}, "outside the model's directory"),
+        ({"location": "w.bin\0"}, "outside the model's directory"),
         ({"offset": "many"}, "no number"),
         ({"offset": "-4"}, "at -4"),
         ({"offset": "4"}, "needs 16388 bytes"),
         ({"length": "5"}, "has 5 bytes at 0, its type says 16384"),
     ],
-    ids=["parent", "absolute", "windows", "none", "words", "negative", "beyond", "length"],
+    ids=["parent", "absolute", "windows", "none", "nul", "words", "negative", "beyond", "length"],
 )
 def test_external_data_that_makes_no_sense(tmp_path: Path, entries: dict[str, str], part: str) -> None:
     refused(stored_model(tmp_path, **entries), "'w'", part)
+
+
+def test_external_data_that_a_link_takes_elsewhere(tmp_path: Path) -> None:
+    """As in onnxruntime: links may stay within the model's folder, or in that of the file that a link to the model leads to."""
+    (tmp_path / "model").mkdir()
+    model = stored_model(tmp_path / "model")
+    (tmp_path / "secret.bin").write_bytes((tmp_path / "model" / "w.bin").read_bytes())
+    weights = (tmp_path / "model" / "w.bin").rename(tmp_path / "model" / "blob")
+    (tmp_path / "model" / "w.bin").symlink_to("blob")
+    load(model)
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "model.onnx").symlink_to(model)
+    (tmp_path / "snapshot" / "w.bin").symlink_to(weights)
+    load(tmp_path / "snapshot" / "model.onnx")
+    for target, part in (("../secret.bin", "is a link to"), ("/etc/passwd", "is a link to"), ("w.bin", "is missing")):
+        (tmp_path / "model" / "w.bin").unlink()
+        (tmp_path / "model" / "w.bin").symlink_to(target)
+        refused(model, part, "beside the model")
+    (tmp_path / "model" / "w.bin").unlink()
+    (tmp_path / "model" / "sub").symlink_to(tmp_path)
+    refused(stored_model(tmp_path / "model", location="sub/secret.bin"), "is a link to", "beside the model")
 
 
 def test_external_data_without_a_path(tmp_path: Path) -> None:
