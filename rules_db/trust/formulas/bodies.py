@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mugraph.blocks.statements import product
-from mugraph.domains.base import INTEGERS
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import Formula, choice, extremum, natural, number_of, summed
 from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
-from rules_db.trust.formulas.reals import Formulas
+from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
 __all__ = ["BodyMeaning", "Places", "digits", "entry", "flat"]
 
@@ -72,9 +71,7 @@ class BodyMeaning:
         self._names = names
         self._domain = Formulas()
         self._values: dict[tuple[Term, Places], Formula] = {}
-        for part in walk(self.roots):
-            if part.op in ("Div", "Pow") and self._types[part].dtype in INTEGERS:
-                raise NotDecided("a division of integers")
+        refuse_integers(self._types)
 
     def type_of(self, term: Term) -> TensorType:
         return self._types[term]

@@ -35,13 +35,14 @@ from mugraph.blocks.statements import (
     Statement,
     Store,
     View,
+    statement_indices,
     statement_names,
     statement_title,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType
-from mugraph.terms.term import Term, variables, walk
+from mugraph.terms.term import variables
 from rules_db.trust.formulas.bodies import entry
 from rules_db.trust.formulas.formula import (
     INFINITY,
@@ -56,7 +57,7 @@ from rules_db.trust.formulas.formula import (
     summed,
 )
 from rules_db.trust.formulas.places import NotDecided, Position, divided, is_natural, limits, rest
-from rules_db.trust.formulas.reals import Formulas
+from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
 __all__ = ["GraphMeaning", "address"]
 
@@ -98,15 +99,13 @@ class GraphMeaning:
         self._values: dict[tuple[str, str, tuple[tuple[str, Dim], ...]], Formula] = {}
         self._stores: dict[str, tuple[Block, Store]] = {}
         for block in kernel.blocks:
-            _check_reads(block)
+            _check_places(block)
             for store in block.stores:
                 if store.tensor in self._stores:
                     raise NotDecided(f"{store.tensor} is saved twice")
                 self._stores[store.tensor] = block, store
-        divides = any(part.op in ("Div", "Pow", "Reciprocal") for part in walk(_terms(kernel)))
-        types = [kind for block in kernel.blocks for kind in _tile_types(block, kernel.tensors).values()]
-        if divides and not set(types) <= {DataType.FLOAT, DataType.BOOL}:
-            raise NotDecided("integers and divisions in one kernel")
+        for block in kernel.blocks:
+            _check_types(block, kernel.tensors)
 
     def store_of(self, tensor: str) -> tuple[Block, Store]:
         """The one statement that saves a tensor, and its block."""
@@ -208,10 +207,6 @@ class GraphMeaning:
         return (count, mean, summed(self._domain.mul(value, value), index) - self._domain.mul(total, mean))[number]
 
 
-def _terms(kernel: Kernel) -> list[Term]:
-    return [s.term for block in kernel.blocks for s in block.statements if isinstance(s, Compute)]
-
-
 def _kind(dtype: DataType) -> DataType:
     """The element type of a tile: all floats are one, since a kernel computes in one of them."""
     return DataType.FLOAT if dtype in FLOATS else dtype
@@ -222,8 +217,8 @@ def _number(dtype: DataType) -> DataType:
     return DataType.FLOAT if dtype == DataType.BOOL else dtype
 
 
-def _tile_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, DataType]:
-    """Value to the element type of its tile: truth values are no numbers, integers no floats. Raises NotDecided or ShapeError."""
+def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
+    """Truth values are no numbers, integers no floats. Raises NotDecided or ShapeError."""
     types: dict[str, DataType] = {}
 
     def ask(statement: Statement, *wanted: tuple[str, DataType]) -> None:
@@ -234,11 +229,15 @@ def _tile_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, Da
         kind = DataType.FLOAT
         if isinstance(statement, Load):
             kind = _kind(tensors[statement.tensor].dtype)
+            if kind not in (DataType.FLOAT, DataType.BOOL):
+                raise NotDecided("an operand of integers")
         elif isinstance(statement, Predicate):
             kind = DataType.BOOL
         elif isinstance(statement, Compute):
             operands = {leaf.name: TensorType(types[leaf.name], ()) for leaf in variables([statement.term])}
-            kind = _kind(infer_types([statement.term], operands)[statement.term].dtype)
+            inferred = infer_types([statement.term], operands)
+            refuse_integers({part: type_ for part, type_ in inferred.items() if not part.is_var})
+            kind = _kind(inferred[statement.term].dtype)
         elif isinstance(statement, Dot):
             ask(statement, (statement.left, kind), (statement.right, kind))
         elif isinstance(statement, Reduce):
@@ -251,14 +250,17 @@ def _tile_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, Da
         elif isinstance(statement, Store):
             ask(statement, (statement.value, _kind(tensors[statement.tensor].dtype)))
         types |= dict.fromkeys(statement_names(statement), kind)
-    return types
 
 
-def _check_reads(block: Block) -> None:
-    """Every index of a view stays within its dimension. Raises NotDecided."""
+def _check_places(block: Block) -> None:
+    """Every index stays within its dimension, and nothing negative is divided. Raises NotDecided."""
     env: dict[str, Dim] = {axis: Position(axis, size).place for axis, size in block.axes}
-    for load in block.loads:
-        for factor in load.view:
+    for statement in block.statements:
+        for index in statement_indices(statement):
+            bounds = limits(env[index.axis] + index.shift if index.axis is not None else index.offset)
+            if bounds is None or not is_natural(bounds[0]):
+                raise NotDecided(f"whether an index of {statement_title(statement)} may be negative")
+        for factor in statement.view if isinstance(statement, Load | Store) else ():
             bounds = limits(_position(factor.index, env))
             if bounds is None or not is_natural(bounds[0]) or not is_natural(factor.size - 1 - bounds[1]):
-                raise NotDecided(f"whether {load.name} stays within a dimension of {factor.size}")
+                raise NotDecided(f"whether {statement_title(statement)} stays within a dimension of {factor.size}")

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, Unsupported, exact
+from mugraph.domains.base import FLOATS, INTEGERS, Unsupported, exact
 from mugraph.domains.functions import FUNCTIONS
-from mugraph.terms.shape import DataType
+from mugraph.ops import traits_of
+from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
     INFINITY,
     ONE,
@@ -32,10 +34,18 @@ from rules_db.trust.formulas.formula import (
 )
 from rules_db.trust.formulas.places import NotDecided
 
-__all__ = ["Formulas"]
+__all__ = ["Formulas", "refuse_integers"]
 
 _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 """Integer types that count truth values; whether a sum of them fits is not asked."""
+
+
+def refuse_integers(types: Mapping[Term, TensorType]) -> None:
+    """Integers are counts of truth values: cast, reduced, compared. Raises NotDecided for all others, since they wrap around."""
+    for term, type_ in types.items():
+        counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
+        if type_.dtype in INTEGERS and not counts:
+            raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
 
 
 def _refuse(*operands: Any, **options: Any) -> Any:
