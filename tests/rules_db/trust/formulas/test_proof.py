@@ -25,6 +25,7 @@ from mugraph.blocks.statements import (
     view,
 )
 from mugraph.terms.shape import DataType, Dim, Least, symbol
+from mugraph.terms.term import format_term
 from rules_db.exchange import format_rule, parse_rule, read_rules
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.check import check
@@ -210,6 +211,28 @@ def with_other_heads(block: Block, statement: Statement) -> Statement:
 def test_wrong_statements_are_not_proved(kernel: Callable[[], Kernel], change: Callable[[Block, Statement], Statement]) -> None:
     wrong = changed(kernel(), change)
     assert wrong != kernel() and "the formulas differ" in (why_not_proved(wrong) or "")
+
+
+def test_a_guard_against_rows_without_a_number_is_part_of_the_proof() -> None:
+    """Rows that a mask hides throughout are zero in the body: a kernel has to ask, and to give the same number."""
+    weights = "Softmax[axis=-1](Where(mask, MatMul(q, k), -inf))"
+    text = f"MatMul(Where(IsNaN({weights}), 0.0, {weights}), v)"
+    inputs = {"q": tensor(F32, A, B), "k": tensor(F32, B, C), "v": tensor(F32, C, D), "mask": tensor(BOOL, A, C)}
+    kernel = kernel_of_terms("guarded", inputs, {"y": text})
+    assert why_not_proved(kernel) is None
+
+    def instead(wanted: str) -> Kernel:
+        def change(block: Block, statement: Statement) -> Statement:
+            if not isinstance(statement, Compute) or "IsNaN" not in str(statement.term):
+                return statement
+            attended = format_term(statement.term.inputs[2])
+            return replace(statement, term=term(wanted.format(attended)))
+
+        return changed(kernel, change)
+
+    assert why_not_proved(instead("Where(IsNaN({0}), 0.0, {0})")) is None
+    for wrong in ("{0}", "Where(IsNaN({0}), 1.0, {0})", "Where(Not(IsNaN({0})), 0.0, {0})"):
+        assert why_not_proved(instead(wrong)) == "y: the formulas differ"
 
 
 def column(*statements: Statement, body: str, inputs: dict[str, Tensor] | None = None, m: Dim = A, n: Dim = B) -> Kernel:
