@@ -8,7 +8,7 @@ from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
 from mugraph.onnx.read import load
 from mugraph.onnx.weights import ModelError
-from mugraph.onnx.write import Saved, copy, open_in, save, to_bytes, to_proto
+from mugraph.onnx.write import Saved, check_output, copy, open_in, save, to_bytes, to_proto
 
 __all__ = [
     "NEWEST_OPSET",
@@ -16,6 +16,7 @@ __all__ = [
     "Model",
     "ModelError",
     "Saved",
+    "check_output",
     "copy",
     "load",
     "open_in",

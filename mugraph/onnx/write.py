@@ -25,7 +25,7 @@ from mugraph.onnx.layout import SHARED, FileLayout, shared_weights
 from mugraph.onnx.model import Model
 from mugraph.onnx.weights import ModelError
 
-__all__ = ["Saved", "copy", "open_in", "save", "to_bytes", "to_proto"]
+__all__ = ["Saved", "check_output", "copy", "open_in", "save", "to_bytes", "to_proto"]
 
 _DATA = re.compile(r"(?P<model>.+)\.[0-9a-f]{16}(?:[0-9a-f]{48})?\.data", re.DOTALL)
 
@@ -81,10 +81,10 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
     emission = emit(model, graph, programs)
     layout = FileLayout(emission, model.weights)
     nodes = len(emission.shell.graph.node)
-    if is_device(path):
-        _write_to_device(path, layout.model_chunks(""), bool(layout.data))
-        return Saved(nodes)
     target = _target(path, bool(layout.data))
+    if target is None:
+        _write_to_device(path, layout.model_chunks(""))
+        return Saved(nodes)
     with FileSet(target) as files:
         location = ""
         if layout.data:
@@ -110,10 +110,10 @@ def copy(model: Model, path: str | Path) -> Saved:
         ModelError: as :func:`save`.
     """
     data, nodes = _data_files(model), len(model.proto.graph.node)
-    if is_device(path):
-        _write_to_device(path, model.weights.model_chunks(), bool(data))
-        return Saved(nodes)
     target = _target(path, bool(data))
+    if target is None:
+        _write_to_device(path, model.weights.model_chunks())
+        return Saved(nodes)
     if model.path is not None and same_file(model.path, target):
         return Saved(nodes)
     there = [(source, target.parent / location) for source, location in data]
@@ -133,12 +133,21 @@ def copy(model: Model, path: str | Path) -> Saved:
     return Saved(nodes, tuple(sorted(left)), tuple(final for source, final in there if same_file(source, final)))
 
 
-def _target(path: str | Path, has_data: bool) -> Path:
-    """The file that a model is written to.
+def check_output(model: Model, path: str | Path) -> None:
+    """Raises :class:`ModelError` where a model of several files cannot be written to a path: to be asked before long work."""
+    _target(path, bool(_data_files(model)))
+
+
+def _target(path: str | Path, has_data: bool) -> Path | None:
+    """The file that a model is written to; ``None`` for a device or a pipe.
 
     Raises:
-        ModelError: a link leads there from another folder, in which the data files of the model are not found.
+        ModelError: the model has data files, which are not found from there.
     """
+    if is_device(path):
+        if has_data:
+            raise ModelError(f"{path} is no regular file, and the model needs data files beside it; choose another output")
+        return None
     try:
         target = destination(path)
     except OSError as problem:
@@ -151,10 +160,8 @@ def _target(path: str | Path, has_data: bool) -> Path:
     return target
 
 
-def _write_to_device(path: str | Path, chunks: Iterable[bytes], has_data: bool) -> None:
-    """Writes to what is no regular file. Raises ModelError where that fails, and for a model of several files."""
-    if has_data:
-        raise ModelError(f"{path} is no regular file, and the model needs data files beside it; choose another output")
+def _write_to_device(path: str | Path, chunks: Iterable[bytes]) -> None:
+    """Writes to what is no regular file. Raises ModelError where that fails."""
     try:
         with open(path, "wb") as device:
             device.writelines(chunks)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from mugraph.files import same_file
-from mugraph.onnx import Model, load
+from mugraph.onnx import Model, check_output, load
 from mugraph.terms.shape import Dim
 from rewriter.reference import InputError, bind_sizes, check_data, random_inputs
 from rewriter.run.options import Options
@@ -77,7 +77,7 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
 
 
 def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
-    """The file to write. Raises InputError, StoreError where it cannot be that."""
+    """The file to write. Raises InputError, ModelError, StoreError where it cannot be that."""
     if output is None and model.path is None:
         raise InputError("a model in memory needs an output path")
     if output is not None:
@@ -88,6 +88,7 @@ def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written there; name a file in an existing directory")
     check_writable(path)
+    check_output(model, path)
     if in_place and (model.path is None or not same_file(path, model.path)):
         raise InputError(f"{path} is not the model: give --in-place to replace the model, or another output, not both")
     for file in model.weights.files:

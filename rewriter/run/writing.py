@@ -40,7 +40,7 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:
     """What the user should know of data files: those that were left, and those that the output has in common with the model."""
     if saved.left:
-        size = sum(file.stat().st_size for file in saved.left)
+        size = sum(file.stat().st_size for file in saved.left if file.exists())
         names = " ".join(shlex.quote(str(file)) for file in saved.left)
         yield (
             f"{size / 1e6:,.1f} MB of data files are left that {task.output.name} does not read; where no copy of an earlier "

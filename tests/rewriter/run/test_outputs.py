@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
+from mugraph.onnx import ModelError
 from rewriter import optimize
 from rewriter.reference import InputError
 from rewriter.run.outcome import Outcome
@@ -110,3 +111,10 @@ def test_a_device_is_an_output(source: Path) -> None:
     assert optimize(source, "/dev/null", budget=0).nodes_after == 5
     assert unchanged(source, Path("/dev/null")).nodes_after == 5
     assert Path("/dev/null").is_char_device()
+
+
+def test_an_output_without_room_for_data_files_is_refused_before_the_work(external: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.onnx").symlink_to(external.parent / "o.onnx")
+    for output in ("/dev/null", tmp_path / "link.onnx"):
+        with pytest.raises(ModelError, match="data files"):
+            optimize(external, output, budget=600)
