@@ -208,6 +208,8 @@ def _locked(path: Path, *, wait: bool) -> Iterator[None]:
     Raises:
         OSError: it is not there, or the system or its file system has no locks; without ``wait``, where another has it locked.
     """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _lock(descriptor, wait=wait)

@@ -86,13 +86,13 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
         _write_to_device(path, layout.model_chunks(""))
         return Saved(nodes)
     with FileSet(target) as files:
-        location = ""
+        location, is_there = "", True
         if layout.data:
             content = hashlib.sha256()
             data = files.write(layout.data_chunks(layout.data), observe=content.update)
-            location = _data_name(target, content.hexdigest())
+            location, is_there = _data_place(target, content.hexdigest())
         written = files.write(layout.model_chunks(location))
-        if layout.data:
+        if not is_there:
             files.settle(data, target.parent / location)
         own = _data_files(model) if model.path is not None and same_file(model.path, target) else []
         files.replace(written)
@@ -169,10 +169,11 @@ def _write_to_device(path: str | Path, chunks: Iterable[bytes]) -> None:
         raise unwritable(Path(path), problem) from problem
 
 
-def _data_name(target: Path, digest: str) -> str:
-    """The name of the data file with a content: a short one, unless another file has that."""
+def _data_place(target: Path, digest: str) -> tuple[str, bool]:
+    """The name of the data file with a content, and whether it is there; a short name, unless another file has that."""
     short = target.parent / f"{target.name}.{digest[:16]}.data"
-    return short.name if content_digest(short) in ("", digest) else f"{target.name}.{digest}.data"
+    there = content_digest(short)
+    return (short.name, bool(there)) if there in ("", digest) else (f"{target.name}.{digest}.data", False)
 
 
 def _data_beside(target: Path) -> Iterable[Path]:
