@@ -342,6 +342,15 @@ def test_after_the_deadline_nothing_is_timed(model: Path, tmp_path: Path, gpu: l
     made.close()
 
 
+def test_a_damaged_database_of_learned_kernels_is_done_without(tmp_path: Path) -> None:
+    device, path = get_device("h200"), tmp_path / "kernels.sqlite"
+    path.write_bytes(b"this is not a database" * 50)
+    made = CustomKernels(device, ProfileStore(None, "a"), {}, (), default_architectures(device), False, path)
+    made.close()
+    (note,) = made.notes
+    assert note.startswith(f"kernels of earlier runs were not used: {path}: file is not a database") and made.learned is None
+
+
 def test_a_known_time_is_the_price(model: Path, tmp_path: Path, gpu: list[str]) -> None:
     at_leisure(model, tmp_path / "a.onnx")
     loaded = load(tmp_path / "a.onnx")
