@@ -94,7 +94,7 @@ def _ensure_proved(folder: Path) -> None:
     path = folder / f"shipped-{shipment.digest}.sqlite"
     if _read_database(path, shipment.texts):
         return
-    proved(list(shipment.rules), "the shipped rules", Trust.TESTED)
+    proved(list(shipment.rules), "the shipped rules")
     try:
         _write_database(path, shipment.texts)
     except (OSError, StoreError) as problem:
@@ -136,7 +136,7 @@ def open_rules(url: str | None = None, trust: Trust = Trust.PROVED) -> list[Rule
 
     Args:
         url: where they are.
-        trust: the evidence that each has to bring; those that ship are named as what they are and are all taken.
+        trust: the evidence that each has to bring; those that ship are proved.
 
     Raises:
         StoreError: they cannot be read, or one does not stand by its certificate or has less evidence than is asked for.

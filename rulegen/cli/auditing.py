@@ -47,8 +47,8 @@ def audit_command(
     """Checks every rule again, whatever it claims.
 
     Text, guards, typing and certificate, by two checkers, then random tests and the float class. One line says why a
-    rule fails; exit code 1 if one does. A rule
-    from outside that stands by tests alone fails without --trust tested. Without FILE or URL the shipped rules are audited.
+    rule fails; exit code 1 if one does. One that stands by tests alone fails without --trust tested. Without FILE or URL
+    the shipped rules are audited.
     """
     if (json_file is not None or record is not None) and not axioms:
         raise click.UsageError("--json and --record go with --axioms")
@@ -58,8 +58,6 @@ def audit_command(
     if seed is None:
         seed = secrets.randbits(31) if deep else 0
     entries = read_entries(rules)
-    if rules is None:
-        trust = Trust.TESTED  # what ships is named as what it is ('rulegen stats') and used
     with bar("audit") as show:
         report = audit(entries, seed=seed, progress=lambda done: show(done, len(entries)), deep=deep, jobs=jobs, trust=trust)
     console = output()

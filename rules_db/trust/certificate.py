@@ -27,7 +27,7 @@ class Evidence(StrEnum):
     """On what a rule stands; summaries and reports name it."""
 
     PROVED = "proved"
-    """Instances of operator properties, for all operands; or formulas that a kernel and its body have in common."""
+    """Instances of operator properties, for all operands; or, of a kernel, formulas for all sizes."""
     TESTED = "tested"
     """Tests as polynomials within a bound and at random, in the place of a proof."""
     INTERPRETED = "interpreted"
