@@ -146,6 +146,16 @@ _FIELDS = {
 _REQUIRED = ("let", "source", "target", "class", "proof")
 
 
+_LONGEST_MESSAGE = 400
+"""Most characters of what is wrong with a line: a text from outside may hold words of any length."""
+
+
+def _shortened(text: object) -> str:
+    """A message, cut where it repeats too much of what was read."""
+    message = str(text)
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}..."
+
+
 def split_rules(text: str) -> Iterator[tuple[int, str]]:
     """The blocks of a file, unread, each with the number of its first line. What is comment alone is no block."""
     block: list[str] = []
@@ -195,7 +205,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
         name, _, value = text.strip().partition(" ")
         if name not in _FIELDS or name in fields:
             problem = "a second" if name in fields else "unknown"
-            raise RuleTextError(f"{file}:{line_number}: {problem} field '{name}'; a rule has {', '.join(_FIELDS)}")
+            raise RuleTextError(f"{file}:{line_number}: {problem} field '{_shortened(name)}'; a rule has {', '.join(_FIELDS)}")
         try:
             fields[name] = _FIELDS[name](value.strip())
             if name in ("source", "target"):
@@ -203,7 +213,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
             if name in ("source", "target") and "let" in fields:
                 _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
         except (TextError, KeyError, ValueError) as reason:
-            raise RuleTextError(f"{file}:{line_number}: {reason.args[0]}") from None
+            raise RuleTextError(f"{file}:{line_number}: {_shortened(reason.args[0])}") from None
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
         raise RuleTextError(f"{file}:{number}: rule {identity} lacks {', '.join(missing)}; is the file truncated?")

@@ -426,7 +426,7 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
             try:
                 with np.errstate(all="ignore"):
                     values = evaluate(programs, Real(), arrange(inputs, rule.conditions))
-            except Unsupported:
+            except (Unsupported, IndexError, ValueError):
                 continue
             cited = programs[2 * len(rule.source) :]
             if all(_holds(c.predicate, values[t]) for c, t in zip(about_values, cited, strict=True)):

@@ -155,7 +155,7 @@ _VOLATILE = ("model", "output", "fault", "seconds", "file_notes", "explanations"
 def _checked(value: Any, kind: type) -> Any:
     """A value of JSON that is of a kind; a whole number is a number. Raises TypeError."""
     if isinstance(value, bool) is not (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{repr(value)[:80]} is no {kind.__name__}")
     return value
 
 

@@ -103,6 +103,8 @@ def _floats(
         values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
     except Unsupported:
         return None
+    except (IndexError, ValueError) as problem:
+        return f"a side has no value ({problem})"
     for number, (source, target) in enumerate(pairs):
         a, b = np.asarray(values[source], np.float64), np.asarray(values[target], np.float64)
         defined = np.isfinite(a) & np.isfinite(b)  # rules are equations of real numbers

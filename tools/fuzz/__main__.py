@@ -1,4 +1,4 @@
-"""``python -m tools.fuzz`` attacks the optimiser. Exit code 1: a defect was found."""
+"""``python -m tools.fuzz``: attacks on what the optimiser trusts, by command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from tools.fuzz.kernels import kernels_command
 from tools.fuzz.kills import kills_command
+from tools.fuzz.rules import rules_command, stores_command, texts_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,8 +14,8 @@ def main() -> None:
     """Attacks the optimiser with material that nobody chose."""
 
 
-main.add_command(kernels_command)
-main.add_command(kills_command)
+for _command in (kernels_command, kills_command, rules_command, stores_command, texts_command):
+    main.add_command(_command)
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +99,28 @@ def test_errors_say_where(text: str, message: str) -> None:
     with pytest.raises(TextError, match=message) as caught:
         parse_term(text)
     assert repr(text)[1:-1] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Ones[shape=(a^1000000000,)]()", "the power 1000000000 is not one of 0 to 8"),
+        ("Ones[shape=(a^1.5,)]()", "the power 1.5 is not"),
+        (f"Ones[shape=({'9' * 5000},)]()", "more than 64 bits"),
+        (f"Ones[shape=({2**62}*{2**62},)]()", "beyond the bounds"),
+        (f"Ones[shape=({'*'.join('a' * 9)},)]()", "beyond the bounds"),
+        (f"Ones[shape=({'+'.join(f'a{i}' for i in range(100))},)]()", "beyond the bounds"),
+        ("Ones[shape=(2*1.5,)]()", "which is not whole"),
+        ("Split[axis=-1].1e9(x)", "the output 1000000000.0"),
+        ("x" * 200_000, "200,000 characters, more than 100,000"),
+        ("Relu(" * 500, "more than 200 levels"),
+    ],
+)
+def test_what_texts_ask_for_is_bounded(text: str, message: str) -> None:
+    began = time.process_time()
+    with pytest.raises(TextError, match=re.escape(message)) as caught:
+        parse_term(text)
+    assert time.process_time() - began < 0.5 and len(str(caught.value)) < 300
 
 
 def test_typing_errors_name_the_term_and_suggest() -> None:

@@ -301,3 +301,19 @@ def test_conditions_on_the_wrong_kind_are_a_failure(text: str, reason: str) -> N
     guarded = replace(rule, conditions=(condition(text),))
     assert check(guarded, AXIOMS)[0].startswith(reason)
     assert not audit([guarded]).passed
+
+
+def test_a_number_is_no_axis() -> None:
+    """Python takes -1.0 for -1; the registry says that axes are whole."""
+    instance = Instance("reduce.single.ReduceSum", (("x", parse_term("x")),), (("k", -1.0),))
+    source = parse_term("ReduceSum[axes=(-1.0,),keepdims=true](x)")
+    rule = Rule(
+        (source,), (parse_term("x"),), {"x": parse_type("[1,1]")}, (condition("ones(x)"),), FloatClass.EXACT, Certificate(())
+    )
+    rule = replace(rule, certificate=Certificate((instance,)))
+    (reason,) = check(rule, AXIOMS)
+    assert "axes=(-1.0,): axes is a list of whole numbers or dimensions" in reason
+    (failure,) = audit([rule]).failures
+    assert failure.examination == "text" and "axes is a list of whole numbers" in failure.reason
+    whole = replace(rule, source=side("ReduceSum[axes=(-1,),keepdims=true](x)"))
+    assert any("step 1" in reason and "whole number" in reason for reason in check(whole, AXIOMS)), "in a certificate too"
