@@ -465,7 +465,11 @@ def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover | None) 
     accepted = not check(rule, axioms)
     if any(types[a] != types[b] for a, b in zip(sample.source, sample.target, strict=True)):
         return MutantOutcome.ACCEPTED if accepted else MutantOutcome.ILL_TYPED
-    if not _false(sample, axioms):
+    try:
+        is_false = _false(sample, axioms)
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):  # an attribute that means nothing
+        return MutantOutcome.ACCEPTED if accepted else MutantOutcome.ILL_TYPED
+    if not is_false:
         return MutantOutcome.TRUE
     if accepted:
         return MutantOutcome.ACCEPTED
