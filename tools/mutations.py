@@ -457,8 +457,9 @@ def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover | None) 
     A proof that the prover finds has conditions of its own, and the mutant counts as accepted only if it is false under
     these: sqrt(x x) = x is true of numbers that are not negative.
     """
-    rule, sample = mutant.rule, mutant.rule.sample()
+    rule = mutant.rule
     try:
+        sample = rule.sample()
         types = infer_types([*sample.source, *sample.target], rule.types)
     except (ShapeError, Undecided, KeyError, ValueError, TypeError, IndexError):
         return MutantOutcome.ILL_TYPED if check(rule, axioms) else MutantOutcome.ACCEPTED
