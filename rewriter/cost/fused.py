@@ -36,6 +36,8 @@ _OPSET = 20
 _SIZES = ((8, 16, 24, 32, 40, 48), (16, 8, 32, 24, 48, 40), (8,) * 6)
 _VERSION = 2
 """Part of the key of a cached answer; raise it when the models or what counts as fused change."""
+_DIRECTIONS = 1 << 15
+"""Most directions of which a process remembers what was found out."""
 
 
 def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> frozenset[str]:
@@ -66,6 +68,7 @@ def _operators(side: Side) -> Counter[str]:
     return Counter(op for op, _, _ in {(term.op, term.attrs, term.inputs) for term in walk(side) if term.inputs})
 
 
+@lru_cache(maxsize=_DIRECTIONS)
 def _added(direction: Direction) -> str | None:
     """The one kind of operator that a shorter replacement has and the pattern has not."""
     before, after = _operators(direction.pattern), _operators(direction.replacement)
@@ -73,6 +76,7 @@ def _added(direction: Direction) -> str | None:
     return next(iter(new)) if len(new) == 1 and after.total() < before.total() else None
 
 
+@lru_cache(maxsize=_DIRECTIONS)
 def _happens(direction: Direction, added: str, provider: str) -> bool:
     wanted = Counter(_onnx_name(op) for op in _operators(direction.replacement).elements())
     for model in pattern_models(direction):

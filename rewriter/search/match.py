@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -173,7 +173,14 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
     A condition may determine an attribute variable instead: ``product($c, $a, $b)`` determines ``$c``. With a provider,
     directions produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have no usable
     direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`).
+
+    Equal rules give the same objects, so that the runs of a process share what directions know of themselves.
     """
+    return list(_compiled(tuple(rules), provider))
+
+
+@lru_cache(maxsize=4)
+def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction, ...]:
     directions = []
     for rule in rules:
         if any(term.op == "Kernel" for term in walk([*rule.source, *rule.target])):
@@ -186,7 +193,7 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
             opened = closed.issuperset(_open_attrs(direction.replacement))
             if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
                 directions.append(direction)
-    return directions
+    return tuple(directions)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -31,17 +31,20 @@ def _operators(side: Side) -> list[str]:
     return [term.op for term in walk(side) if term.inputs]
 
 
+@lru_cache(maxsize=1 << 15)
 def brings_movements(direction: Direction) -> bool:
     """Whether a replacement says where entries lie: what stands beside it may cancel that."""
     return any(traits_of(operator).rearranges for operator in _operators(direction.replacement))
 
 
+@lru_cache(maxsize=1 << 15)
 def cancels_movements(direction: Direction) -> bool:
     """Whether a direction makes a chain of movements shorter and does nothing else."""
     before, after = _operators(direction.pattern), _operators(direction.replacement)
     return all(traits_of(operator).rearranges for operator in (*before, *after)) and len(after) < len(before)
 
 
+@lru_cache(maxsize=1 << 15)
 def takes_over(direction: Direction) -> bool:
     """Whether an operator of the runtime becomes another that also does what stood before it: attention takes its projections.
 

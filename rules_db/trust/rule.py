@@ -96,6 +96,9 @@ class Rule:
     provenance: Mapping[str, str] = field(default_factory=dict)
     attrs: Mapping[str, AttrValue] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash((self.source, self.target, self.conditions))
+
     @cached_property
     def id(self) -> str:
         """Identity: a digest of the canonical form of source, target and conditions (16 hexadecimal digits)."""

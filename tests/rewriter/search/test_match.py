@@ -118,6 +118,15 @@ def test_directions_need_their_variables_bound() -> None:
     assert [d.forward for d in compile_rules([ASSOCIATIVE])] == [True, False]
 
 
+def test_equal_rules_share_their_directions_and_others_do_not() -> None:
+    again = rule("MatMul(MatMul(X, Y), Z)", "MatMul(X, MatMul(Y, Z))", "X:[m,k] Y:[k,r] Z:[r,n]")
+    first, second = compile_rules([again]), compile_rules([replace(again)])
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    for changed in (replace(again, types={**again.types, "X": again.types["Y"]}), replace(again, source=again.target)):
+        assert not set(compile_rules([changed])) & set(first)
+    assert not set(compile_rules([again], "cpu")) & set(first)
+
+
 NEGATED = replace(rule("Concat[axis=$k](Neg(X), Neg(Y))", "Neg(Concat[axis=$k](X, Y))", "X:[m,n] Y:[m,p]"), attrs={"k": -1})
 
 
