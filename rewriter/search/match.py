@@ -28,6 +28,7 @@ from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
+from rewriter.search.divisors import brought_divisors
 from rewriter.search.ranges import RangeOracle
 from rules_db.solving import Determined, determined
 from rules_db.trust.condition import Condition, Facts
@@ -139,6 +140,11 @@ class Direction:
         for condition in self.rule.conditions:
             named.update(value for value in condition.arguments if isinstance(value, DataType))
         return FLOATS & named
+
+    @cached_property
+    def brought(self) -> tuple[Term, ...]:
+        """What the replacement divides by and the pattern does not."""
+        return brought_divisors(self.pattern, self.replacement)
 
     @cached_property
     def solved(self) -> tuple[Determined, ...]:
@@ -536,14 +542,23 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         verdict = _close_condition(condition, dims).holds(facts)
         if verdict is not True:
             return NoMatch(_explain(condition, verdict), match.values[0])
+    for divisor in match.direction.brought:
+        if not facts.range_of(divisor).nonzero:
+            return NoMatch(f"it would divide by {divisor!r}, which may be zero", match.values[0])
     of_values = [_close_condition(c, dims) for c in match.direction.rule.conditions if c.guard.of_values]
+    asks = of_values or match.direction.brought
     needed = [
         assumption
-        for assumption, lesser in (oracle.lesser.items() if of_values else ())
-        if not all(condition.holds(ModelFacts(match, graph, lesser, dims)) for condition in of_values)
+        for assumption, lesser in (oracle.lesser.items() if asks else ())
+        if not _shown(of_values, match.direction.brought, ModelFacts(match, graph, lesser, dims))
     ]
     oracle.rely(match.direction.id, match.values, needed)
     return dims
+
+
+def _shown(conditions: Sequence[Condition], divisors: Sequence[Term], facts: ModelFacts) -> bool:
+    """Whether conditions hold, and divisors are not zero, as far as these facts tell."""
+    return all(condition.holds(facts) for condition in conditions) and all(facts.range_of(d).nonzero for d in divisors)
 
 
 def _close_condition(condition: Condition, binding: Mapping[str, AttrValue]) -> Condition:
