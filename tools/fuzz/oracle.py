@@ -1,0 +1,148 @@
+"""The optimiser's result held against onnxruntime and the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from mugraph.onnx import ModelError, load
+from rewriter import optimize
+from rewriter.cli.errors import USER_ERRORS
+from rewriter.reference import Error, compare, reference_outputs
+from rewriter.run.outcome import Outcome
+from tools.fuzz.fates import CaseReport, Fate, origin_of
+from tools.fuzz.running import CannotRun, Outputs, identical, run, tolerance
+
+__all__ = ["examine_model", "round_trip"]
+
+_BLAMES_THE_RUNTIME = "onnxruntime cannot run the original"
+
+Feeds = Mapping[str, Any]
+
+
+def round_trip(original: bytes, feeds: Sequence[Feeds], folder: Path) -> CaseReport:
+    """At budget 0 outputs are those of the original, bit for bit."""
+    made = _optimized(original, folder, budget=0)
+    try:
+        wanted = [run(original, feed) for feed in feeds]
+    except CannotRun as problem:
+        return made if isinstance(made, CaseReport) and made.fate.is_failure else CaseReport(Fate.NOT_RUNNABLE, str(problem))
+    if isinstance(made, CaseReport):
+        return made
+    _, written = made
+    try:
+        same = all(identical(run(written, feed), one) for feed, one in zip(feeds, wanted, strict=True))
+    except CannotRun as problem:
+        return CaseReport(Fate.LOST, str(problem), files={"written.onnx": written})
+    return CaseReport(Fate.UNCHANGED) if same else CaseReport(Fate.WRONG, "not identical", files={"written.onnx": written})
+
+
+def examine_model(original: bytes, feeds: Sequence[Feeds], folder: Path, **options: Any) -> CaseReport:
+    """The model that the optimiser writes computes what the original does, on every input.
+
+    Right is what is as near to the float64 reference as the original is, with or without onnxruntime's optimisers, or what
+    either of the two gives.
+
+    Args:
+        feeds: inputs; those that the original cannot run on are left out.
+        options: of the optimiser.
+    """
+    made = _optimized(original, folder, **options)
+    plain: list[tuple[Feeds, Outputs]] = []
+    refusal = "no inputs"
+    for feed in feeds:
+        try:
+            plain.append((feed, run(original, feed, optimize=False)))
+        except CannotRun as problem:
+            refusal = str(problem)
+    if isinstance(made, CaseReport):
+        return CaseReport(Fate.NOT_RUNNABLE, refusal) if not (plain or made.fate.is_failure) else made
+    outcome, written = made
+    fired = tuple(rule.rule for rule in outcome.fired)
+    if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME):
+        return CaseReport(Fate.TRACEBACK, outcome.message, files={"written.onnx": written})
+    if not plain:
+        return CaseReport(Fate.NOT_RUNNABLE, refusal)
+    if not outcome.improved:
+        if onnx.ModelProto.FromString(written) != onnx.ModelProto.FromString(original):
+            return CaseReport(Fate.LOST, "the original was not written", outcome.message, files={"written.onnx": written})
+        if outcome.dropped:
+            return CaseReport(Fate.DOUBTED, "; ".join(outcome.dropped), files={"written.onnx": written})
+        return CaseReport(Fate.UNCHANGED)
+    verdict = _compared(original, written, plain)
+    if verdict is None and outcome.dropped:
+        verdict = Fate.DOUBTED, "; ".join(outcome.dropped)
+    if verdict is None:
+        return CaseReport(Fate.REWRITTEN, fired=fired)
+    fate, reason = verdict
+    detail = "\n".join([reason, *(f"{rule.rule} {rule.text}" for rule in outcome.fired), *outcome.notes])
+    return CaseReport(fate, f"{reason.split(':')[0]} ({', '.join(sorted(set(fired)))})", detail, fired, {"written.onnx": written})
+
+
+def _optimized(original: bytes, folder: Path, **options: Any) -> tuple[Outcome, bytes] | CaseReport:
+    """The outcome and the bytes of the written model, or the report of a refusal."""
+    source, target = folder / "model.onnx", folder / "written.onnx"
+    source.write_bytes(original)
+    target.unlink(missing_ok=True)
+    try:
+        outcome = optimize(source, target, **options)
+    except USER_ERRORS as problem:
+        text = str(problem)
+        if str(source) not in text:
+            return CaseReport(Fate.TRACEBACK, f"an error that does not name the file: {text[:200]}", origin_of(problem))
+        return CaseReport(Fate.REFUSED, " ".join(text.replace(str(source), "MODEL").split())[:200])
+    if not target.exists():
+        return CaseReport(Fate.LOST, "nothing was written")
+    return outcome, target.read_bytes()
+
+
+def _compared(original: bytes, written: bytes, plain: Sequence[tuple[Feeds, Outputs]]) -> tuple[Fate, str] | None:
+    """What is wrong with a written model, or with the runtime; ``None`` where nothing is."""
+    references = _references(original, [feed for feed, _ in plain])
+    own = None
+    for number, (feed, without) in enumerate(plain):
+        try:
+            optimized = run(original, feed)
+        except CannotRun as problem:
+            optimized, own = without, (Fate.RUNTIME, f"its optimisers break the original: {problem}")
+        try:
+            actual = run(written, feed)
+        except CannotRun as problem:
+            return Fate.LOST, f"does not run: {problem}"
+        for position, (one, a, b) in enumerate(zip(actual, without, optimized, strict=True)):
+            wanted = None if references is None else references[number][position]
+            if not _right(one, a, b, wanted):
+                far = compare(one, a) if not isinstance(one, list | dict) else "differs"
+                return Fate.WRONG, f"output {position} on inputs {number}: {far}"
+            if own is None and not _right(b, a, a, wanted):
+                own = Fate.RUNTIME, f"output {position} of the original changes when onnxruntime optimises it"
+    return own
+
+
+def _references(original: bytes, feeds: Sequence[Feeds]) -> list[list[Any]] | None:
+    """The float64 outputs, where they can be had."""
+    try:
+        return reference_outputs(load(onnx.ModelProto.FromString(original)), feeds)
+    except (ModelError, ArithmeticError, ValueError, TypeError, LookupError, RuntimeError):
+        return None
+    except Exception:  # onnxruntime raises many types for an opaque node; without a reference the runtime itself is one
+        return None
+
+
+def _right(actual: Any, plain: Any, optimized: Any, wanted: Any) -> bool:
+    """Whether an output is as good as one of the original's two."""
+    if identical(actual, plain) or identical(actual, optimized):
+        return True
+    if isinstance(actual, list | tuple | dict):
+        return False
+    floor = tolerance(actual)
+    for original in (plain, optimized):
+        if compare(actual, original).within(Error(0.0, 0.0), floor):
+            return True
+        own = None if wanted is None else compare(original, wanted)
+        if own is not None and own.is_small and compare(actual, wanted).within(own, floor):
+            return True
+    return False

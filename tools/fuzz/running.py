@@ -1,0 +1,78 @@
+"""Models run in onnxruntime on the CPU, whatever their element types, and their outputs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from mugraph.terms.shape import DataType
+from rewriter.run.accept import FLOORS
+
+__all__ = ["CannotRun", "Outputs", "identical", "run", "session", "tolerance"]
+
+Outputs = list[Any]
+
+_NARROW = {np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+
+
+class CannotRun(Exception):
+    """onnxruntime refuses a model or fails on its inputs; the message is its reason."""
+
+
+def session(model: bytes, optimize: bool = True) -> ort.InferenceSession:
+    """A session on one thread. Raises CannotRun."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as problem:  # onnxruntime raises many types
+        raise CannotRun(_line(problem)) from None
+
+
+def run(model: bytes | ort.InferenceSession, feeds: Mapping[str, Any], optimize: bool = True) -> Outputs:
+    """All outputs. Raises CannotRun."""
+    running = session(model, optimize) if isinstance(model, bytes) else model
+    try:
+        outputs: Outputs = running.run(None, {name: _fed(value) for name, value in feeds.items()})
+    except Exception as problem:  # onnxruntime raises many types
+        raise CannotRun(_line(problem)) from None
+    return outputs
+
+
+def _fed(value: Any) -> Any:
+    """A value as onnxruntime takes it: what NumPy has no name for goes by its bits."""
+    if isinstance(value, np.ndarray) and value.dtype in _NARROW:
+        element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        bits = value.view(np.uint16 if value.dtype.itemsize == 2 else np.uint8)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, element)
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())[:300] or type(problem).__name__
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Bit for bit, also within sequences and maps."""
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(identical, a, b))
+    if isinstance(a, np.ndarray):
+        same = a.dtype == b.dtype and a.shape == b.shape
+        return bool(same and ((a == b).all() if a.dtype == object else a.tobytes() == b.tobytes()))
+    return type(a) is type(b) and bool(a == b)
+
+
+def tolerance(array: Any) -> float:
+    """The error below which results of this element type are equally good; 0 for all that is no float."""
+    try:
+        return FLOORS.get(DataType.from_numpy(np.asarray(array).dtype), 0.0)
+    except (KeyError, ValueError, TypeError):
+        return 0.0
