@@ -29,7 +29,7 @@ from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.divisors import brought_divisors
-from rewriter.search.ranges import RangeOracle
+from rewriter.search.ranges import RangeOracle, is_square
 from rules_db.solving import Determined, determined
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
@@ -497,6 +497,8 @@ class ModelFacts(Facts):
                 ranges[term] = self.oracle.range(self.graph, value)
             elif term.op == "Const":
                 ranges[term] = RangeDomain().const(bind_value(term.attr("value"), self.binding))
+            elif is_square(term.op, term.inputs):
+                ranges[term] = RangeDomain().power(ranges[term.inputs[0]], 2)
             else:
                 operator = get_operator(term.op)
                 attrs = close_attrs(term.attrs, self.binding)

@@ -23,7 +23,7 @@ from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_o
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
 from rewriter.search.masks import says_positions
 
-__all__ = ["Assumption", "RangeOracle"]
+__all__ = ["Assumption", "RangeOracle", "is_square"]
 
 
 class Assumption(StrEnum):
@@ -31,7 +31,6 @@ class Assumption(StrEnum):
 
     FINITE = "floating inputs hold no infinity and no NaN"
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
-
 
 _UNREAD = frozenset({"Compress", "GatherElements"})
 """ONNX operators without a record that only move entries of their first input."""
@@ -85,6 +84,11 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
         if size > 1 and np.array_equal(first, array.take([-1], axis)) and bool((array == first).all()):
             array = first
     return array
+
+
+def is_square(op: str, operands: Sequence[object]) -> bool:
+    """Whether an operator multiplies something with itself: its range is narrower than that of a product."""
+    return op == "Mul" and operands[0] == operands[1]
 
 
 class RangeOracle:
@@ -269,7 +273,7 @@ class RangeOracle:
         if node.is_opaque:
             moves = node.origin is not None and _moves_first(self.op_types.get(node.origin, ""))
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
-        if node.op == "Mul" and node.inputs[0] == node.inputs[1]:
+        if is_square(node.op, node.inputs):
             return [self.domain.power(inputs[0], 2)]
         if traits_of(node.op).rows is RowRole.NORMALISATION and (bounded := self._normalised(graph, node, inputs)) is not None:
             return [bounded]
