@@ -115,4 +115,5 @@ def examine_case(name: str, show: Show) -> CaseReport:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         if mode == "plain":
             return round_trip(original, feeds, Path(folder))
-        return examine_model(original, feeds, Path(folder), deterministic=True, provider="cpu")
+        sets = {f"set {i}": feed for i, feed in enumerate(feeds)}
+        return examine_model(original, sets, Path(folder), deterministic=True, provider="cpu")

@@ -13,11 +13,16 @@ import onnxruntime as ort
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
-__all__ = ["CannotRun", "Outputs", "identical", "run", "session", "tolerance"]
+__all__ = ["CannotRun", "Outputs", "drawn", "identical", "run", "session", "tolerance"]
 
 Outputs = list[Any]
 
 _NARROW = {np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+
+_DRAWN = {f"tensor({name})": name for name in ("float16", "int8", "int16", "int32", "int64", "uint8", "bool")}
+_DRAWN |= {"tensor(float)": "float32", "tensor(double)": "float64"}
+_MOST = 1 << 22
+"""Most elements of an input that is drawn."""
 
 
 class CannotRun(Exception):
@@ -45,6 +50,19 @@ def run(model: bytes | ort.InferenceSession, feeds: Mapping[str, Any], optimize:
     except Exception as problem:  # onnxruntime raises many types
         raise CannotRun(_line(problem)) from None
     return outputs
+
+
+def drawn(running: ort.InferenceSession, size: int = 2) -> dict[str, np.ndarray]:
+    """Inputs of the types that a session asks for, dynamic dimensions of one size. Raises CannotRun where it asks for others."""
+    generator = np.random.default_rng(0)
+    feeds = {}
+    for value in running.get_inputs():
+        shape = [dim if isinstance(dim, int) and dim >= 0 else size for dim in value.shape]
+        if value.type not in _DRAWN or np.prod(shape, dtype=float) > _MOST:
+            raise CannotRun(f"an input of type {value.type} and shape {shape}")
+        entries = generator.standard_normal(shape) if "float" in value.type else generator.integers(0, 2, shape)
+        feeds[value.name] = np.asarray(entries).astype(_DRAWN[value.type])
+    return feeds
 
 
 def _fed(value: Any) -> Any:

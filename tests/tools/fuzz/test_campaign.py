@@ -1,0 +1,63 @@
+"""Cases run in processes of their own: what raises, hangs, takes too much memory or dies is told, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from tools.fuzz.campaign import CaseLimits, Show, campaign
+from tools.fuzz.fates import CaseReport, Fate, Tallies
+
+
+def limits() -> CaseLimits:
+    """Some seconds, and somewhat more memory than a forked process begins with."""
+    return CaseLimits(seconds=8, memory=psutil.Process().memory_info().rss + (100 << 20))
+
+
+def examine(name: str, show: Show) -> CaseReport:
+    """Does what its name says."""
+    show({"case": name.encode()})
+    if name == "raises":
+        raise LookupError("of its own")
+    if name == "sleeps":
+        time.sleep(60)
+    if name == "fills":
+        kept = [np.ones(1 << 20) for _ in range(30)]
+        time.sleep(60 if kept else 0)
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return CaseReport(Fate.REWRITTEN, fired=("r",))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_case_has_its_fate(jobs: int) -> None:
+    names = ["fine", "raises", "sleeps", "dies", "fills", "fine again"]
+    reports = dict(campaign(names, examine, jobs, limits()))
+    assert {name: report.fate for name, report in reports.items()} == {
+        "fine": Fate.REWRITTEN,
+        "raises": Fate.TRACEBACK,
+        "sleeps": Fate.HANG,
+        "dies": Fate.DIED,
+        "fills": Fate.MEMORY,
+        "fine again": Fate.REWRITTEN,
+    }
+    assert reports["dies"].reason == "SIGKILL" and reports["raises"].reason.startswith("LookupError at")
+    shown = {name: report.files for name, report in reports.items() if report.files}
+    assert shown == {name: {"case": name.encode()} for name in ("raises", "sleeps", "dies", "fills")}
+
+
+def test_no_case_begins_after_the_end() -> None:
+    assert not [*campaign(["fine"], examine, 1, limits(), end=time.monotonic())]
+
+
+def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:
+    tallies = Tallies()
+    for fate in Fate:
+        tallies.add(fate.value, CaseReport(fate, f"because of {fate}"))
+    assert tallies.failures == sum(fate.is_failure for fate in Fate) == 6
+    assert tallies.examples[Fate.WRONG, "because of wrong"] == "wrong"

@@ -1,0 +1,97 @@
+"""Random models: the same for the same number, of all operators, and a false result of one does not pass."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.ops import ONNX_OPERATORS, REGISTRY
+from mugraph.terms.shape import DataType
+from tests.support.fuzzing import attack
+from tools.fuzz.fates import Fate
+from tools.fuzz.models.draft import ModelDraft, Rejected
+from tools.fuzz.models.generate import RandomModel, random_model
+from tools.fuzz.models.pieces import sample_of
+from tools.fuzz.models.shrink import shrunk
+from tools.fuzz.oracle import compare_models, examine_model
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_is_written_for_random_models_computes_what_they_do() -> None:
+    done = attack("models", "--count", "120", "--seed", "7")
+    assert done.returncode == 0, done.stdout
+    rewritten = re.search(r"rewritten\s+│\s+(\d+)", done.stdout)
+    assert rewritten is not None and int(rewritten[1]) > 40, done.stdout  # else it says nothing about rules
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_number_gives_one_model_alone_and_among_others() -> None:
+    one, again, other = random_model(3, 5), random_model(3, 5), random_model(3, 6)
+    assert one.proto == again.proto and one.proto != other.proto
+    assert [*one.feeds] == [*again.feeds]
+    for kind, feed in one.feeds.items():
+        assert all(np.array_equal(feed[n], again.feeds[kind][n], equal_nan=feed[n].dtype.kind == "f") for n in feed)
+
+
+def test_every_record_that_has_samples_can_be_made() -> None:
+    refused = {}
+    for record in REGISTRY.values():
+        for text in record.samples:
+            draft = ModelDraft(np.random.default_rng(0), 23, DataType.FLOAT, (2, 3))
+            try:
+                sample_of(draft, text)
+            except Rejected as problem:
+                refused[text] = str(problem)
+            else:
+                made = {node.op_type for node in draft.nodes}
+                assert made & {record.name, *(record.onnx or ()), *([record.contract.op_type] if record.contract else ())}
+    assert all("[1,128,768]" in text or "[768,2304]" in text for text in refused), refused  # too large
+    unmade = [op for op, record in ONNX_OPERATORS.items() if not record.samples]
+    assert not unmade, "an operator without a sample is in no random model"
+
+
+def model(body: str) -> bytes:
+    return parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y) {{ {body} }}""").SerializeToString()
+
+
+def test_another_function_is_wrong_and_the_same_one_is_not() -> None:
+    double = model("y = Add(x, x)")
+    assert compare_models(double, model("two = Constant<value_float = 2.0>() y = Mul(x, two)")).fate is Fate.REWRITTEN
+    assert compare_models(double, model("two = Constant<value_float = 2.001>() y = Mul(x, two)")).fate is Fate.WRONG
+    assert compare_models(double, model("z = Log(x) y = Add(z, z)")).fate is Fate.WRONG
+    assert compare_models(double, model("s = Constant<value_ints = [7]>() y = Reshape(x, s)")).fate is Fate.LOST
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_the_optimiser_refuses_and_what_the_runtime_cannot_run_are_told_apart(tmp_path: Path) -> None:
+    feeds = {"measured": {"x": np.ones((2, 3), np.float32)}}
+    options = {"deterministic": True, "provider": "cpu"}
+    assert examine_model(model("y = Neg(x)"), feeds, tmp_path, **options).fate is Fate.UNCHANGED
+    refused = examine_model(model("y = Neg(nowhere)"), feeds, tmp_path, **options)
+    assert refused.fate is Fate.NOT_RUNNABLE
+    misfit = {"other": {"x": np.ones((9, 9), np.float32)}}
+    assert examine_model(model("y = Neg(x)"), misfit, tmp_path, **options).fate is Fate.NOT_RUNNABLE
+
+
+def test_a_failing_model_becomes_small() -> None:
+    proto = onnx.load_from_string(model("a = Relu(x) b = Exp(a) c = Neg(b) d = Tanh(x) e = Mul(c, d) f = Sigmoid(e) y = Abs(f)"))
+    whole = RandomModel(proto, {"one": {"x": np.ones((2, 3), np.float32)}, "other": {"x": np.zeros((2, 3), np.float32)}})
+    tried = Counter[str]()
+
+    def fails(one: RandomModel) -> bool:
+        tried["all"] += 1
+        return any(node.op_type == "Mul" for node in one.proto.graph.node)
+
+    small = shrunk(whole, fails, time.monotonic() + 20)
+    assert [node.op_type for node in small.proto.graph.node if node.op_type != "Identity"] == ["Mul"]
+    assert len(small.feeds) == 1 and tried["all"] < 200
+    assert shrunk(whole, fails, time.monotonic()) == whole

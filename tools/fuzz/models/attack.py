@@ -1,0 +1,56 @@
+"""The attack with random models: made, tried, and made small where they fail."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import onnx
+
+from tools.fuzz.campaign import Show
+from tools.fuzz.fates import CaseReport
+from tools.fuzz.models.generate import RandomModel, random_model
+from tools.fuzz.models.shrink import shrunk
+from tools.fuzz.oracle import examine_model
+
+_PATIENCE = 25.0
+"""Seconds that making a model small may take."""
+
+__all__ = ["examine_number", "names"]
+
+
+def names(seed: int, count: int) -> list[str]:
+    """``SEED NUMBER`` of the first models of a seed."""
+    return [f"{seed} {number}" for number in range(count)]
+
+
+def examine_number(name: str, show: Show) -> CaseReport:
+    """Makes the model of one of :func:`names` and tries it."""
+    seed, number = map(int, name.split())
+    model = random_model(seed, number)
+    show(_files(model.proto))
+    report = examine_random(model)
+    if not report.fate.is_finding:
+        return report
+    small = shrunk(model, lambda one: _same(report, examine_random(one)), time.monotonic() + _PATIENCE)
+    again = examine_random(small)
+    detail = f"{again.detail}\n\nmade small:\n{onnx.printer.to_text(small.proto)}"
+    files = {f"small_{name}": content for name, content in {**_files(small.proto), **again.files}.items()}
+    return CaseReport(report.fate, again.reason, detail, report.fired, {**report.files, **files})
+
+
+def _same(one: CaseReport, other: CaseReport) -> bool:
+    """Whether two reports are of the same defect, as far as it can be told."""
+    return one.fate is other.fate and one.reason.split("(")[0] == other.reason.split("(")[0]
+
+
+def examine_random(model: RandomModel) -> CaseReport:
+    """What becomes of a model."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        options = {"deterministic": True, "provider": "cpu", **model.options}
+        return examine_model(model.proto.SerializeToString(), model.feeds, Path(folder), **options)
+
+
+def _files(proto: onnx.ModelProto) -> dict[str, bytes]:
+    return {"model.onnx": proto.SerializeToString(), "model.txt": onnx.printer.to_text(proto).encode()}
