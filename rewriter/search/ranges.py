@@ -32,6 +32,7 @@ class Assumption(StrEnum):
     FINITE = "floating inputs hold no infinity and no NaN"
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
 
+
 _UNREAD = frozenset({"Compress", "GatherElements"})
 """ONNX operators without a record that only move entries of their first input."""
 

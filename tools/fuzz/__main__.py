@@ -1,44 +1,18 @@
-"""``python -m tools.fuzz``: attacks on what the optimiser trusts, by command."""
+"""``python -m tools.fuzz`` attacks the optimiser. Exit code 1: a defect was found."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from rules_db.library import open_rules
-from tools.fuzz.campaign import CaseLimits, Examine, campaign
-from tools.fuzz.conformance import MODES, examine_case, names
-from tools.fuzz.fates import CaseReport, Fate, Tallies
+from tools.fuzz import files
+from tools.fuzz.conformance import MODES, cases, examine_case, names
+from tools.fuzz.console import attack, shared_options
 from tools.fuzz.kernels import kernels_command
 from tools.fuzz.kills import kills_command
+from tools.fuzz.models import attack as random_models
 from tools.fuzz.rules import rules_command, stores_command, texts_command
-
-_EVERY = 10.0
-"""Seconds between two lines of progress."""
-_REASONS = 8
-"""Most reasons that are printed of what is no finding."""
-
-
-def _shared(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that all attacks have."""
-    options = (
-        click.option("--jobs", default=2, show_default=True, help="Processes."),
-        click.option("--minutes", default=float("inf"), help="Begin no further case after so many minutes."),
-        click.option("--seconds", default=60.0, show_default=True, help="Most seconds that a case may take."),
-        click.option("--memory", default=4096, show_default=True, help="Most MiB that a case may take."),
-        click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for what was found."),
-        click.option("--only", metavar="NAME", help="This case alone, in this process."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,76 +27,29 @@ for _command in (kernels_command, kills_command, rules_command, stores_command, 
 @main.command()
 @click.option("--mode", type=click.Choice(MODES), multiple=True, default=MODES, help="Budget 0, or a run that measures nothing.")
 @click.option("--share", default=1, show_default=True, help="Run one of so many cases.")
-@_shared
+@shared_options
 def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
     """Runs ONNX's conformance cases."""
-    _attack("conformance", [name for one in mode for name in names(one, share)], examine_case, **options)
+    attack("conformance", [name for one in mode for name in names(one, share)], examine_case, **options)
 
 
-def _attack(
-    title: str,
-    cases: Iterable[str],
-    examine: Examine,
-    *,
-    jobs: int,
-    minutes: float,
-    seconds: float,
-    memory: int,
-    out: Path | None,
-    only: str | None,
-) -> None:
-    """Runs cases, says how it goes, writes what was found, prints the tally; ends the process with its exit code."""
-    console = Console(width=160 if not sys.stdout.isatty() else None)
-    if only is not None:
-        shown: dict[str, bytes] = {}
-        report = examine(only, shown.update)
-        console.print(f"{only}: {report.fate}: {report.reason}\n{report.detail}", markup=False)
-        if out is not None:
-            _save(
-                out, title, only, CaseReport(report.fate, report.reason, report.detail, report.fired, {**shown, **report.files})
-            )
-        sys.exit(1 if report.fate.is_failure else 0)
-    open_rules()  # read and checked once, for all processes
-    cases = list(cases)
-    began = told = time.monotonic()
-    tallies = Tallies()
-    for name, report in campaign(cases, examine, jobs, CaseLimits(seconds, memory << 20), began + 60 * minutes):
-        tallies.add(name, report)
-        if report.fate.is_finding:
-            console.print(f"{report.fate}: {name}: {report.reason}", markup=False)
-            if out is not None:
-                _save(out, title, name, report)
-        if time.monotonic() - told > _EVERY:
-            told = time.monotonic()
-            console.print(f"{tallies.fates.total()} of {len(cases)} in {told - began:.0f} s: {tallies.line()}", markup=False)
-    _print(console, f"{title}: {tallies.fates.total()} of {len(cases)} cases in {time.monotonic() - began:.0f} s", tallies)
-    sys.exit(1 if tallies.failures else 0)
+@main.command()
+@click.option("--count", default=400, show_default=True, help="How many models.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the models.")
+@shared_options
+def models(count: int, seed: int, **options: Any) -> None:
+    """Makes random models and compares what the optimiser writes with them."""
+    attack("models", random_models.names(seed, count), random_models.examine_number, **options)
 
 
-def _save(out: Path, title: str, name: str, report: CaseReport) -> None:
-    """Writes what shows a case into a folder of its own."""
-    folder = out / f"{report.fate}-{name}".replace("/", "-").replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, content in report.files.items():
-        (folder / file).write_bytes(content)
-    again = f"python -m tools.fuzz {title} --only '{name}'"
-    (folder / "report.txt").write_text(f"{again}\n{report.fate}: {report.reason}\n\n{report.detail}\n", encoding="utf-8")
-
-
-def _print(console: Console, title: str, tallies: Tallies) -> None:
-    table = Table("fate", "cases", "reason", "first case", title=title, title_justify="left")
-    for fate in Fate:
-        if not tallies.fates[fate]:
-            continue
-        table.add_row(str(fate), str(tallies.fates[fate]), "", "", style="red" if fate.is_failure else None)
-        reasons = [(reason, count) for (of, reason), count in tallies.reasons.most_common() if of == fate]
-        for reason, count in reasons if fate.is_finding else reasons[:_REASONS]:
-            table.add_row("", str(count), reason[:120], tallies.examples[fate, reason])
-    console.print(table)
-    if tallies.rules:
-        console.print(
-            f"{len(tallies.rules)} rules fired; most often {', '.join(f'{r} {n}' for r, n in tallies.rules.most_common(5))}"
-        )
+@main.command("files")
+@click.option("--count", default=400, show_default=True, help="How many files.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the files.")
+@shared_options
+def files_command(count: int, seed: int, **options: Any) -> None:
+    """Damages files of models and runs the command on them."""
+    cases()  # loaded once, for all processes
+    attack("files", files.names(seed, count), files.examine_file, **options)
 
 
 if __name__ == "__main__":
