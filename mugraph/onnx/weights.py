@@ -203,9 +203,16 @@ class Weights:
             yield from self.file_chunks(self.path.parent / self.path.name)
 
     def array(self, tensor: TensorProto) -> np.ndarray:
-        """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes)."""
+        """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes).
+
+        Raises :class:`ModelError` where it does not hold as many entries as its type says.
+        """
         if not is_stored(tensor):
-            return as_texts(np.asarray(ir.serde.deserialize_tensor(tensor).numpy()))
+            try:
+                return as_texts(np.asarray(ir.serde.deserialize_tensor(tensor).numpy()))
+            except (ValueError, TypeError) as problem:  # onnx's checker does not count entries
+                reason = f"tensor '{tensor.name}' does not hold what its type says ({problem}); export the model again"
+                raise ModelError(f"{self.label}: {reason}") from None
         place, dtype = self.place(tensor), DataType(tensor.data_type)
         if place.path is not None and dtype.bitwidth >= 8:
             raw = np.fromfile(place.path, np.uint8, count=place.length, offset=place.offset)

@@ -174,6 +174,14 @@ def test_tensors_of_the_wrong_size(tmp_path: Path) -> None:
 # External data
 
 
+def test_tensors_of_more_entries_than_their_type_says() -> None:
+    proto = small_model()
+    proto.graph.initializer.append(TensorProto(name="many", data_type=FLOAT, dims=[2], float_data=[1, 2, 3, 4]))
+    model = load(proto)
+    with pytest.raises(ModelError, match="tensor 'many' does not hold what its type says"):
+        model.tables.constants[model.values["many"]].load()
+
+
 def test_external_data_that_is_not_there(tmp_path: Path) -> None:
     path = stored_model(tmp_path)
     load(path)
