@@ -16,6 +16,7 @@ from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
+from tools.fuzz.oracle import EMPTY
 from tools.fuzz.running import CannotRun, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -203,7 +204,8 @@ def _feeds(
     least = 1 if any(node.op_type == "Conv" for node in model.graph.node) else 0  # it hangs without channels (docs/upstream.md)
     for count, choices in enumerate(((1, 2, 3, 5, 9), (1,), (least, 2))) if symbols else ():
         sizes = {size: int(draft.one(choices)) for size in symbols}
-        feeds[f"other{count}"] = _drawn(draft, {n: tuple(sizes.get(d, d) for d in shape) for n, shape in base.items()})
+        kind = EMPTY if 0 in sizes.values() else f"other{count}"
+        feeds[kind] = _drawn(draft, {n: tuple(sizes.get(d, d) for d in shape) for n, shape in base.items()})
     if symbols and draft.chance(0.3):
         default = {n: tuple((1 if i == 0 else 128) if d in symbols else d for i, d in enumerate(s)) for n, s in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
