@@ -283,7 +283,7 @@ def _alike(op: str) -> str:
     return next(alike)
 
 
-def enumerate_cases(axiom: Axiom, limit: int = 60) -> Cases:
+def enumerate_cases(axiom: Axiom, limit: int = 300) -> Cases:
     """The cases of a property, a fixed selection where there are more than ``limit``.
 
     Args:

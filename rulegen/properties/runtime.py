@@ -186,11 +186,10 @@ def _samples(
     found = []
     for trial in range(30 * count):
         drawn = solved.draw() if trial % 2 else sampler.draw()
-        if (
-            drawn is None
-            or any(t.dtype == DataType.FLOAT16 for t in drawn[0].values())
-            or TypedSides(axiom, drawn[1]).of(drawn[0]) is None
-        ):
+        if drawn is None or any(t.dtype == DataType.FLOAT16 for t in drawn[0].values()):
+            continue
+        sides = TypedSides(axiom, drawn[1]).of(drawn[0])
+        if sides is None or sides[0] is None or sides[1] is None:
             continue
         found.append(drawn)
         if len(found) == count:
@@ -217,5 +216,5 @@ def validate_in_runtime(axiom: Axiom, count: int = 6, seed: int = 0) -> RuntimeE
         if _unlike(arrays[0], arrays[1], known):
             return RuntimeEvidence(runs, both, largest, refusal, f"{axiom.name}: onnxruntime's values differ at {where}")
         runs, both = runs + 1, both + (not refused)
-        largest = max(largest, *(t.size() for t in types.values()))
+        largest = max([largest, *(t.size() for t in types.values())])
     return RuntimeEvidence(runs, both, largest, refusal)

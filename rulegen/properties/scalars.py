@@ -233,6 +233,8 @@ class _Problem:
         return product
 
     def _odd(self, function: str, argument: Poly) -> Any:
+        if not argument.terms:
+            return z3.RealVal(0)
         first = min(argument.terms, key=lambda m: repr(sorted(m, key=repr)), default=frozenset())
         negative = argument.terms.get(first, Fraction(0)) < 0
         key = (f"odd {function}", -argument if negative else argument)

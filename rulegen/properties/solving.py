@@ -19,7 +19,7 @@ import numpy as np
 
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
+from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes
@@ -44,8 +44,6 @@ HEADS = (1, 2, 3, 64, 128)
 """The same, among them those that heads of attention have in models."""
 _LARGEST = 1 << 17
 """Entries that the tensors of a sample have at most."""
-_KERNELS = (2, 1, 3)
-"""Sizes of convolutions' kernels."""
 _SIZES = frozenset(
     {("sizes", True), ("shape", True), ("ends", True), ("repeats", True), ("qkv_hidden_sizes", True)}
     | {(name, False) for name in ("rows", "columns", "length")}
@@ -57,6 +55,28 @@ _EQUATIONS: Mapping[str, Callable[..., tuple[Dim, Dim]]] = {
     "sums": lambda a, b, c: (a, b + c),
 }
 """Conditions about sizes, as the two dimensions that they make equal."""
+
+
+_Pairs = list[tuple[Dim, Dim]]
+
+
+def _ones_at_the_end(shape: Shape, axes: int | tuple[int, ...]) -> _Pairs:
+    count = axes if isinstance(axes, int) else len(axes)
+    return [(dim, 1) for dim in shape[max(len(shape) - count, 0) :]]
+
+
+_OF_SHAPES: Mapping[str, Callable[..., _Pairs]] = {
+    "dim": lambda shape, axis, size: [(shape[axis], size)],
+    "agree": lambda one, other, axis: [(one[axis], other[axis])],
+    "same_shape": lambda one, other: list(zip(one, other, strict=True)),
+    "tail": lambda shape, dims: list(zip(shape[len(shape) - len(dims) :], dims, strict=True)),
+    "ones": lambda shape: [(dim, 1) for dim in shape],
+    "constant_along": lambda shape, axis: [(dim, 1) for dim in shape[axis:][:1]] if len(shape) >= -axis else [],
+    "constant_over": _ones_at_the_end,
+    "per_channel": _ones_at_the_end,
+    "depthwise": lambda shape, group: [(shape[0], group), (shape[1], 1)],
+}
+"""Conditions about shapes, as the dimensions that they make equal; IndexError, ValueError where there are none."""
 
 
 @dataclass(frozen=True)
@@ -131,49 +151,63 @@ class _Search:
     def __init__(self, axiom: Axiom) -> None:
         self.axiom = axiom
         self.sizes = _size_variables(axiom)
-        self.cited = [term for condition in axiom.conditions for term in condition.terms()]
+        self.kernels = _kernels([axiom.left, axiom.right])
+        self.kernel_sizes = (2, 1, 3) if self.kernels else (1,)
         self.worked: list[tuple[Mapping[str, int], Mapping[str, DataType]]] = []
         """Ranks and element types that had a solution, which are tried first."""
 
     def run(self) -> Iterator[Solution]:
+        """Solutions for some choices of attributes; where there are none, for many more at the usual ranks."""
+        every = list(attribute_choices(self.axiom, without=self.sizes))
+        order = sorted(every, key=lambda choice: hashlib.blake2b(repr(choice).encode()).digest())
+        types = list(_element_types(self.axiom))
+        yield from self._tried(order[:_CHOICES], types, _RANKINGS)
+        if not self.worked:
+            yield from self._tried(order[_CHOICES : 10 * _CHOICES], types[:1], _RANKINGS // 10)
+
+    def _tried(
+        self, choices: Sequence[Mapping[str, AttrValue]], types: Sequence[Mapping[str, DataType]], rankings: int
+    ) -> Iterator[Solution]:
         symbols = {name: symbol(f"?{name}") for name in self.sizes}
-        choices = sorted(
-            attribute_choices(self.axiom, without=self.sizes), key=lambda c: hashlib.blake2b(repr(c).encode()).digest()
-        )
-        for choice in choices[:_CHOICES]:
+        for choice in choices:
             found, known = 0, len(self.worked)
-            for number, (ranks, dtypes) in enumerate(self._kinds(choice)):
+            for number, (ranks, dtypes) in enumerate(self._kinds(choice, types, rankings)):
                 if number >= known > 0 and found:
                     break  # other ranks were looked for before
-                solution = self._solve(choice | symbols, ranks, dtypes)
-                if solution is not None:
+                tried = (self._solve(dict(choice) | symbols, ranks, dtypes, size) for size in self.kernel_sizes)
+                solved = [solution for solution in tried if solution is not None]
+                if solved:
                     if number >= known:
                         self.worked.append((ranks, dtypes))
                     found += 1
-                    yield solution
+                    yield from solved
                     if found == _ENOUGH:
                         break
 
-    def _kinds(self, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[Mapping[str, int], Mapping[str, DataType]]]:
+    def _kinds(
+        self, attrs: Mapping[str, AttrValue], types: Sequence[Mapping[str, DataType]], rankings: int
+    ) -> Iterator[tuple[Mapping[str, int], Mapping[str, DataType]]]:
         """Ranks and element types of the variables: those that have worked, then the fewest that are unusual first."""
         yield from list(self.worked)
         names = self.axiom.variables
         given = _given_ranks(self.axiom, attrs)
         options = [(given[name],) if name in given else (2, 1, 3, 0, 4) for name in names]
-        rankings = itertools.islice(itertools.product(*(range(len(option)) for option in options)), 40_000)
-        order = sorted(rankings, key=lambda places: (sum(place > 0 for place in places), sum(places)))[:_RANKINGS]
-        for dtypes in _element_types(self.axiom):
+        every = itertools.islice(itertools.product(*(range(len(option)) for option in options)), 40_000)
+        order = sorted(every, key=lambda places: (sum(place > 0 for place in places), sum(places)))[:rankings]
+        for dtypes in types:
             for places in order:
                 ranks = {name: option[place] for name, option, place in zip(names, options, places, strict=True)}
                 if (ranks, dtypes) not in self.worked:
                     yield ranks, dtypes
 
-    def _solve(self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType]) -> Solution | None:
+    def _solve(
+        self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType], kernel: int
+    ) -> Solution | None:
         dims = Dimensions()
         sides = [substitute(side, {}, attrs) for side in (self.axiom.left, self.axiom.right)]
         shapes = {name: dims.shape(rank) for name, rank in ranks.items()}
-        for name in _kernels(sides) & shapes.keys():  # no typing rule says how large one is
-            shapes[name] = (*shapes[name][:2], *(_KERNELS[(len(attrs) + place) % 3] for place in range(ranks[name] - 2)))
+        for name in self.kernels & shapes.keys():  # no typing rule says how large one is
+            shapes[name] = (*shapes[name][:2], *((kernel,) * (ranks[name] - 2)))
         types = {name: TensorType(dtypes[name], shape) for name, shape in shapes.items()}
         conditions = [c.substitute({}, attrs) for c in self.axiom.conditions]
         equations = _Equations(dims, types)
@@ -183,7 +217,7 @@ class _Search:
                     equations.meet(condition)
                 for root in (*(t for c in conditions for t in c.terms()), *sides[::-1]):
                     equations.settle(root)
-        except ShapeError:
+        except (ValueError, IndexError, TypeError):  # also an attribute that is not of its kind
             return None
         shapes = {name: dims.resolved(type_.shape) for name, type_ in types.items()}
         final = {name: bind_value(value, binding_of({}, equations.bound())) for name, value in attrs.items()}
@@ -234,19 +268,14 @@ class _Equations:
         if condition.predicate in _EQUATIONS and all(map(is_dim, arguments)):
             self.dims.equal(*_EQUATIONS[condition.predicate](*arguments))
             return
-        if condition.predicate not in ("dim", "agree", "same_shape"):
+        if condition.predicate not in _OF_SHAPES:
             return
         try:
             shapes = [self.typed(term).shape for term in condition.terms()]
         except Undecided:
             return
-        if condition.predicate == "same_shape":
-            self.dims.match(*shapes)
-            return
-        axis = arguments[-1] if condition.predicate == "agree" else arguments[1]
-        if min(map(len, shapes)) < -axis:
-            raise ShapeError(f"no axis {axis}")
-        self.dims.equal(shapes[0][axis], shapes[1][axis] if condition.predicate == "agree" else arguments[2])
+        for one, other in _OF_SHAPES[condition.predicate](*shapes, *arguments[len(shapes) :]):
+            self.dims.equal(one, other)
 
 
 def _symbols(value: AttrValue) -> set[str]:

@@ -48,8 +48,8 @@ class NumericEvidence:
 
 
 def validate_numerically(axiom: Axiom, samples: int = 400, seed: int = 0) -> NumericEvidence:
-    """Tries a property on ``samples`` typed shapes to which it applies, or makes four times as many draws."""
-    return validate(axiom, hits=samples, trials=4 * samples, seed=seed)
+    """Tries a property on ``samples`` typed shapes to which it applies, or makes many times as many draws."""
+    return validate(axiom, hits=samples, trials=_PATIENCE * samples, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ def _compared(
     return _Comparison(frozenset(done))
 
 
+_PATIENCE = 30
+"""Draws for each sample that is wanted."""
 _SCARCE = 60
 """Draws after which it is known whether a property seldom applies to random types."""
 _THOROUGH = 100

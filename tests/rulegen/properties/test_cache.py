@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rulegen.properties import cache
-from rulegen.properties.cache import EvidenceCache
+from rulegen.properties.cache import AuditLimits, EvidenceCache
 from rules_db.stamp import imported_files
 from tests.support.properties import AXIOMS
 
 
 def files(folder: Path) -> list[Path]:
-    return [EvidenceCache(folder, 20, 6).file(AXIOMS[name]) for name in ("neg.involution", "matmul.associative")]
+    return [EvidenceCache(folder, AuditLimits(20, 6, 1)).file(AXIOMS[name]) for name in ("neg.involution", "matmul.associative")]
 
 
 def test_the_cache_depends_on_the_operators_named_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
