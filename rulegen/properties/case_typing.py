@@ -119,3 +119,8 @@ class TypedSides:
             return None
         sides = self.typing.get(self.left), self.typing.get(self.right)
         return None if sides == (None, None) else sides
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether every term that is typed has entries: a slice may take nothing, and there is nothing to compare."""
+        return all(0 not in type_.shape for type_ in map(self.typing.get, self.typing.place) if type_ is not None)

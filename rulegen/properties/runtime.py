@@ -188,8 +188,9 @@ def _samples(
         drawn = solved.draw() if trial % 2 else sampler.draw()
         if drawn is None or any(t.dtype == DataType.FLOAT16 for t in drawn[0].values()):
             continue
-        sides = TypedSides(axiom, drawn[1]).of(drawn[0])
-        if sides is None or sides[0] is None or sides[1] is None:
+        instance = TypedSides(axiom, drawn[1])
+        sides = instance.of(drawn[0])
+        if sides is None or sides[0] is None or sides[1] is None or not instance.has_entries:
             continue
         found.append(drawn)
         if len(found) == count:

@@ -49,7 +49,7 @@ class NumericEvidence:
 
 def validate_numerically(axiom: Axiom, samples: int = 400, seed: int = 0) -> NumericEvidence:
     """Tries a property on ``samples`` typed shapes to which it applies, or makes many times as many draws."""
-    return validate(axiom, hits=samples, trials=_PATIENCE * samples, seed=seed)
+    return validate(axiom, hits=samples, trials=max(_PATIENCE * samples, _LEAST_DRAWS), seed=seed)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _compared(
     return _Comparison(frozenset(done))
 
 
-_PATIENCE = 30
-"""Draws for each sample that is wanted."""
+_PATIENCE, _LEAST_DRAWS = 30, 12_000
+"""Draws for each sample that is wanted, and in all, before a property is left."""
 _SCARCE = 60
 """Draws after which it is known whether a property seldom applies to random types."""
 _THOROUGH = 100
@@ -146,7 +146,7 @@ def validate(
         instance = instances[chosen]
         sides = instance.of(types)
         applied[sample] = frozenset()
-        if sides is None:
+        if sides is None or not instance.has_entries:
             continue
         where = ", ".join([*(f"{n}:{t}" for n, t in types.items()), *(f"${n}={v}" for n, v in attrs.items())])
         if sides[0] != sides[1]:
