@@ -19,6 +19,7 @@ import numpy as np
 
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
+from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
 from rulegen.properties.case_typing import TypedSides
@@ -255,18 +256,28 @@ class _Equations:
     def _answer(self, question: Undecided) -> bool:
         before = len(self.dims.bound)
         for one, other in question.equal:
-            self.dims.equal(one, other)
+            self._equal(one, other)
         if question.multiple is not None:
             whole, part = question.multiple
-            self.dims.equal(whole, self.dims.fresh() * part)
+            self._equal(whole, self.dims.fresh() * part)
         return len(self.dims.bound) > before
+
+    def _equal(self, one: Dim, other: Dim) -> None:
+        """Makes two dimensions equal, without the factors that both have. Raises ShapeError where that is impossible."""
+        one, other = self.dims.resolve(one), self.dims.resolve(other)
+        for name in sorted(_symbols(one) & _symbols(other)):
+            try:
+                one, other = divided(one, symbol(name)), divided(other, symbol(name))
+            except Undecided:
+                continue
+        self.dims.equal(one, other)
 
     def meet(self, condition: Condition) -> None:
         """Makes a condition about sizes hold. Raises ShapeError where that is impossible."""
         binding = binding_of({}, self.bound())
         arguments: list[Any] = [a if isinstance(a, Term) else bind_value(a, binding) for a in condition.arguments]
         if condition.predicate in _EQUATIONS and all(map(is_dim, arguments)):
-            self.dims.equal(*_EQUATIONS[condition.predicate](*arguments))
+            self._equal(*_EQUATIONS[condition.predicate](*arguments))
             return
         if condition.predicate not in _OF_SHAPES:
             return
@@ -275,7 +286,7 @@ class _Equations:
         except Undecided:
             return
         for one, other in _OF_SHAPES[condition.predicate](*shapes, *arguments[len(shapes) :]):
-            self.dims.equal(one, other)
+            self._equal(one, other)
 
 
 def _symbols(value: AttrValue) -> set[str]:
