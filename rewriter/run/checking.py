@@ -57,8 +57,9 @@ class Checker:
     """Numeric acceptance of proposals.
 
     Requires proposals of ``search``, whose model is that of ``acceptance``. Ensures that what it lets pass was built, ran and
-    is right on every input, and is cheaper than the original by the cost model; that each rule which bisection finds guilty of
-    a miss is in the quarantine and in no later trial; that kernels which do not compile are in no later trial either.
+    is right on every input, and is cheaper than the original by the cost model, or was faster once; that each rule which
+    bisection finds guilty of a miss is in the quarantine and in no later trial; that kernels which do not compile are in no
+    later trial either.
 
     Args:
         folder: where candidates are written.
@@ -77,7 +78,7 @@ class Checker:
         while problems := kernels.compile(candidate):
             self._bench.notes.drop(*problems)
             candidate = search.without(candidate, kernels.refused(candidate))
-        while candidate.moves and candidate.cost < search.start().cost:
+        while candidate.moves and (proposal.was_faster or candidate.cost < search.start().cost):
             built = self._build(candidate)
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0

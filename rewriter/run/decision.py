@@ -66,7 +66,9 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         explanations=tuple(explanations),
     )
     graph = task.model.graph if winner is None else winner.graph
-    return Decision(graph, outcome, winner, is_verdict=not (judgement.is_interrupted or judgement.fault))
+    return Decision(
+        graph, outcome, winner, is_verdict=not (judgement.is_interrupted or judgement.is_undecided or judgement.fault)
+    )
 
 
 def written(bench: Workbench, decision: Decision, nodes: int, kernels: int) -> Outcome:

@@ -19,7 +19,7 @@ from rewriter.run.checking import Checker, Trial
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
 from rewriter.run.probes import probes
-from rewriter.run.proposing import Proposal, Proposals
+from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
@@ -40,6 +40,7 @@ class Judgement:
         paired: the first impression of the winner's speed.
         latency: beside the original under default settings; ``None`` where that was not measured to the end.
         is_interrupted: the user stopped the run: this is no verdict.
+        is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
         assumed: what the winner takes for granted of the inputs.
     """
@@ -51,6 +52,7 @@ class Judgement:
     paired: accept.Timing | None = None
     latency: accept.Timing | None = None
     is_interrupted: bool = False
+    is_undecided: bool = False
     fault: Fault | None = None
     assumed: tuple[Assumed, ...] = ()
 
@@ -85,7 +87,8 @@ class Judge:
         task = self._bench.task
         if proposals.is_empty:
             reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
-            judgement = Judgement(message=f"{reason}: the original was written")
+            undecided = not proposals.searched.is_complete
+            judgement = Judgement(message=f"{reason}: the original was written", is_undecided=undecided)
         elif untyped := _untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
             judgement = Judgement(message=f"{reason}: nothing can be compared, the original was written")
@@ -117,9 +120,10 @@ class Judge:
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
-        trials = self._ranked(checker, acceptance, list(proposals))
+        trials, all_tried = self._ranked(checker, acceptance, list(proposals))
         acceptance.close()
-        return self._confirmed(original, trials, acceptance.feeds)
+        judgement = self._confirmed(original, trials, acceptance.feeds, proposals.incumbent)
+        return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
 
     def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
@@ -159,13 +163,17 @@ class Judge:
                 return self._won(opened.trial)
         return self._kept("no candidate was left that can be built and is numerically right: the original was written")
 
-    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Sequence[Proposal]) -> list[Trial]:
-        """The two most promising candidates that are right, the better first. This only orders them."""
-        clock = self._bench.clock
+    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Sequence[Proposal]) -> tuple[list[Trial], bool]:
+        """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
+
+        This only orders them.
+        """
+        clock, all_tried = self._bench.clock, True
         ranked: list[tuple[float, Trial]] = []
         for number, proposal in enumerate(proposals):
             if ranked and clock.left() < clock.budget / 4:
                 self._bench.notes.add(f"the budget allowed {number} of {len(proposals)} candidates to be tried end to end")
+                all_tried = False
                 break
             self._bench.progress(f"trying candidate {number + 1} of {len(proposals)} end to end")
             trial = self._timed(checker, acceptance, proposal)
@@ -181,7 +189,7 @@ class Judge:
                     row[1].path.unlink()
             ranked = promising
             self._best_right = ranked[0][1] if ranked else None
-        return [trial for _, trial in ranked]
+        return [trial for _, trial in ranked], all_tried
 
     def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:
         """A proposal that is right, with a first impression of its speed; its session is closed again."""
@@ -191,10 +199,16 @@ class Judge:
         self._best_right = self._best_right or opened.trial
         return replace(opened.trial, timing=acceptance.pair(opened.session, self._bench.clock.budget / 40))
 
-    def _confirmed(self, original: Path, trials: Iterable[Trial], feeds: Sequence[Mapping[str, np.ndarray]]) -> Judgement:
-        """The first trial that is faster beyond noise under default settings."""
+    def _confirmed(
+        self,
+        original: Path,
+        trials: Iterable[Trial],
+        feeds: Sequence[Mapping[str, np.ndarray]],
+        incumbent: Incumbent | None,
+    ) -> Judgement:
+        """The first trial that is faster beyond noise under default settings; else the incumbent, unless it is slower now."""
         task, clock = self._bench.task, self._bench.clock
-        message = ""
+        message, undecided = "", False
         for trial in trials:
             self._best_right = trial
             self._bench.progress("measuring the most promising candidate under default settings")
@@ -207,13 +221,24 @@ class Judge:
             if timing.faster:
                 return replace(self._won(trial), latency=timing)
             self._best_right = None
-            message = (
-                f"the most promising candidate took {timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the "
-                "original's time, not less beyond noise: the original was written"
+            measured = f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the original's time"
+            may_be_faster = timing.low < 1.0
+            if may_be_faster and incumbent is not None and trial.candidate.graph.digest == incumbent.candidate.graph.digest:
+                self._bench.notes.add(
+                    f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
+                )
+                return replace(self._won(trial), latency=incumbent.latency)
+            undecided |= may_be_faster
+            message = message or (
+                f"undecided: the most promising candidate took {measured}, not less beyond noise; the original was written, "
+                "and another run on a quieter machine or with a larger --budget may tell"
+                if may_be_faster
+                else f"the most promising candidate took {measured}: the original was written"
             )
             if clock.left() <= 0:
                 break
-        return self._kept(message or "no candidate seemed faster end to end: the original was written")
+        message = message or "no candidate seemed faster end to end: the original was written"
+        return replace(self._kept(message), is_undecided=undecided)
 
     def _won(self, trial: Trial) -> Judgement:
         """For a trial; the notes say under which conditions."""

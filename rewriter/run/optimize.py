@@ -113,14 +113,14 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     remembered = verdicts.recall()
     if remembered is not None:
         return write(bench, remembered)
-    decision = _decide(bench)
+    decision = _decide(bench, verdicts)
     outcome = write(bench, decision)
     verdicts.remember(decision, outcome)
     bench.store.flush()
     return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
-def _decide(bench: Workbench) -> Decision:
+def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
     """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right."""
     quarantine = Quarantine(bench.task, bench.store, bench.notes)
     proposer, judge = Proposer(bench, quarantine), Judge(bench, quarantine)
@@ -129,6 +129,7 @@ def _decide(bench: Workbench) -> Decision:
         judge.prepare()
         with bench.clock.lap("search"):
             proposals = proposer.propose()
+            proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
         if bench.task.options.explain and not proposals.is_interrupted:
             with bench.clock.lap("explain"):
                 explained = explanations(bench, proposals.search)

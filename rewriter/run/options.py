@@ -25,6 +25,8 @@ __all__ = ["Options"]
 
 _SECONDS_AND_FACTOR = "budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on"
 
+_EFFORT = frozenset({"data", "budget", "alpha", "top", "strategy", "reuse_layers"})
+"""Options that say how a result is looked for and tried."""
 _FIRST_PARTS = (
     "shapes",
     "data",
@@ -193,6 +195,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def result_digest(self) -> str:
+        """A digest of all that says which results may be written; how they are looked for and tried plays no part."""
+        values = verdict_values(self)
+        return digest(*(f"{name}={value}" for name, (value, _) in sorted(values.items()) if name not in _EFFORT))
 
     def digest(self) -> str:
         """A digest of all that a verdict depends on: equal for equal options, in every version that knows them.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
+from rewriter.run.accept import Timing
 from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
@@ -14,7 +15,7 @@ from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
 
-__all__ = ["Predictions", "Proposal", "Proposals", "Proposer"]
+__all__ = ["Incumbent", "Predictions", "Proposal", "Proposals", "Proposer"]
 
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
@@ -48,10 +49,24 @@ class Proposal:
 
     Attributes:
         missing: sites in repeated layers that did not admit what the others did.
+        was_faster: it was, end to end, in an earlier run, whatever the cost model says of it.
     """
 
     candidate: Candidate
     missing: int = 0
+    was_faster: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best verified result of earlier runs.
+
+    Attributes:
+        latency: as it was measured then, beside the original.
+    """
+
+    candidate: Candidate
+    latency: Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +82,14 @@ class Proposals:
         searched: its candidates and counts, on the short model where there is one.
         short: the model with its repeated layers shortened.
         top: most candidates to pick.
+        incumbent: of earlier runs, which is proposed before all others.
     """
 
     search: ModelSearch
     searched: Searched
     short: ShortModel | None
     top: int
+    incumbent: Incumbent | None = None
 
     @property
     def is_interrupted(self) -> bool:
@@ -81,14 +98,19 @@ class Proposals:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is cheaper than the model as it came."""
-        return not self.searched.better
+        """Whether nothing is cheaper than the model as it came, nor was ever faster."""
+        return not self.searched.better and self.incumbent is None
 
     def __iter__(self) -> Iterator[Proposal]:
         graph = self.search.model.graph if self.short is None else self.short.graph
-        picked = [self.searched.better[0]] if self.is_interrupted else self._picked(graph)
         start = self.search.start()
         digests = set()
+        if self.incumbent is not None:
+            digests.add(self.incumbent.candidate.graph.digest)
+            yield Proposal(self.incumbent.candidate, was_faster=True)
+        if not self.searched.better:
+            return
+        picked = [self.searched.better[0]] if self.is_interrupted else self._picked(graph)
         for candidate in picked:
             whole = self._on_the_whole_model(candidate)
             # What the price takes for granted of the runtime is written first, so that it holds.

@@ -8,17 +8,19 @@ moves lead to is accepted numerically like any candidate.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rewriter.run.decision import Decision, decided
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.outcome import Fired, Outcome
-from rewriter.run.proposing import Predictions
+from rewriter.run.proposing import Incumbent, Predictions
 from rewriter.run.quarantine import Quarantine
-from rewriter.run.searching import UnknownRule, new_search, recorded_moves
+from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import digest
+from rewriter.search.candidate import Candidate
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
 from rules_db.trust.check import check
@@ -30,6 +32,10 @@ __all__ = ["StaleVerdict", "Verdicts"]
 
 _VERSION = 6
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
+
+
+_FASTER = 0.97
+"""Below this ratio of two times one result is better than another; what lies above may be noise."""
 
 
 class StaleVerdict(ValueError):
@@ -96,7 +102,9 @@ class Verdicts:
         task = bench.task
         ids = ",".join(sorted(rule.id for rule in bench.rules))
         costs = str(sorted(task.target.costs.items()))
-        self._key = digest(task.model.digest(), ids, task.options.digest(), task.target.environment, costs, str(_VERSION))
+        about = (task.target.environment, costs, str(_VERSION))
+        self._key = digest(task.model.digest(), ids, task.options.digest(), *about)
+        self._incumbent_key = digest("incumbent", task.model.digest(), task.options.result_digest(), *about)
 
     def recall(self) -> Decision | None:
         """The decision of an earlier run; ``None`` where there is none that holds, or another was asked for."""
@@ -105,17 +113,48 @@ class Verdicts:
             return None
         text = self._bench.store.verdict(self._key)
         try:
-            return None if text is None else self.replayed(text)
+            return None if text is None else self.replayed(self._better(text))
         except StaleVerdict:  # it is measured again, and remembered anew
             return None
 
+    def _better(self, text: str) -> str:
+        """The verdict, or the incumbent that runs with other budgets found, where that is faster by more than noise."""
+        best = self._bench.store.verdict(self._incumbent_key)
+        with suppress(StaleVerdict):
+            if best is not None and self._ratio(best) < _FASTER * self._ratio(text):
+                return best
+        return text
+
+    def _ratio(self, text: str) -> float:
+        """The time of a recorded result over the original's. Raises StaleVerdict."""
+        latency = _StoredVerdict.parse(text, self._bench.task).outcome.latency
+        return 1.0 if latency is None else latency.ratio
+
+    def incumbent(self, search: ModelSearch) -> Incumbent | None:
+        """The best verified result of earlier runs with any budget; ``None`` where there is none that can be made again.
+
+        Args:
+            search: that makes it; its rules and sizes are this run's.
+        """
+        text = self._bench.store.verdict(self._incumbent_key) if self._bench.task.options.use_verdicts else None
+        if text is None:
+            return None
+        try:
+            record = _StoredVerdict.parse(text, self._bench.task)
+            latency = record.outcome.latency
+            return None if latency is None or not record.moves else Incumbent(self._retraced(search, record), latency)
+        except StaleVerdict:
+            return None
+
     def remember(self, decision: Decision, outcome: Outcome) -> None:
-        """Keeps a decision for later runs, if it is a verdict.
+        """Keeps a decision for later runs: if it is a verdict for the same question, and as the incumbent if it was faster.
 
         Args:
             outcome: of the run, after writing.
         """
-        if not decision.is_verdict:
+        keys = [self._key] if decision.is_verdict else []
+        keys += [self._incumbent_key] if decision.winner is not None and outcome.latency is not None else []
+        if not keys:
             return
         winner = decision.winner
         rules = {} if winner is None else {move.direction.rule.id: move.direction.rule for move in winner.moves}
@@ -125,7 +164,7 @@ class Verdicts:
             None if winner is None else winner.graph.content_digest(),
             [rule for rule in rules.values() if kernel_of_rule(rule) is not None],
         )
-        self._bench.store.remember(self._key, kept.text())
+        self._bench.store.remember_all(dict.fromkeys(keys, kept.text()))
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
@@ -147,19 +186,25 @@ class Verdicts:
     def _judged_again(self, record: _StoredVerdict) -> Judgement:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
+        search = new_search(bench)
+        candidate = self._retraced(search, record)
+        judgement = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)).judge_again(search, candidate)
+        if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
+            raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
+        return judgement
+
+    def _retraced(self, search: ModelSearch, record: _StoredVerdict) -> Candidate:
+        """The candidate that a record's moves lead to. Raises StaleVerdict where that is another model, or rests on no proof."""
+        bench = self._bench
         for rule in record.kernels:
             refusal = Trust(bench.task.options.trust).refusal(rule.certificate.evidence)
             problems = [refusal] if refusal else check(rule, load_axioms())
             if problems:
                 raise StaleVerdict(f"the kernel of rule {rule.id} is not taken: {problems[0]}")
-        search = new_search(bench)
         try:
             candidate = search.retraced(record.moves, record.kernels)
         except UnknownRule as problem:
             raise StaleVerdict(str(problem)) from None
         if candidate.graph.content_digest() != record.graph:
             raise StaleVerdict("its moves lead to another graph")
-        judgement = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)).judge_again(search, candidate)
-        if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
-            raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
-        return judgement
+        return candidate

@@ -24,6 +24,8 @@ from rewriter.search.strategy import BACKTRACKING, Strategy
 
 __all__ = ["Backtracking", "SearchLimits", "Searched"]
 
+_SPENT = "the budget was spent"
+"""Why a search stopped."""
 _ALLOCATIONS = 50_000
 """Objects made between two collections during a search."""
 
@@ -56,6 +58,11 @@ class Searched:
     seconds: float
     stopped: str
     interrupted: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether neither time nor the user ended it."""
+        return not self.interrupted and self.stopped != _SPENT
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,7 +122,7 @@ class Backtracking:
             if cost > alpha * record.best.cost:
                 break
             if record.expanded >= self.limits.expansions or expansion.is_over():
-                return "the budget was spent"
+                return _SPENT
             if idle >= self.limits.patience:
                 return f"{idle} expansions brought nothing"
             best_before = record.best

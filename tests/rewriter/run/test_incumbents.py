@@ -1,0 +1,112 @@
+"""The best verified result of earlier runs: what is known can only help."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mugraph.graph import Graph
+from rewriter import optimize
+from rewriter.cost.store import default_profile_path
+from rewriter.run import accept
+from rewriter.run.searching import ModelSearch
+from rewriter.search.backtracking import Searched
+from tests.support.graphs import rule
+from tests.support.runs import FASTER, SAME, ops, small
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+SLOWER = accept.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
+NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
+run = partial(optimize, provider="cpu", rules=[NEGATION])
+
+
+@pytest.fixture
+def finds(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Whether searches find anything."""
+    settings = {"anything": True}
+    plain = ModelSearch.run
+
+    def searched(search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
+        result = plain(search, graph, banned)
+        return result if settings["anything"] else replace(result, better=())
+
+    monkeypatch.setattr(ModelSearch, "run", searched)
+    return settings
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return small(tmp_path / "small.onnx")
+
+
+def test_a_search_that_finds_nothing_does_not_lose_what_another_found(
+    source: Path, tmp_path: Path, timing: dict[str, Any], finds: dict[str, bool]
+) -> None:
+    out = tmp_path / "out.onnx"
+    first = run(source, out, budget=20)
+    assert first.improved and "Neg" not in ops(out)
+    finds["anything"] = False
+    for budget in (10, 30):
+        again = run(source, out, budget=budget)
+        assert again.improved and not again.cached_verdict and "Neg" not in ops(out)
+    assert not run(source, out, budget=15, use_verdicts=False).improved
+
+
+def test_noise_does_not_take_away_what_was_measured(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:
+    out = tmp_path / "out.onnx"
+    first = run(source, out, budget=20)
+    timing["confirm"] = SAME
+    again = run(source, out, budget=25)
+    assert again.improved and again.latency == first.latency
+    assert any("which noise may explain: it was written again" in note for note in again.notes)
+
+
+def test_an_incumbent_that_is_slower_now_is_not_written(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    timing["confirm"] = SLOWER
+    outcome = run(source, out, budget=25)
+    assert not outcome.improved and ops(out) == ops(source)
+
+
+def test_what_noise_decided_is_no_verdict(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:
+    out = tmp_path / "out.onnx"
+    timing["confirm"] = SAME
+    outcome = run(source, out, budget=20)
+    assert not outcome.improved and "undecided" in outcome.message
+    again = run(source, out, budget=20)
+    assert not again.cached_verdict
+    timing["confirm"] = SLOWER
+    assert not run(source, out, budget=20).improved and run(source, out, budget=20).cached_verdict
+
+
+def test_a_verdict_gives_way_to_the_incumbent_of_a_larger_budget(
+    source: Path, tmp_path: Path, timing: dict[str, Any], finds: dict[str, bool]
+) -> None:
+    out = tmp_path / "out.onnx"
+    timing["confirm"] = SLOWER
+    assert not run(source, out, budget=10).improved
+    timing["confirm"] = FASTER
+    assert run(source, out, budget=40).improved
+    recalled = run(source, out, budget=10)
+    assert recalled.cached_verdict and recalled.improved and "Neg" not in ops(out)
+
+
+def test_a_forged_incumbent_is_not_believed(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:
+    """Whoever can write the cache can write an incumbent: of a rule that is false, of another graph, of nothing."""
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    wrong = rule("Neg(X)", "X", "X:[m,n]")
+    for old, new in ((NEGATION.id, wrong.id), ('"graph": "', '"graph": "0'), ('{"outcome"', "{")):
+        with sqlite3.connect(default_profile_path()) as connection:
+            rows = connection.execute("select key, value from verdicts where value like '{%moves%'").fetchall()
+            for key, value in rows:
+                connection.execute("update verdicts set value = ? where key = ?", (value.replace(old, new), key))
+        outcome = run(source, out, budget=21)
+        assert outcome.improved and {fired.rule[:-1] for fired in outcome.fired} == {NEGATION.id}
