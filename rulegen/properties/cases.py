@@ -36,7 +36,7 @@ __all__ = ["Case", "Cases", "enumerate_cases", "shape_of"]
 _MAX_RANK, _MAX_SIZE, _MAX_ENTRIES = 4, 4, 600
 _TRIES, _LEAST_TRIES = 80, 6_000
 """Shapes examined for each case that is wanted, and for all of them."""
-_DRAWS = 12
+_DRAWS = 60
 """Sizes that each solution is given."""
 _SIZED = frozenset({"sizes", "shape", "kernel", "channels", "size", "group", "ceil", "starts", "steps", "num_heads", *WINDOWS})
 """Attributes that hold sizes, or make sizes matter otherwise than by being equal."""

@@ -19,7 +19,7 @@ from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.real import Real
 from mugraph.ops import NotExpressible, get_operator
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
+from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, Term, walk
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.inputs import real_inputs
@@ -134,7 +134,7 @@ def _run(types: Mapping[str, TensorType], root: Term, inputs: Mapping[str, np.nd
     """The value of a term in onnxruntime, or why there is none."""
     try:
         model = _SideWriter(types, root).model()
-    except (NotExpressible, ShapeError, Undecided) as problem:
+    except (NotExpressible, ValueError, Undecided) as problem:  # also a list that is empty, whose type a message does not say
         return str(problem)
     options = ort.SessionOptions()
     options.log_severity_level = 4

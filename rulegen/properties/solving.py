@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops import ImageRole, Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
@@ -71,6 +71,7 @@ _OF_SHAPES: Mapping[str, Callable[..., _Pairs]] = {
     "agree": lambda one, other, axis: [(one[axis], other[axis])],
     "same_shape": lambda one, other: list(zip(one, other, strict=True)),
     "tail": lambda shape, dims: list(zip(shape[len(shape) - len(dims) :], dims, strict=True)),
+    "keeps": lambda shape, dims, count: list(zip(shape[-count:], dims[-count:], strict=True)),
     "ones": lambda shape: [(dim, 1) for dim in shape],
     "constant_along": lambda shape, axis: [(dim, 1) for dim in shape[axis:][:1]] if len(shape) >= -axis else [],
     "constant_over": _ones_at_the_end,
@@ -141,6 +142,8 @@ def _applies(axiom: Axiom, solution: Solution) -> bool:
     generator = np.random.default_rng(0)
     for _ in range(_TRIES):
         types, attrs = solution.draw(generator, SMALL)
+        if any(map(_symbols, attrs.values())):
+            return False  # the smaller of two sizes that nothing names
         if TypedSides(axiom, attrs).of(types) is not None:
             return True
     return False
@@ -304,7 +307,7 @@ def _size_variables(axiom: Axiom) -> frozenset[str]:
             sizes |= {a.name for a in condition.arguments[2:] if isinstance(a, AttrVar)}
         elif condition.predicate in _EQUATIONS and names & sizes:
             sizes |= names
-    counts = [t.attr(name) for t in walk([axiom.left, axiom.right]) for name in ("num_heads", "kv_num_heads")]
+    counts = [t.attr(name) for t in walk([axiom.left, axiom.right]) for name in ("num_heads", "kv_num_heads", "value")]
     return frozenset(sizes - {a.name for a in counts if isinstance(a, AttrVar)})
 
 
@@ -322,16 +325,21 @@ def _given_ranks(axiom: Axiom, attrs: Mapping[str, AttrValue]) -> dict[str, int]
             given[term.name] = int((*rest, 1)[0])  # type: ignore[arg-type]
     cited = [t for c in axiom.conditions for t in c.terms()]
     for term in walk([substitute(root, {}, attrs) for root in (axiom.left, axiom.right, *cited)]):
-        if term.op in ("Var", "Const") or get_operator(term.op).ranks is None:
-            continue
-        record = get_operator(term.op)
-        assert record.ranks is not None
-        for operand, rank in zip(
-            term.inputs, record.ranks({**record.defaults, **dict(term.attrs)}, len(term.inputs)), strict=False
-        ):
+        for operand, rank in zip(term.inputs, _ranks_of_operands(term), strict=False):
             joined = traits_of(operand.op).movement is Movement.CONCATENATION
             given |= {part.name: rank for part in (operand.inputs if joined else (operand,)) if part.is_var}
     return given
+
+
+def _ranks_of_operands(term: Term) -> Sequence[int]:
+    """Ranks that the operands of a term have, as far as its operator's record says."""
+    if term.op in ("Var", "Const"):
+        return ()
+    record = get_operator(term.op)
+    attrs = {**record.defaults, **dict(term.attrs)}
+    if record.traits.image is ImageRole.CHANNELS and isinstance(attrs.get("spatial"), int):
+        return (attrs["spatial"] + 2, *(1,) * (len(term.inputs) - 1))
+    return () if record.ranks is None else record.ranks(attrs, len(term.inputs))
 
 
 def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
