@@ -221,7 +221,7 @@ class _Search:
                     equations.meet(condition)
                 for root in (*(t for c in conditions for t in c.terms()), *sides[::-1]):
                     equations.settle(root)
-        except (ValueError, IndexError, TypeError):  # also an attribute that is not of its kind
+        except (ValueError, IndexError, TypeError, AttributeError):  # also an attribute that is not of its kind
             return None
         shapes = {name: dims.resolved(type_.shape) for name, type_ in types.items()}
         final = {name: bind_value(value, binding_of({}, equations.bound())) for name, value in attrs.items()}
