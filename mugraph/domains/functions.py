@@ -41,6 +41,7 @@ class ScalarFunction:
         partial: whether negative numbers have no result.
         piecewise: whether it is one expression on one side of a number and another on the other.
         jumps: whether there are numbers, however near, whose results are not near: at zero, or at whole numbers.
+        keeps_zero: whether the result is zero exactly at zero, wherever it is a number.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ScalarFunction:
     partial: bool = False
     piecewise: bool = False
     jumps: bool = False
+    keeps_zero: bool = False
 
     @property
     def bounded(self) -> bool:
@@ -217,14 +219,14 @@ _TANH = "2.0 * tl.sigmoid(2.0 * {0}) - 1.0"
 _ROWS = {
     row.name: row
     for row in (
-        ScalarFunction("sqrt", np.sqrt, _root, "tl.sqrt", flops=4, slow=True, increasing=True, partial=True),
+        ScalarFunction("sqrt", np.sqrt, _root, "tl.sqrt", flops=4, slow=True, increasing=True, partial=True, keeps_zero=True),
         ScalarFunction("exp", np.exp, _exponential, "tl.exp", flops=8, slow=True, increasing=True),
         ScalarFunction("log", np.log, _logarithm, "tl.log", flops=8, slow=True, increasing=True, partial=True),
         ScalarFunction("erf", _erf, _between(-1.0, 1.0), "tl.erf", flops=16, slow=True, increasing=True, odd=True),
         ScalarFunction("tanh", np.tanh, _between(-1.0, 1.0), _TANH, flops=16, slow=True, increasing=True, odd=True),
         # sigmoid(-1000) rounds to zero
         ScalarFunction("sigmoid", _sigmoid, _between(0.0, 1.0, True), "tl.sigmoid", flops=12, slow=True, increasing=True),
-        ScalarFunction("abs", np.abs, _magnitude, "tl.abs", integers=True, piecewise=True),
+        ScalarFunction("abs", np.abs, _magnitude, "tl.abs", integers=True, piecewise=True, keeps_zero=True),
         ScalarFunction("sin", np.sin, _circular, "tl.sin", flops=8, slow=True, odd=True),
         ScalarFunction("cos", np.cos, _circular, "tl.cos", flops=8, slow=True),
         ScalarFunction(

@@ -100,7 +100,8 @@ register_plain("Add", 2, lambda d, x, y: d.add(x, y), _LINEAR, commutative=True)
 register_plain("Sub", 2, lambda d, x, y: d.sub(x, y), replace(_LINEAR, undoes="Add"))
 register_plain("Mul", 2, lambda d, x, y: d.mul(x, y), replace(_ARITHMETIC, degree=DegreeBound.MULTILINEAR), commutative=True)
 register_plain("Div", 2, lambda d, x, y: d.div(x, y), replace(_ARITHMETIC, slow=True, undoes="Mul"), flops=4)
-register_plain("Neg", 1, lambda d, x: d.neg(x), replace(FUNCTION, degree=DegreeBound.LINEAR, undoes="Identity", nests=True))
+_NEGATION = replace(FUNCTION, degree=DegreeBound.LINEAR, undoes="Identity", nests=True, keeps_zero=True)
+register_plain("Neg", 1, lambda d, x: d.neg(x), _NEGATION)
 register_plain(
     "Reciprocal",
     1,
@@ -138,6 +139,7 @@ def scalar_operator(function: ScalarFunction) -> Operator:
             bounded=function.bounded,
             slow=function.slow,
             nests=name in _OF_DOMAINS,
+            keeps_zero=function.keeps_zero,
         ),
         samples=(sample_of(name.capitalize(), 1),),
     )

@@ -153,6 +153,7 @@ class Traits:
         named_whole: it is a name for what models also write out as several plainer operators: Gelu, and every composite. A
             product is one whatever it adds to it: Gemm has no other name.
         nests: the text of a kernel writes each operand once, so that it may be an expression.
+        keeps_zero: an entry of the result is zero exactly where the operand's is, wherever it is a number.
     """
 
     entrywise: Entrywise | None = None
@@ -174,6 +175,7 @@ class Traits:
     inverts_inside: bool = False
     named_whole: bool = False
     nests: bool = False
+    keeps_zero: bool = False
 
     @property
     def rearranges(self) -> bool:

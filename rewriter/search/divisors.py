@@ -14,8 +14,6 @@ from mugraph.terms.term import AttrVar, Term, walk
 
 __all__ = ["brought_divisors"]
 
-_KEEPS_ZERO = ("Neg", "Abs", "Sqrt")
-
 
 def brought_divisors(pattern: Iterable[Term], replacement: Iterable[Term]) -> tuple[Term, ...]:
     """The terms that a replacement divides by and its pattern does not: it may be used where none of them is zero."""
@@ -41,6 +39,6 @@ def _factors(divisor: Term) -> list[Term]:
         return []
     if divisor.op == "Mul" or traits_of(divisor.op).addresses:
         return [factor for operand in divisor.inputs for factor in _factors(operand)]
-    if divisor.op in (*_KEEPS_ZERO, "Div"):
+    if divisor.op == "Div" or traits_of(divisor.op).keeps_zero:
         return _factors(divisor.inputs[0])
     return [divisor]

@@ -44,6 +44,7 @@ from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
+from mugraph.ops import REGISTRY, Entrywise
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, const, make, rebuild, var, walk
 from rules_db.exchange import read_rules
@@ -54,10 +55,12 @@ __all__ = ["KernelMutant", "KernelTally", "attack_kernels", "kernel_mutants", "k
 
 _EDGE = (1, 2, 3, 7)
 """The last places that added choices keep; a few are tried at sizes past them."""
-_FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("Add", "Sub", "Mul", "Div", "Max", "Min"),
-    ("Relu", "Exp", "Sigmoid", "Tanh", "Erf", "Neg", "Sqrt", "Reciprocal"),
+_KINDS = ({Entrywise.ARITHMETIC, Entrywise.EXTREMUM}, {Entrywise.FUNCTION})
+_FAMILIES = tuple(
+    tuple(name for name, record in REGISTRY.items() if record.traits.entrywise in kinds and not record.defaults)
+    for kinds in _KINDS
 )
+"""Operators that stand in for each other in terms, of two operands and of one."""
 
 
 class KernelFate(StrEnum):

@@ -344,6 +344,19 @@ def check_jumps(record: Operator) -> None:
         assert record.traits.jumps == bool(far[np.abs(before) < 1e3].any())
 
 
+def check_keeps_zero(record: Operator) -> None:
+    """What keeps zero is zero there and, of all numbers near and far that have a result, nowhere else."""
+    if not record.traits.keeps_zero:
+        return
+    assert record.traits.entrywise is Entrywise.FUNCTION and record.arity == (1, 1)
+    places = np.concatenate([np.linspace(-9, 9, 181), [1e-30, -1e-30, 1e30, -1e30]])
+    for term, _ in applications(record):
+        with np.errstate(all="ignore"):
+            (results,) = run(record, term, [places])
+        has_result = ~np.isnan(results)
+        assert np.array_equal((results == 0)[has_result], (places == 0)[has_result])
+
+
 def check_rows(record: Operator) -> None:
     """Rows do not depend on each other; those of a softmax are shares, and those that are normalised are of unit mean square."""
     rows = record.traits.rows
@@ -412,6 +425,7 @@ CHECKS = [
     check_degree,
     check_function,
     check_jumps,
+    check_keeps_zero,
     check_rows,
     check_product,
     check_attention,
@@ -467,6 +481,9 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_function, "Erf", {"function": FUNCTIONS["tanh"]}),
     (check_jumps, "Floor", {"function": None}),
     (check_jumps, "Relu", {"function": FUNCTIONS["sign"]}),
+    (check_keeps_zero, "Relu", {"keeps_zero": True}),
+    (check_keeps_zero, "Exp", {"keeps_zero": True}),
+    (check_keeps_zero, "Mul", {"keeps_zero": True}),
     (check_rows, "Softmax", {"rows": RowRole.NORMALISATION}),
     (check_rows, "RMSNormalization", {"rows": RowRole.SOFTMAX}),
     (check_product, "Add", {"product": ProductKind.MATRIX}),

@@ -107,7 +107,7 @@ def test_what_cannot_be_written_is_told_before_growing(
 
 
 def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "open_rules", lambda url=None: {}["missing"])
+    monkeypatch.setattr(showing, "open_rules", lambda *arguments: {}["missing"])
     monkeypatch.setattr(sys, "argv", ["rulegen", "stats"])
     with pytest.raises(KeyError):
         main()

@@ -120,6 +120,6 @@ def test_several_processes_report_the_same() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the change reaches forked processes only")
 def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "_examine", lambda *arguments: os._exit(1))
+    monkeypatch.setattr(audit_module._Examiner, "examine", lambda *arguments: os._exit(1))
     with pytest.raises(BrokenProcessPool):
         audit(RULES * 4, jobs=2)
