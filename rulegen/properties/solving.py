@@ -102,10 +102,14 @@ class Solution:
         return types, {name: bind_value(value, binding) for name, value in self.attrs.items()}
 
     def draw(self, generator: np.random.Generator, pool: Sequence[int]) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
-        """Types and attributes with sizes from a pool; one time in four a dimension is then 1, which may broadcast."""
+        """Types and attributes with sizes from a pool; now and then a dimension is then 1, or another one stands before all."""
         types, attrs = self.at({name: int(generator.choice(pool)) for name in self.free})
         shaped = [name for name, type_ in types.items() if type_.rank]
-        if shaped and generator.random() < 0.25:
+        chance = generator.random()
+        if types and chance > 0.85:
+            name = list(types)[generator.integers(len(types))]
+            types[name] = TensorType(types[name].dtype, (int(generator.choice((1, 1, 2))), *types[name].shape))
+        elif shaped and chance < 0.25:
             name = shaped[generator.integers(len(shaped))]
             shape = list(types[name].shape)
             shape[generator.integers(len(shape))] = 1

@@ -99,10 +99,8 @@ def _compared(
     return _Comparison(frozenset(done))
 
 
-_PATIENCE, _LEAST_DRAWS = 30, 12_000
-"""Draws for each sample that is wanted, and in all, before a property is left."""
-_SCARCE = 60
-"""Draws after which it is known whether a property seldom applies to random types."""
+_PATIENCE, _LEAST_DRAWS = 6, 3_000
+"""Random draws for each sample that is wanted, and in all, before operands are solved."""
 _THOROUGH = 100
 """Samples that are evaluated in all number systems; the later ones in one each, in turn."""
 
@@ -116,11 +114,11 @@ def validate(
 ) -> NumericEvidence:
     """Tries a property until it applied ``hits`` times. A sample that comes again counts, but is not evaluated again.
 
-    Samples are drawn at random; where these seldom apply, every other one solves what the property asks of its operands.
+    Samples are drawn at random. Where these seldom apply, as many draws more solve what the property asks of its operands.
 
     Args:
         axiom: the property.
-        hits: samples wanted. trials: samples drawn at most.
+        hits: samples wanted. trials: samples drawn at random at most.
         seed: of the samples.
         without: a condition to leave out, to see whether it is needed.
     """
@@ -128,11 +126,10 @@ def validate(
     sampler, solved = Sampler(axiom, generator), SolvedSampler(axiom, generator)
     applied: dict[object, frozenset[int]] = {}
     instances: dict[str, TypedSides] = {}
-    trial, hit, exact, evaluated, scarce = 0, 0, 0, 0, False
-    while hit < hits and trial < trials:
+    trial, hit, exact, evaluated = 0, 0, 0, 0
+    while hit < hits and trial < (2 * trials if without is None else trials):
         trial += 1
-        scarce = scarce or (trial > _SCARCE and 4 * hit < trial)
-        drawn = solved.draw() if scarce and trial % 2 else sampler.draw()
+        drawn = sampler.draw() if trial <= trials else solved.draw()
         if drawn is None:
             continue
         types, attrs = drawn

@@ -30,7 +30,7 @@ def test_what_random_types_hardly_ever_meet_is_solved(name: str) -> None:
     found = solutions(axiom)
     assert found
     drawn = [found[i % len(found)].draw(generator, SMALL) for i in range(60)]
-    assert sum(TypedSides(axiom, attrs).of(types) is not None for types, attrs in drawn) >= 10
+    assert sum(TypedSides(axiom, attrs).of(types) is not None for types, attrs in drawn) >= 5
 
 
 def test_sizes_are_those_of_real_heads_too() -> None:
