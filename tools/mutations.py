@@ -460,6 +460,9 @@ def examine(mutant: Mutant, axioms: Mapping[str, Axiom], prover: Prover | None) 
     rule = mutant.rule
     try:
         sample = rule.sample()
+        for term in walk([*sample.source, *sample.target]):
+            if term.op in REGISTRY:
+                REGISTRY[term.op].check_attributes(term.attrs)
         types = infer_types([*sample.source, *sample.target], rule.types)
     except (ShapeError, Undecided, KeyError, ValueError, TypeError, IndexError):
         return MutantOutcome.ILL_TYPED if check(rule, axioms) else MutantOutcome.ACCEPTED
