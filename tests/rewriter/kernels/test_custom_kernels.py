@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,8 @@ from rewriter.run.target import Target
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rules_db.store import RuleStore
-from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
+from rules_db.trust.certificate import Certificate, Interpretation
+from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
@@ -261,17 +263,35 @@ def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, 
     assert third.kernels == 1 and not third.cached_verdict
 
 
+def test_kernels_at_sizes_of_a_models_own_are_recalled(tmp_path: Path, gpu: list[str]) -> None:
+    """A remembered kernel rule is checked like a foreign one; at these sizes tests would take minutes, and it is proved."""
+    proto = parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        wide (float16[8,512,512] x, float16[512] b) => (float16[8,512,512] z) {
+            shifted = Add(x, b)
+            scaled = Softmax<axis: int = -1>(shifted)
+            z = Tanh(scaled)
+        }""")
+    onnx.save(proto, tmp_path / "wide.onnx")
+    first = at_leisure(tmp_path / "wide.onnx", tmp_path / "first.onnx")
+    assert first.improved and first.kernels == 1, first
+    assert at_leisure(tmp_path / "wide.onnx", tmp_path / "again.onnx").cached_verdict
+    other = optimize(tmp_path / "wide.onnx", tmp_path / "other.onnx", budget=500)
+    assert other.improved and other.kernels == 1 and not other.cached_verdict
+
+
 def test_a_rule_that_is_not_proved_does_not_cost_the_others(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     winning_rules = KernelProposals.winning_rules
 
     def with_a_large_one(self: KernelProposals, candidate: Candidate) -> list[Rule]:
-        """What the candidate rests on, behind one at sizes that are too large to interpret."""
+        """What the candidate rests on, behind one without a proof at sizes that are too large to interpret."""
         (own,) = winning_rules(self, candidate)
         general = kernel_of_rule(own)
         assert general is not None
-        return [kernel_rule(specialised(general, dict.fromkeys(general.symbols, 4096)), {}), own]
+        large = kernel_rule(specialised(general, dict.fromkeys(general.symbols, 4096)), {})
+        return [replace(large, certificate=Certificate((), interpreted=Interpretation(LEAST_TESTS, 0))), own]
 
     monkeypatch.setattr(KernelProposals, "winning_rules", with_a_large_one)
     outcome = at_leisure(model, tmp_path / "out.onnx")
