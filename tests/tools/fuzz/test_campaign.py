@@ -27,7 +27,7 @@ def examine(name: str, show: Show) -> CaseReport:
     if name == "sleeps":
         time.sleep(60)
     if name == "fills":
-        kept = [np.ones(1 << 20) for _ in range(30)]
+        kept = [np.ones(1 << 20) for _ in range(200)]  # a fork begins with less than what its parent has in sum
         time.sleep(60 if kept else 0)
     if name == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
