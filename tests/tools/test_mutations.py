@@ -22,7 +22,7 @@ from tools import mutations
 from tools.mutations import Mutant, MutantOutcome, attack, corpus, examine, mutants
 
 AXIOMS = load_axioms()
-CHOSEN = ("conv.concat_outputs", "conv.concat_groups", "conv.input_factor", "conv.pad_input", "pool.concat", "average_pool.conv")
+CHOSEN = ("conv.concat_outputs", "conv.input_factor", "conv.pad_input", "pool.concat", "average_pool.conv")
 
 
 LIMITS = ProofLimits(nodes=250, rounds=3, growth=2)
