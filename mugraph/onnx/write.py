@@ -8,6 +8,7 @@ removed or replaced by others: a copy of an earlier model may read them.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable
@@ -215,9 +216,9 @@ def open_in(model: Model, graph: Graph, directory: str | Path, programs: Program
     emission = emit(model, graph, programs)
     shared = shared_weights(model)
     layout = FileLayout(emission, model.weights, {piece.source: piece for piece in shared})
-    number = 0
-    while (target := folder / f"candidate{number}.onnx").exists():
-        number += 1
+    names = (folder / f"candidate{number}.onnx" for number in itertools.count())
+    # Whoever removes a candidate may leave its data: a name is free where neither is there.
+    target = next(name for name in names if not name.exists() and not name.with_name(f"{name.name}.data").exists())
     with FileSet(target, is_lasting=False) as files:
         for location in layout.locations():
             assert model.path is not None

@@ -253,6 +253,20 @@ def test_candidates_share_the_inline_weights_of_the_original(tmp_path: Path) -> 
     np.testing.assert_allclose(session(written[1]).run(None, feeds)[0], expected[0], rtol=1e-5, atol=1e-5)
 
 
+def test_a_candidate_does_not_take_the_name_of_data_that_another_left(tmp_path: Path) -> None:
+    """Whoever tries candidates removes the model file of one that is not wanted any more."""
+    source = external_model(tmp_path)
+    model, folder = load(source), tmp_path / "measure"
+    folder.mkdir()
+    first = open_in(model, add_folded(model, "b"), folder)
+    assert first.with_name(f"{first.name}.data").exists()
+    first.unlink()
+    second = open_in(model, add_folded(model, "w"), folder)
+    feeds = random_feeds(session(source))
+    expected = session(source).run(None, feeds)
+    np.testing.assert_allclose(session(second).run(None, feeds)[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
 def test_candidates_copy_external_data_where_links_are_impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, target: Path) -> None:
         raise OSError(18, "Invalid cross-device link")
