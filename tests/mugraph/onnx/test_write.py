@@ -258,13 +258,16 @@ def test_a_candidate_does_not_take_the_name_of_data_that_another_left(tmp_path: 
     source = external_model(tmp_path)
     model, folder = load(source), tmp_path / "measure"
     folder.mkdir()
-    first = open_in(model, add_folded(model, "b"), folder)
+    first = open_in(model, add_folded(model, "w"), folder)
     assert first.with_name(f"{first.name}.data").exists()
     first.unlink()
-    second = open_in(model, add_folded(model, "w"), folder)
+    weight = model.values["w"]
+    double = model.tables.apply("Add", (), [weight, weight]).values[0]
+    product = model.tables.apply("MatMul", (), [model.values["x"], double])
+    second = open_in(model, model.graph.substitute({model.values["h"]: (product, 0)}), folder)
     feeds = random_feeds(session(source))
-    expected = session(source).run(None, feeds)
-    np.testing.assert_allclose(session(second).run(None, feeds)[0], expected[0], rtol=1e-4, atol=1e-4)
+    plain, doubled = (session(path).run(None, feeds)[0] - 1 for path in (source, second))  # the bias is one
+    np.testing.assert_allclose(doubled, 2 * plain, rtol=1e-4, atol=1e-4)
 
 
 def test_candidates_copy_external_data_where_links_are_impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
