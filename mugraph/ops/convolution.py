@@ -134,6 +134,8 @@ def _windows(domain: Domain, attrs: AttrMap, x: Array, kernel_of: Callable[[], I
             inner: tuple[Any, ...] = (..., *(slice(b, b + d) for b, d in zip(begins, spatial, strict=True)))
             padded[inner] = a
             a = padded
+        if any(r > d for r, d in zip(reach, a.shape[-n:], strict=True)):  # of sizes that were symbols when types were asked
+            raise ShapeError(f"a window of {reach} does not fit into {a.shape[-n:]}")
         windows = np.lib.stride_tricks.sliding_window_view(a, reach, axis=tuple(range(-n, 0)))
         every: tuple[Any, ...] = (..., *(slice(None, None, step) for step in (*strides, *dilations)))
         strided: np.ndarray = windows[every]

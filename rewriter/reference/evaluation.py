@@ -15,7 +15,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, Least, TensorType, plain_symbol
+from mugraph.terms.shape import DataType, Dim, Least, ShapeError, TensorType, plain_symbol
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -203,6 +203,8 @@ def _computed(
             results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
     except NoReference:
         raise
+    except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
+        raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
     except Exception as problem:
         problem.add_note(f"at {graph.tables.label(node)}")
         raise

@@ -556,6 +556,13 @@ def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
     assert inferred(term, types) == parse_type(expected)
 
 
+def test_a_window_that_does_not_fit_at_run_time_is_told() -> None:
+    """While sizes are symbols, typing cannot say whether a window fits."""
+    pool = parse_term("AveragePool[ceil=false,count_include_pad=false,dilations=(1,),kernel=(3,),pads=(0,0),strides=(2,)](x)")
+    with pytest.raises(ShapeError, match="does not fit"):
+        get_operator(pool.op).run(Real(), pool.attrs, [np.ones((1, 2, 2))])
+
+
 def test_a_stride_leaves_the_whole_part() -> None:
     type_ = inferred("Conv[dilations=(1,),pads=(0,0),strides=(2,)](x, y)", "float[1,2,n] float[4,2,3]")
     assert type_.shape == (1, 4, floor_div(symbol("n") - 3, 2) + 1)
