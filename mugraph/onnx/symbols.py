@@ -13,7 +13,6 @@ from onnx import GraphProto, NodeProto, TypeProto
 
 from mugraph.terms.shape import (
     DataType,
-    DerivedSymbol,
     Dim,
     Least,
     SymDim,
@@ -23,6 +22,7 @@ from mugraph.terms.shape import (
     evaluate_dim,
     plain_symbol,
     symbol,
+    symbols_within,
 )
 
 __all__ = ["DeclaredTypes", "SymbolLearner", "SymbolValues"]
@@ -146,7 +146,7 @@ class SymbolLearner:
             return
         for left, right in ((second, first), (first, second)):
             name = plain_symbol(left)
-            if name is not None and (name not in self.fed or _all_symbols(right) <= self.fed):
+            if name is not None and (name not in self.fed or symbols_within(right) <= self.fed):
                 self.learn(name, right, note.format(left, right))
                 return
 
@@ -154,16 +154,5 @@ class SymbolLearner:
         """Learns that a symbol is a dimension, unless it is known already or the dimension contains it."""
         values = self.learned or self.values
         dim = values.normal(dim)
-        if name not in values.equal and not (isinstance(dim, SymDim) and name in _all_symbols(dim)):
+        if name not in values.equal and not (isinstance(dim, SymDim) and name in symbols_within(dim)):
             self.learned = values.learn(name, dim, note)
-
-
-def _all_symbols(dim: Dim) -> set[str]:
-    """The symbols of a dimension, also those of which another is a function."""
-    if isinstance(dim, int):
-        return set()
-    names = set(dim.symbols())
-    for name in dim.symbols():
-        if isinstance(name, DerivedSymbol):
-            names |= _all_symbols(name.first) | _all_symbols(name.second)
-    return names

@@ -43,6 +43,7 @@ __all__ = [
     "same_shape",
     "smaller",
     "symbol",
+    "symbols_within",
 ]
 
 
@@ -241,6 +242,16 @@ class WholePart(DerivedSymbol):
 def symbol(name: str) -> SymDim:
     """The dimension that is the symbol ``name``."""
     return SymDim(((((name, 1),), 1),))
+
+
+def symbols_within(dim: Dim) -> set[str]:
+    """The symbols of a dimension, also those of which another is a function."""
+    names: set[str] = set()
+    for name in () if isinstance(dim, int) else dim.symbols():
+        names.add(name)
+        if isinstance(name, DerivedSymbol):
+            names |= symbols_within(name.first) | symbols_within(name.second)
+    return names
 
 
 def plain_symbol(dim: Dim) -> str | None:

@@ -15,7 +15,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, Least, ShapeError, TensorType, plain_symbol
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -151,15 +151,8 @@ def _in_order(graph: Graph, known: frozenset[str]) -> list[Node]:
 
 
 def _sizes_of(node: Node) -> set[str]:
-    """The dimension symbols in a node's attributes, also those of which another is the smaller one."""
-    names: set[str] = set()
-    stack = [name for _, value in node.attrs for name in attr_symbols(value)]
-    while stack:
-        name = stack.pop()
-        if isinstance(name, Least):
-            stack += [inner for dim in (name.first, name.second) for inner in attr_symbols(dim)]
-        names.add(name)
-    return names
+    """The dimension symbols in a node's attributes, also those of which another is a function."""
+    return {inner for _, value in node.attrs for name in attr_symbols(value) for inner in symbols_within(symbol(name))}
 
 
 def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from mugraph.terms.shape import Dim, Least, SymDim, evaluate_dim, symbol
+from mugraph.terms.shape import DerivedSymbol, Dim, SymDim, evaluate_dim, symbol
 
 __all__ = [
     "NOTHING",
@@ -130,8 +130,8 @@ def is_natural(dim: Dim) -> bool:
     """Whether a dimension without atoms is known never to be negative, every symbol being at least 1."""
     if isinstance(dim, int):
         return dim >= 0
-    if any(isinstance(name, Least | Position | Quotient) for name in dim.symbols()):
-        return False  # of the smaller of two sizes, and of what is no size, nothing is known here
+    if any(isinstance(name, DerivedSymbol | Position | Quotient) for name in dim.symbols()):
+        return False  # of a function of sizes, which may be 0, and of what is no size, nothing is known here
     above = evaluate_dim(dim, {name: symbol(name) + 1 for name in dim.symbols()})
     return all(coefficient >= 0 for _, coefficient in _parts(above))
 

@@ -19,7 +19,17 @@ import numpy as np
 
 from mugraph.domains.range import Range
 from mugraph.terms.kinds import AttributeKind
-from mugraph.terms.shape import DataType, Dim, Least, Shape, SymDim, TensorType, at_most, evaluate_dim, symbol
+from mugraph.terms.shape import (
+    DataType,
+    DerivedSymbol,
+    Dim,
+    Shape,
+    SymDim,
+    TensorType,
+    at_most,
+    evaluate_dim,
+    symbol,
+)
 from mugraph.terms.term import AttrValue, Term
 
 __all__ = [
@@ -68,7 +78,8 @@ class Facts:
     def at_least(self, dim: Dim, size: int) -> bool | None:
         """Whether a dimension is never smaller than a size; ``None`` where that depends on symbols."""
         if isinstance(dim, SymDim) and self._least:
-            dim = evaluate_dim(dim, {name: symbol(name) + self._least for name in dim.symbols() if not isinstance(name, Least)})
+            shifted = {name: symbol(name) + self._least for name in dim.symbols() if not isinstance(name, DerivedSymbol)}
+            dim = evaluate_dim(dim, shifted)
         return at_most(size, dim)
 
 

@@ -29,6 +29,7 @@ from mugraph.terms.shape import (
     same_shape,
     smaller,
     symbol,
+    symbols_within,
 )
 from mugraph.terms.text import Parser, parse_type
 
@@ -139,6 +140,7 @@ def test_the_whole_part_of_a_quotient() -> None:
     assert [evaluate_dim(half, {"n": size}) for size in (1, 6, 7)] == [1, 3, 4]
     assert evaluate_dim(half, {"n": 2 * m}) == m and pickle.loads(pickle.dumps(half)) == half
     assert at_most(half, n) and at_most(2 * half, n + 1) and at_most(2 * half, n) is None and at_most(n, half) is None
+    assert symbols_within(half + m) == {*half.symbols(), "n", "m"} and symbols_within(3) == set()
     assert same_dim(half, n) is None and at_most(0, half) and broadcast([(half, 4), (half, 1)]) == (half, 4)
 
 

@@ -10,7 +10,7 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.domains.range import Range
-from mugraph.terms.shape import TensorType, symbol
+from mugraph.terms.shape import TensorType, floor_div, symbol
 from mugraph.terms.term import var
 from mugraph.terms.text import parse_type
 from rules_db.library import shipped_rules
@@ -101,3 +101,11 @@ def test_a_symbol_of_a_model_may_be_zero_and_one_of_a_rule_is_a_size() -> None:
     assert condition.holds(facts(symbolic)) is None and condition.holds(facts(symbolic, least=1)) is True
     assert condition.holds(facts(parse_type("[m,n+1]"))) is True
     assert condition.holds(facts(parse_type("[2,0]"))) is False and condition.holds(facts(parse_type("[0,2]"))) is True
+
+
+def test_what_a_stride_leaves_of_a_size_may_be_nothing() -> None:
+    """A symbol of a rule's sample is at least 1; the whole part of a quotient is no such symbol."""
+    n = symbol("n")
+    sample = facts(parse_type("float[n]"), least=1)
+    assert sample.at_least(n, 1) and sample.at_least(floor_div(n, 2) + 1, 1)
+    assert sample.at_least(floor_div(n, 2), 1) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.terms.shape import Dim, SymDim, symbol
+from mugraph.terms.shape import Dim, SymDim, floor_div, symbol
 from rules_db.trust.formulas.places import NotDecided, Position, Quotient, divided, is_natural, leading, limits, placed, rest
 
 A, B = symbol("a"), symbol("b")
@@ -106,6 +106,10 @@ def test_facts_narrow_what_a_quotient_is_and_nothing_else() -> None:
 
 
 def test_what_may_be_zero_or_negative_is_no_divisor_and_not_natural() -> None:
+    half = floor_div(A, 2)  # 0 where A is 1
+    assert not is_natural(half - 1)
+    with pytest.raises(NotDecided, match="which may be zero"):
+        divided(A, half)
     assert is_natural(A * B - 1) and not is_natural(A - B) and not is_natural(A - 2) and not is_natural(symbol(P))
     for divisor in (A - 1, 0, -1, A - B, symbol(P)):
         with pytest.raises(NotDecided, match="may be zero"):
