@@ -31,7 +31,7 @@ from rewriter.search.moves import Moves
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
-from rules_db.trust.check import check
+from rules_db.trust.check import check, objections
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -119,12 +119,9 @@ class CustomKernels:
     def is_proved(self, rule: Rule) -> bool:
         """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""
         learned = self._unproved.pop(rule.id, None)
-        if learned is not None:
-            refusal = self._trust.refusal(learned.certificate.evidence)
-            failures = [refusal] if refusal else check(learned, load_axioms())
-            if failures:
-                self._wrong.add(rule.id)
-                self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+        if learned is not None and (failures := objections(learned, load_axioms(), self._trust)):
+            self._wrong.add(rule.id)
+            self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
         return rule.id not in self._wrong
 
     def refusal(self, rule: Rule) -> str:

@@ -8,7 +8,6 @@ moves lead to is accepted numerically like any candidate.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from rewriter.run.decision import Decision, decided
@@ -23,7 +22,7 @@ from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
-from rules_db.trust.check import check
+from rules_db.trust.check import objections
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -57,6 +56,11 @@ class _StoredVerdict:
     moves: list[tuple[str, list[str]]]
     graph: str | None
     kernels: list[Rule]
+
+    @property
+    def ratio(self) -> float:
+        """The time of the recorded result over the original's."""
+        return 1.0 if self.outcome.latency is None else self.outcome.latency.ratio
 
     def text(self) -> str:
         """As JSON."""
@@ -111,24 +115,23 @@ class Verdicts:
         options = self._bench.task.options
         if not options.use_verdicts or options.explain:
             return None
-        text = self._bench.store.verdict(self._key)
+        record, best = self._stored(self._key), self._stored(self._incumbent_key)
+        if record is None:
+            return None
+        if best is not None and best.ratio < _FASTER * record.ratio:
+            record = best
         try:
-            return None if text is None else self.replayed(self._better(text))
+            return self._replayed(record)
         except StaleVerdict:  # it is measured again, and remembered anew
             return None
 
-    def _better(self, text: str) -> str:
-        """The verdict, or the incumbent that runs with other budgets found, where that is faster by more than noise."""
-        best = self._bench.store.verdict(self._incumbent_key)
-        with suppress(StaleVerdict):
-            if best is not None and self._ratio(best) < _FASTER * self._ratio(text):
-                return best
-        return text
-
-    def _ratio(self, text: str) -> float:
-        """The time of a recorded result over the original's. Raises StaleVerdict."""
-        latency = _StoredVerdict.parse(text, self._bench.task).outcome.latency
-        return 1.0 if latency is None else latency.ratio
+    def _stored(self, key: str) -> _StoredVerdict | None:
+        """What is kept under a key; ``None`` where nothing is, or nothing that can be read."""
+        text = self._bench.store.verdict(key)
+        try:
+            return None if text is None else _StoredVerdict.parse(text, self._bench.task)
+        except StaleVerdict:
+            return None
 
     def incumbent(self, search: ModelSearch) -> Incumbent | None:
         """The best verified result of earlier runs with any budget; ``None`` where there is none that can be made again.
@@ -136,13 +139,11 @@ class Verdicts:
         Args:
             search: that makes it; its rules and sizes are this run's.
         """
-        text = self._bench.store.verdict(self._incumbent_key) if self._bench.task.options.use_verdicts else None
-        if text is None:
+        record = self._stored(self._incumbent_key) if self._bench.task.options.use_verdicts else None
+        if record is None or record.outcome.latency is None or not record.moves:
             return None
         try:
-            record = _StoredVerdict.parse(text, self._bench.task)
-            latency = record.outcome.latency
-            return None if latency is None or not record.moves else Incumbent(self._retraced(search, record), latency)
+            return Incumbent(self._retraced(search, record), record.outcome.latency)
         except StaleVerdict:
             return None
 
@@ -168,8 +169,10 @@ class Verdicts:
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
-        record, bench = _StoredVerdict.parse(text, self._bench.task), self._bench
-        told = record.outcome
+        return self._replayed(_StoredVerdict.parse(text, self._bench.task))
+
+    def _replayed(self, record: _StoredVerdict) -> Decision:
+        bench, told = self._bench, record.outcome
         with bench.clock.lap("replay"):
             judgement = self._judged_again(record) if record.moves else Judgement(message=told.message)
         predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
@@ -197,9 +200,7 @@ class Verdicts:
         """The candidate that a record's moves lead to. Raises StaleVerdict where that is another model, or rests on no proof."""
         bench = self._bench
         for rule in record.kernels:
-            refusal = Trust(bench.task.options.trust).refusal(rule.certificate.evidence)
-            problems = [refusal] if refusal else check(rule, load_axioms())
-            if problems:
+            if problems := objections(rule, load_axioms(), Trust(bench.task.options.trust)):
                 raise StaleVerdict(f"the kernel of rule {rule.id} is not taken: {problems[0]}")
         try:
             candidate = search.retraced(record.moves, record.kernels)

@@ -28,7 +28,7 @@ from rulegen.taso.file import TasoRule, describe
 from rulegen.taso.operators import Untranslatable
 from rulegen.taso.translation import Typed, Untyped, typings
 from rules_db.trust.certificate import Trust
-from rules_db.trust.check import check
+from rules_db.trust.check import check, objections
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -147,9 +147,7 @@ class Importer:
         candidate = CandidateRule(typed.source, typed.target, typed.types)
         if self._deriver.derives(candidate, conditions):
             return TypedCase(typed, Status.DERIVABLE)
-        refusal = Trust.PROVED.refusal(rule.certificate.evidence)
-        failures = [refusal] if refusal else check(rule, self._axioms)
-        if failures:
+        if failures := objections(rule, self._axioms, Trust.PROVED):
             proof = self._prover.certify(typed.source, typed.target, typed.types, _THOROUGH)
             if proof is None:
                 reason = f"its certificate does not hold ({failures[0]}), and no other was found"

@@ -27,7 +27,7 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, binding_of, open_names, substitute, walk
-from rules_db.trust.certificate import Instance
+from rules_db.trust.certificate import Instance, Trust
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.evidence import repeat_tests
 from rules_db.trust.implied import implied
@@ -35,7 +35,7 @@ from rules_db.trust.interpreted import repeat_interpretation
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["MALFORMED", "ProofStep", "check", "instantiate", "presence"]
+__all__ = ["MALFORMED", "ProofStep", "check", "instantiate", "objections", "presence"]
 
 MALFORMED = "the rule is malformed, an attribute or argument is not of its kind"
 """How the failure of a rule begins that cannot be examined at all."""
@@ -169,6 +169,12 @@ def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
         Undecided,
     ) as problem:
         return [f"{MALFORMED}: {type(problem).__name__}: {problem}"]
+
+
+def objections(rule: Rule, axioms: Mapping[str, Axiom], trust: Trust) -> list[str]:
+    """Why a rule from outside is not taken: it brings less evidence than is asked for, or what it brings does not hold."""
+    refusal = trust.refusal(rule.certificate.evidence)
+    return [refusal] if refusal else check(rule, axioms)
 
 
 def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:

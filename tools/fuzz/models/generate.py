@@ -86,16 +86,16 @@ def _draft(generator: np.random.Generator) -> ModelDraft:
 def _sinks(draft: ModelDraft) -> dict[str, None]:
     """The values that nothing reads."""
     made = dict.fromkeys(name for node in draft.nodes for name in node.output if name)
-    read = {name for node in draft.nodes for name in (*node.input, *_names_within(node))}
+    read = {name for node in draft.nodes for name in (*node.input, *names_within(node))}
     return {name: None for name in made if name not in read}
 
 
-def _names_within(node: onnx.NodeProto) -> set[str]:
+def names_within(node: onnx.NodeProto) -> set[str]:
     """All names that subgraphs of a node mention."""
     found: set[str] = set()
     for attribute in node.attribute:
         for inner in attribute.g.node:
-            found |= {*inner.input, *_names_within(inner)}
+            found |= {*inner.input, *names_within(inner)}
         found |= {value.name for value in attribute.g.output}
     return found
 

@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from rewriter.reference.comparison import is_float
-from tools.fuzz.models.generate import RandomModel
+from tools.fuzz.models.generate import RandomModel, names_within
 from tools.fuzz.running import CannotRun, run
 
 __all__ = ["shrunk"]
@@ -125,7 +125,7 @@ def _bypassed(model: RandomModel, position: int, operand: str) -> RandomModel | 
         if node.op_type == "Identity":
             return None
         nodes[position] = helper.make_node("Identity", [operand], [result])
-    elif any(result in _mentioned(other) for other in nodes):
+    elif any(result in names_within(other) for other in nodes):
         return None
     else:
         nodes = [_reading(other, result, operand) for other in nodes if other is not node]
@@ -147,7 +147,7 @@ def _pruned(model: RandomModel) -> RandomModel:
     for node in reversed(proto.graph.node):
         if wanted & set(node.output):
             nodes.insert(0, node)
-            wanted |= {*node.input, *_mentioned(node)}
+            wanted |= {*node.input, *names_within(node)}
     pruned = _with(proto, nodes, [value for value in proto.graph.input if value.name in wanted])
     for field in (pruned.graph.initializer, pruned.graph.value_info):
         kept = [item for item in field if item.name in wanted]
@@ -158,12 +158,3 @@ def _pruned(model: RandomModel) -> RandomModel:
     if "shapes" in options:
         options["shapes"] = {name: shape for name, shape in options["shapes"].items() if name in wanted}
     return RandomModel(pruned, feeds, options)
-
-
-def _mentioned(node: onnx.NodeProto) -> set[str]:
-    found: set[str] = set()
-    for attribute in node.attribute:
-        for inner in attribute.g.node:
-            found |= {*inner.input, *_mentioned(inner)}
-        found |= {value.name for value in attribute.g.output}
-    return found
