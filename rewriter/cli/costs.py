@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,13 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
         moves = Moves(matches, Prices(costs, matches.fusions))
         moves.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
         short = shorten(model.graph, matches.depth, opaque_kind(model))
-        Backtracking(moves, SearchLimits(seconds=(1 - _MEASURING) * budget)).run(model.graph if short is None else short.graph)
+        search = Backtracking(moves, SearchLimits(seconds=(1 - _MEASURING) * budget))
+        search.run(model.graph if short is None else short.graph)
+        while costs.measure_met():  # what is known leads the next search elsewhere
+            search = replace(search, moves=moves.priced_anew(costs))
+            search.run(model.graph if short is None else short.graph)
         store.close()
-        left = f", {len(costs.estimated)} could not be" if costs.estimated else ""
+        left = f", {costs.unmeasurable} could not be" if costs.unmeasurable else ""
         _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")
 
 

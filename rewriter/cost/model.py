@@ -1,14 +1,15 @@
 """Prices of nodes, by operator signature.
 
 A signature is what the time depends on: operator, attributes, operand types at the measured sizes, and which operands are
-constants. It is measured once in onnxruntime as a one-node model and kept in the profile store. Where it cannot be
-measured (a budget, an element type without kernel) a roofline estimate stands in and is counted, so that the report says so.
+constants. A roofline estimate stands in until it is measured, once, in onnxruntime as a one-node model, which the profile store
+keeps. What a decision rests on is asked for by name (:meth:`CostModel.measure`): no price is measured because it was looked at.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mugraph.blocks.operator import KERNEL, kernel_of
@@ -36,7 +37,7 @@ _NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
 
 @dataclass
 class CostModel:
-    """Microseconds of nodes on one provider.
+    """Microseconds of nodes on one provider. Asking for a price measures nothing.
 
     Args:
         store: where measured costs are kept.
@@ -47,8 +48,6 @@ class CostModel:
 
     Attributes:
         measured: how many costs were measured.
-        measuring_seconds: how long that took.
-        estimated: keys of signatures for which an estimate stood in.
     """
 
     store: ProfileStore
@@ -60,13 +59,12 @@ class CostModel:
 
     def __post_init__(self) -> None:
         self.measured = 0
-        self.measuring_seconds = 0.0
-        self.estimated: set[str] = set()
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
         self._baseline: float | None = None
         self._confirmed: set[str] = set()
         self._unmeasurable: set[str] = set()
+        self._met: dict[str, Signature] = {}
 
     def signature(self, graph: Graph, node: Node) -> Signature | None:
         """``None`` where the node is opaque or a size is unknown: such a node costs the same in every candidate."""
@@ -92,7 +90,7 @@ class CostModel:
         return Signature(node.op, bind_attrs(node.attrs, self.sizes), tuple(operands), constant, scalars)
 
     def cost(self, graph: Graph, node: Node) -> float:
-        """The node's time: measured, or a roofline estimate where that is not possible."""
+        """The node's time: measured, or a roofline estimate where it was not."""
         price = self._memo.get(node)
         if price is not None:
             return price
@@ -106,10 +104,8 @@ class CostModel:
         return price
 
     def _price(self, graph: Graph, node: Node) -> tuple[float, bool]:
-        if node.op == "Identity":
-            return 0.0, True
-        if all(graph.tables.constant[v] for v in node.values):
-            return self._folded(graph, node), True
+        if self._is_free(graph, node):
+            return self._folded(graph, node) if node.op != "Identity" else 0.0, True
         signature = self.signature(graph, node)
         if signature is None:
             return 0.0, True
@@ -117,20 +113,54 @@ class CostModel:
             return self.device.view, True  # alone in a model it would be a copy
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             timed = self.store.get(self._kernel_key(signature))
-            return (self.estimate(graph, node), False) if timed is None else (timed, True)
-        key = signature.key()
-        stored = self.store.get(key)
-        if stored is not None:
-            return stored + NODE_OVERHEAD[self.provider], True
-        if key not in self._unmeasurable and time.monotonic() < self.deadline:
-            microseconds = self._measure(signature)
-            if microseconds is not None:
-                self.store.put(key, microseconds)
-                self.measured += 1
-                return microseconds + NODE_OVERHEAD[self.provider], True
-            self._unmeasurable.add(key)
-        self.estimated.add(key)
-        return self.estimate(graph, node), False
+        else:
+            timed = self.store.get(signature.key())
+            if timed is None:
+                self._met.setdefault(signature.key(), signature)
+        return (self.estimate(graph, node), False) if timed is None else (timed + NODE_OVERHEAD[self.provider], True)
+
+    def _is_free(self, graph: Graph, node: Node) -> bool:
+        """Whether the runtime does not execute a node: there is nothing to do, or it is done before the first run."""
+        return node.op == "Identity" or all(graph.tables.constant[v] for v in node.values)
+
+    def unmeasured(self, nodes: Iterable[tuple[Graph, Node]]) -> dict[str, Signature]:
+        """The signatures of nodes, by key, for which an estimate stands in; those of kernels apart."""
+        found: dict[str, Signature] = {}
+        for graph, node in nodes:
+            if node.op == KERNEL or self._is_free(graph, node) or self._price(graph, node)[1]:
+                continue
+            signature = self.signature(graph, node)
+            assert signature is not None
+            found[signature.key()] = signature
+        return found
+
+    def measure(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:
+        """Measures, until the deadline, what no time is known of; whether anything is known then that was not."""
+        return self._measure_all(self.unmeasured(nodes), self.deadline)
+
+    def measure_met(self, seconds: float = math.inf) -> bool:
+        """As :meth:`measure`, of whatever a price was asked of, in that order, for so many seconds at most."""
+        return self._measure_all(self._met, min(self.deadline, time.monotonic() + seconds))
+
+    @property
+    def unmeasurable(self) -> int:
+        """The number of signatures that the provider does not run by themselves."""
+        return len(self._unmeasurable)
+
+    def _measure_all(self, signatures: Mapping[str, Signature], deadline: float) -> bool:
+        before = self.measured
+        for key, signature in list(signatures.items()):
+            if time.monotonic() >= deadline:
+                break
+            if key not in self._unmeasurable and self.store.get(key) is None:
+                microseconds = self._measure(signature)
+                if microseconds is None:
+                    self._unmeasurable.add(key)
+                else:
+                    self.store.put(key, microseconds)
+                    self.measured += 1
+            self._met.pop(key, None)
+        return self.measured > before
 
     def _kernel_key(self, signature: Signature) -> str:
         kernel = kernel_of(signature.attrs)
@@ -168,8 +198,8 @@ class CostModel:
     def total(self, graph: Graph) -> float:
         return sum(self.cost(graph, node) for node in graph.references)
 
-    def second_opinion(self, before: Graph, after: Graph) -> bool:
-        """Measures again what two candidates differ in, and keeps the smaller times.
+    def second_opinion(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:
+        """Measures nodes again of which a time is known, and keeps the smaller times.
 
         One disturbed measurement of a large product can outweigh everything else, and a search finds it. Nothing is measured
         a third time.
@@ -177,8 +207,6 @@ class CostModel:
         Returns:
             whether a price changed by more than a tenth.
         """
-        nodes = [(before, node) for node in before.references if node not in after.references]
-        nodes += [(after, node) for node in after.references if node not in before.references]
         signatures = {s.key(): s for graph, node in nodes if (s := self.signature(graph, node)) is not None}
         changed = False
         for key, signature in signatures.items():
@@ -194,11 +222,7 @@ class CostModel:
         return changed
 
     def _measure(self, signature: Signature) -> float | None:
-        began = time.monotonic()
-        try:
-            return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
-        finally:
-            self.measuring_seconds += time.monotonic() - began
+        return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
 
     def _measure_on_cuda(self, signature: Signature) -> float | None:
         if self._baseline is None:

@@ -134,15 +134,16 @@ def node_model(
     generator = np.random.default_rng(1)
     shared = [_tensor(f"c{i}", np.asarray(item)) for i, item in enumerate(form.inputs) if not isinstance(item, int | None)]
     nodes, inputs, results, initializers = [], [], [], list(shared)
-    scalars = dict(signature.scalars)
+    scalars, weights = dict(signature.scalars), dict[int, onnx.TensorProto]()
+    for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
+        if constant:
+            array = _random_constant(type_, generator)
+            weights[index] = _tensor("", np.full_like(array, scalars[index]) if index in scalars else array)
     for copy in range(copies):
-        for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
+        for index, type_ in enumerate(signature.operands):
             name = f"x{index}_{copy}"
-            if constant:
-                array = _random_constant(type_, generator)
-                if index in scalars:
-                    array = np.full_like(array, scalars[index])
-                initializers.append(_tensor(name, array))
+            if index in weights:
+                initializers.append(_turned(weights[index], name, copy))
             else:
                 inputs.append(onnx.helper.make_tensor_value_info(name, int(type_.dtype), concrete(type_.shape)))
         names = [
@@ -162,6 +163,16 @@ def node_model(
     if form.function is None:
         return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
     return onnx.helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=OVERLOADS_FROM_IR)
+
+
+def _turned(weight: onnx.TensorProto, name: str, by: int) -> onnx.TensorProto:
+    """A tensor with the same elements in another order: to draw new ones takes longer than to measure."""
+    raw = weight.raw_data  # none of texts
+    start = by * (len(raw) // max(math.prod(weight.dims), 1)) % max(len(raw), 1)
+    turned = onnx.TensorProto(name=name, dims=weight.dims, data_type=weight.data_type, string_data=weight.string_data)
+    if raw:
+        turned.raw_data = raw[start:] + raw[:start]
+    return turned
 
 
 def empty_model() -> onnx.ModelProto:

@@ -20,7 +20,7 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
 from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.measure.processes import settle
+from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
@@ -83,7 +83,7 @@ class CustomKernels:
     ) -> None:
         self.device, self.store, self.sizes = device, store, sizes
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
-        self.compiler = Compiler()
+        self.compiler, self.timer = Compiler(), KernelTimer()
         stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
@@ -103,8 +103,9 @@ class CustomKernels:
         self._given: set[Kernel] = set()
 
     def close(self) -> None:
-        """Ends the compiler's processes."""
+        """Ends the processes that compile and time."""
         self.compiler.close()
+        self.timer.close()
 
     def keep_as_given(self, graph: Graph) -> None:
         """Leaves the kernels that a model came with as they are."""
@@ -152,7 +153,7 @@ class CustomKernels:
                     compiled = future.result()
                     if compiled is None:
                         break
-                    settle(kernel, compiled, self.store, self.sizes)
+                    self.timer.settle(kernel, compiled, self.store, self.sizes)
                     self.timed += len(compiled)
                     changed = True
                 except NoDevice as problem:

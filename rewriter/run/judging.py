@@ -28,6 +28,9 @@ from rewriter.search.candidate import Candidate
 
 __all__ = ["Judge", "Judgement"]
 
+_DECIDING = 0.15
+"""Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -171,7 +174,7 @@ class Judge:
         clock, all_tried = self._bench.clock, True
         ranked: list[tuple[float, Trial]] = []
         for number, proposal in enumerate(proposals):
-            if ranked and clock.left() < clock.budget / 4:
+            if ranked and clock.left() < _DECIDING * clock.budget:
                 self._bench.notes.add(f"the budget allowed {number} of {len(proposals)} candidates to be tried end to end")
                 all_tried = False
                 break

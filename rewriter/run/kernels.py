@@ -148,6 +148,6 @@ class RunKernels:
         return saved
 
     def close(self) -> None:
-        """Ends the compiler's processes."""
+        """Ends the processes that compile and time kernels."""
         if self._custom is not None:
             self._custom.close()

@@ -22,6 +22,10 @@ _LEFT_OUT = 3
 
 _JUDGING = 0.35
 """Share of the budget that is left for building, checking and timing candidates: no search begins in it."""
+_TUNING = 0.6
+"""Share of the budget after which no kernel is begun to be timed."""
+_CURIOSITY = 0.1
+"""Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
 _OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
@@ -168,13 +172,14 @@ def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched
         return fresh
     digests = {candidate.graph.digest for candidate in fresh.better}
     kept = (candidate for candidate in earlier.better if candidate.graph.digest not in digests)
-    return replace(fresh, better=_priced(search, fresh, [*fresh.better, *kept]))
+    return _priced(search, fresh, [*fresh.better, *kept])
 
 
-def _priced(search: ModelSearch, searched: Searched, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates that are cheaper than the start at the prices as they are known now, the best first."""
-    priced = [replace(c, cost=search.costs.total(c.executed.graph)) for c in candidates]
-    return tuple(sorted((c for c in priced if c.cost < searched.start.cost), key=lambda c: (c.cost, len(c.moves))))
+def _priced(search: ModelSearch, searched: Searched, candidates: Iterable[Candidate]) -> Searched:
+    """What a search found at the prices as they are known now: of some candidates those that beat the start, the best first."""
+    start, priced = search.priced(searched.start), map(search.priced, candidates)
+    better = sorted((c for c in priced if c.cost < start.cost), key=lambda c: (c.cost, len(c.moves)))
+    return replace(searched, start=start, better=tuple(better))
 
 
 def _rules(candidate: Candidate) -> frozenset[str]:
@@ -198,47 +203,58 @@ class Proposer:
         self._bench, self._quarantine = bench, quarantine
 
     def propose(self) -> Proposals:
-        """Searches until prices change no more or half of the budget is spent. Ctrl-C ends it with the best until then."""
-        bench, clock, options = self._bench, self._bench.clock, self._bench.task.options
+        """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
+        bench, task, clock = self._bench, self._bench.task, self._bench.clock
         search = new_search(bench)
         banned = self._quarantine.of_earlier_runs(bench.rules)
         self.predictions = Predictions(search.start().cost)
-        short = search.shortened() if options.reuse_layers else None
-        graph = bench.task.model.graph if short is None else short.graph
-        searched = search.run(graph, banned)
+        short = search.shortened() if task.options.reuse_layers else None
+        graph = task.model.graph if short is None else short.graph
+        searched, learned = self._grounded(search, search.run(graph, banned))
         for _ in range(_OPINIONS):
-            if searched.interrupted or not (bench.task.measures and searched.better):
+            if searched.interrupted or not task.measures:
                 break
-            changed = search.second_opinion(searched)
-            searched, timed = self._with_times(search, searched)
+            learned |= search.costs.measure_met(_CURIOSITY * clock.budget)
+            if not learned and searched.better:
+                learned = search.second_opinion(searched.better[0], searched.start)
             seconds = min(search.search.limits.seconds, clock.left() - _JUDGING * clock.budget)
-            if seconds <= 0 or not (changed or timed):
+            if not learned or seconds <= 0:
                 break
             search = search.again(seconds)
-            searched = _joined(search, search.run(graph, banned), searched)
-        searched, _ = self._with_times(search, searched)
+            searched, learned = self._grounded(search, _joined(search, search.run(graph, banned), searched))
+        if not searched.interrupted:
+            search = search.again(search.search.limits.seconds)  # what is known now counts
+            searched = self._ordered(search, searched)
         self.predictions = Predictions(
             search.start().cost,
             searched.expanded,
             searched.generated,
             search.costs.measured + bench.kernels.timed,
-            len(search.costs.estimated),
+            search.estimated(searched.better[0], searched.start) if searched.better else 0,
         )
         bench.store.flush()
-        return Proposals(search, searched, short, options.top)
+        return Proposals(search, searched, short, task.options.top)
 
-    def _with_times(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
-        """Times kernels until those of the best candidate are known.
+    def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
+        """Measures what the best candidate rests on, until it is one of which everything is known or the time is over.
 
         Returns:
-            the candidates in the order of their new costs, without kernels that do not work; whether any was timed.
+            the candidates in the order of their new costs, without kernels that do not work; whether anything became known.
         """
-        kernels, timed = self._bench.kernels, False
-        while kernels.can_be_used and searched.better and not searched.interrupted:
-            self._bench.progress(f"timing kernels: {kernels.timed} schedules so far")
-            if not kernels.tune(searched.better[0], self._bench.clock.instant(0.6)):
-                break
-            timed = True
-            working = [candidate for candidate in searched.better if not kernels.refused(candidate)]
-            searched = replace(searched, better=_priced(search, searched, working))
-        return searched, timed
+        learned = False
+        while searched.better and not searched.interrupted and self._learns_of(search, searched):
+            learned = True
+            searched = self._ordered(search, searched)
+        return searched, learned
+
+    def _learns_of(self, search: ModelSearch, searched: Searched) -> bool:
+        """Measures what the best candidate changes and times its kernels; whether anything is known then that was not."""
+        bench, best = self._bench, searched.better[0]
+        bench.progress(f"measuring: {search.costs.measured} costs, {bench.kernels.timed} schedules of kernels so far")
+        learned = search.measure(best, searched.start)
+        return (bench.kernels.can_be_used and bench.kernels.tune(best, bench.clock.instant(_TUNING))) or learned
+
+    def _ordered(self, search: ModelSearch, searched: Searched) -> Searched:
+        """The candidates whose kernels work, in the order of their costs as they are known now."""
+        working = [candidate for candidate in searched.better if not self._bench.kernels.refused(candidate)]
+        return _priced(search, searched, working)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from mugraph.graph import Graph
+from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel
@@ -33,10 +33,9 @@ __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
 _MEASURING = 0.4
-"""Share of the budget after which no cost is measured; second opinions included."""
+"""Share of the budget after which no cost is measured."""
 _SEARCHING = 0.2
-"""Share of the budget that one search may take. It is the search's own, whatever there is left to measure: a search that had to
-share it with measuring tried one candidate where little was known, and all of them where the time for measuring was over."""
+"""Share of the budget that one search may take."""
 
 
 _DROPPED_BY = {Assumption.FINITE: "--inputs-may-be-infinite", Assumption.ATTENDED: "--no-assume-attended"}
@@ -86,9 +85,21 @@ class ModelSearch:
         """The model as it came."""
         return self.moves.start(self.model.graph)
 
-    def second_opinion(self, searched: Searched) -> bool:
-        """Measures once more what the best candidate changes; whether that changed a price."""
-        return self.costs.second_opinion(searched.start.executed.graph, searched.better[0].executed.graph)
+    def measure(self, candidate: Candidate, start: Candidate) -> bool:
+        """Measures what a candidate changes and no time is known of; whether anything is known then that was not."""
+        return self.costs.measure(_changed(start.executed.graph, candidate.executed.graph))
+
+    def second_opinion(self, candidate: Candidate, start: Candidate) -> bool:
+        """Measures once more what a candidate changes; whether that changed a price."""
+        return self.costs.second_opinion(_changed(start.executed.graph, candidate.executed.graph))
+
+    def estimated(self, candidate: Candidate, start: Candidate) -> int:
+        """The number of operators among what a candidate changes for which estimates stand in."""
+        return len(self.costs.unmeasured(_changed(start.executed.graph, candidate.executed.graph)))
+
+    def priced(self, candidate: Candidate) -> Candidate:
+        """A candidate at the prices as they are known now."""
+        return replace(candidate, cost=self.costs.total(candidate.executed.graph))
 
     def replayed(self, moves: Sequence[Move], graph: Graph | None = None) -> Candidate:
         """The candidate that moves lead to, as far as they apply."""
@@ -149,6 +160,12 @@ class ModelSearch:
         )
 
 
+def _changed(before: Graph, after: Graph) -> list[tuple[Graph, Node]]:
+    """The nodes in which two graphs differ, each with its graph."""
+    gone = [(before, node) for node in before.references if node not in after.references]
+    return gone + [(after, node) for node in after.references if node not in before.references]
+
+
 def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:
     """A candidate's moves in terms that mean the same in another run: ids of directions, and keys of their sites."""
     steps = [move.recorded(model.tables.key) for move in candidate.moves]
@@ -168,7 +185,7 @@ def new_search(bench: Workbench) -> ModelSearch:
 
     def report(expanded: int, start: float, best: float) -> None:
         share = f"{best / max(start, 1e-9):.3f} of the original predicted"
-        bench.progress(f"searching: {expanded} candidates expanded, {costs.measured} costs measured, {share}")
+        bench.progress(f"searching: {expanded} candidates expanded, {share}")
 
     if options.deterministic:
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)

@@ -36,7 +36,7 @@ class SearchLimits:
 
     Attributes:
         alpha: a candidate is kept while its cost is below ``alpha`` times the best cost (1.0 is greedy).
-        seconds: for searching alone; what measuring costs takes meanwhile does not count.
+        seconds: of a phase of the strategy.
         expansions: most candidates expanded.
         patience: most expansions in a row that do not improve the best cost.
     """
@@ -93,7 +93,7 @@ class Backtracking:
         try:
             with _rare_collections():
                 for kinds in self.strategy.phases:
-                    deadline = self.moves.prices.now() + self.limits.seconds
+                    deadline = time.monotonic() + self.limits.seconds
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels)
                     record.stopped = self._backtrack(expansion, record)
         except KeyboardInterrupt:

@@ -206,8 +206,6 @@ class Moves:
             if slack < math.inf and len(done) == 1:
                 # Sites that look the same cost the same: one of them tells whether the move is worth the others.
                 executed, total = prices.runtime.follow(executed, graph, redefined, plain)
-                if prices.estimated_difference(executed.graph, total) * len(matches) > 4 * slack + 50:
-                    return None
                 if prices.difference(executed.graph, total) * len(matches) > slack + 1:
                     return None
                 redefined, plain = set(), Counter()

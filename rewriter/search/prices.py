@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Protocol
 
 from mugraph.graph import Graph, Node
@@ -22,15 +21,8 @@ class NodeCosts(Protocol):
     @property
     def provider(self) -> str: ...
 
-    @property
-    def measuring_seconds(self) -> float:
-        """Seconds that measuring has taken so far."""
-
     def cost(self, graph: Graph, node: Node) -> float:
-        """Measured, or an estimate."""
-
-    def estimate(self, graph: Graph, node: Node) -> float:
-        """From the node alone, without measuring anything."""
+        """Measured or estimated; asking measures nothing."""
 
 
 class Prices:
@@ -48,10 +40,6 @@ class Prices:
         self.costs = costs
         self.runtime = FusingRuntime(fusions, self.cost)
         self._prices: dict[Node, float] = {}
-
-    def now(self) -> float:
-        """Seconds on a clock that stands still while costs are measured: what is known must not decide how much is tried."""
-        return time.monotonic() - self.costs.measuring_seconds
 
     def cost(self, graph: Graph, node: Node) -> float:
         """Microseconds of a node."""
@@ -72,7 +60,3 @@ class Prices:
             change: the nodes that came and went.
         """
         return math.fsum(self.cost(graph, node) * count for node, count in change.items())
-
-    def estimated_difference(self, graph: Graph, change: Change) -> float:
-        """As :meth:`difference`, without measuring anything."""
-        return math.fsum(self.costs.estimate(graph, node) * count for node, count in change.items())

@@ -56,7 +56,6 @@ class TableCosts:
     """Costs by operator name, of products more with their size: a stand-in for measured costs."""
 
     provider = "cpu"
-    measuring_seconds = 0.0
 
     def __init__(self, **prices: float) -> None:
         self.prices = prices
@@ -69,9 +68,6 @@ class TableCosts:
             sizes = [graph.type(v).shape[-1] for v in (node.inputs[0], node.values[0])]  # type: ignore[union-attr]
             price += float(np.prod([s for s in sizes if isinstance(s, int)])) / 64
         return price
-
-    def estimate(self, graph: Graph, node: Node) -> float:
-        return self.cost(graph, node)
 
 
 class Builder:

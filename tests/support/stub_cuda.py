@@ -63,7 +63,17 @@ def cuMemAlloc(size: int) -> tuple[Any, ...]:
 
 
 def cuMemFree(pointer: int) -> tuple[Any, ...]:
+    if _state["broken"]:
+        return (700,)
     del _memory[pointer]
+    return _done()
+
+
+def cuEventDestroy(event: Any) -> tuple[Any, ...]:
+    return _done()
+
+
+def cuStreamDestroy(stream: str) -> tuple[Any, ...]:
     return _done()
 
 

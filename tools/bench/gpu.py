@@ -45,7 +45,7 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.measure.bench import COLD_BYTES
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
-from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import ScheduleTrial, best_of, trials
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.kernels.triton.plans import attributes_of
@@ -329,7 +329,8 @@ def run_program(
     row["floor"] = floor_microseconds(program)
 
     def ours() -> None:
-        results = measure(kernel, prepared.trials, {}, [reference])
+        with KernelTimer() as timer:
+            results = timer.measure(kernel, prepared.trials, {}, [reference])
         best = best_of(results)
         row["microseconds"]["ours"], row["errors"]["ours"] = best.microseconds, best.error
         row["schedules"] = [schedule_to_json(s) for s in best.schedules]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -73,8 +74,12 @@ class Bench:
         return self
 
     def __exit__(self, *ignored: object) -> None:
-        for pointer in self.allocated:
-            self.call("cuMemFree", pointer)
+        with suppress(DriverError):  # a broken context frees nothing, and ends with its process
+            for pointer in self.allocated:
+                self.call("cuMemFree", pointer)
+            for event in self.events:
+                self.call("cuEventDestroy", event)
+            self.call("cuStreamDestroy", self.stream)
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A driver function's result.

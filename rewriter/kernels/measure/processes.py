@@ -1,14 +1,14 @@
-"""Trials in processes of their own, and the times that are remembered.
+"""Trials in a process of their own, and the times that are remembered.
 
-All trials of a kernel run in one process, which reports one after the other: a kernel that breaks the device's context takes
-that process with it, and the rest goes on in a new one.
+The process reports one trial after the other: a kernel that breaks the device's context takes it along, and the rest goes on in
+a new one.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,72 +23,99 @@ from rewriter.kernels.measure.bench import Bench, DriverError
 from rewriter.kernels.measure.trials import NoDevice, ScheduleTrial, best_of
 from rewriter.kernels.workers import Worker, WorkerDied
 
-__all__ = ["measure", "settle"]
+__all__ = ["KernelTimer"]
 
 DRIVER = "cuda.bindings.driver"
 _FINALISTS, _FINAL_ROUNDS = 4, 20
 _SILENCE_SECONDS = 120
 
 
-def measure(
-    kernel: Kernel,
-    compiled: Sequence[ScheduleTrial],
-    sizes: Mapping[str, int] | None = None,
-    references: Sequence[np.ndarray] | None = None,
-    driver: str = DRIVER,
-) -> list[Measured]:
-    """Checks and times trials on the GPU.
+class KernelTimer:
+    """Times kernels on the GPU, in a process of its own; a context manager that ends it.
+
+    The process is started for the first kernel and serves all: to import what it needs and to open the device takes longer than
+    the trials of a kernel do. Where it dies or hangs, the trial that it was at is to blame, and the rest goes on in a new one.
 
     Args:
-        sizes: of the kernel's dimension symbols.
-        references: outputs for the inputs of seed 0, where they are known already.
         driver: the module of the CUDA driver's functions.
-
-    Returns:
-        one result a trial, in order. The fastest few are timed longer than the others.
-
-    Raises:
-        NoDevice: there is no GPU or no cuda-bindings.
     """
-    results: dict[int, Measured] = {}
-    while len(results) < len(compiled):
-        left = [i for i in range(len(compiled)) if i not in results]
-        worker = Worker(
-            _serve, _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in left], dict(sizes or {}), references, driver)
-        )
-        current: int | None = None
-        try:
-            while True:
-                kind, number, value = worker.answer(_SILENCE_SECONDS)
-                if kind == "end":
-                    break
-                if kind == "fail":
-                    raise NoDevice(str(value))
-                current = number
-                if kind == "done":
-                    results[number] = replace(value, schedules=compiled[number].schedules)
-        except WorkerDied:
-            pass
-        finally:
-            worker.close()
-        missing = [i for i in left if i not in results]
-        if missing:  # the process died or hung at one of them
-            guilty = current if current in missing else missing[0]
-            problem = f"kernel {kernel.label}: the GPU process died or hung at {compiled[guilty].schedules}"
-            results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
-    return [results[i] for i in range(len(compiled))]
 
+    def __init__(self, driver: str = DRIVER) -> None:
+        self._driver = driver
+        self._worker: Worker | None = None
 
-def settle(kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
-    """The fastest of several trials, measured now and remembered.
+    def __enter__(self) -> KernelTimer:
+        return self
 
-    Raises:
-        NoDevice: there is no GPU or no cuda-bindings.
-        NotMeasured: none was right; the message has the first reason.
-    """
-    best = best_of(measure(kernel, compiled, sizes))
-    record(store, kernel, sizes, best)
-    return best
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process; it is started again where more is measured."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def measure(
+        self,
+        kernel: Kernel,
+        compiled: Sequence[ScheduleTrial],
+        sizes: Mapping[str, int] | None = None,
+        references: Sequence[np.ndarray] | None = None,
+    ) -> list[Measured]:
+        """Checks and times trials.
+
+        Args:
+            sizes: of the kernel's dimension symbols.
+            references: outputs for the inputs of seed 0, where they are known already.
+
+        Returns:
+            one result a trial, in order. The fastest few are timed longer than the others.
+
+        Raises:
+            NoDevice: there is no GPU or no cuda-bindings.
+        """
+        results: dict[int, Measured] = {}
+        while missing := [i for i in range(len(compiled)) if i not in results]:
+            job = _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in missing], dict(sizes or {}), references)
+            current = missing[0]
+            try:
+                for number, value in self._answers(job):
+                    current = number
+                    if value is not None:
+                        results[number] = replace(value, schedules=compiled[number].schedules)
+            except WorkerDied:
+                self.close()
+                guilty = current if current not in results else next(i for i in missing if i not in results)
+                problem = f"kernel {kernel.label}: the GPU process died or hung at {compiled[guilty].schedules}"
+                results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
+        return [results[i] for i in range(len(compiled))]
+
+    def _answers(self, job: _TrialJob) -> Iterator[tuple[int, Measured | None]]:
+        """What the process says of a job's trials: of each that it begins, then its outcome. Raises WorkerDied, NoDevice."""
+        if self._worker is None:
+            self._worker = Worker(_serve, self._driver)
+        self._worker.tell(job)
+        while True:
+            kind, number, value = self._worker.answer(_SILENCE_SECONDS)
+            if kind == "end":
+                return
+            if kind == "fail":
+                raise NoDevice(str(value))
+            yield number, value
+
+    def settle(
+        self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
+    ) -> Measured:
+        """The fastest of several trials, measured now and remembered.
+
+        Raises:
+            NoDevice: there is no GPU or no cuda-bindings.
+            NotMeasured: none was right; the message has the first reason.
+        """
+        best = best_of(self.measure(kernel, compiled, sizes))
+        record(store, kernel, sizes, best)
+        return best
 
 
 # In the process
@@ -100,25 +127,32 @@ class _TrialJob:
     trials: list[tuple[int, ScheduleTrial]]
     sizes: dict[str, int]
     references: Sequence[np.ndarray] | None
-    driver: str
 
 
-def _serve(sender: Connection, job: _TrialJob) -> None:
+def _serve(connection: Connection, driver: str) -> None:
+    """Does jobs until the connection ends."""
     try:
-        kernel = kernel_from_json(job.kernel)
-        with Bench(importlib.import_module(job.driver), kernel, job.sizes, job.references) as bench:
-            measured: dict[int, Measured] = {}
-            for number, trial in job.trials:
-                sender.send(("start", number, None))
-                measured[number] = bench.examine(trial)
-                sender.send(("done", number, measured[number]))
-            order = sorted(
-                (i for i, m in measured.items() if m.microseconds is not None), key=lambda i: measured[i].microseconds or math.inf
-            )
-            by_number = dict(job.trials)
-            for number in order[:_FINALISTS]:
-                again = bench.timed(by_number[number], _FINAL_ROUNDS)
-                sender.send(("done", number, replace(measured[number], microseconds=again)))
-        sender.send(("end", 0, None))
+        functions = importlib.import_module(driver)
+        while True:
+            job = connection.recv()
+            with Bench(functions, kernel_from_json(job.kernel), job.sizes, job.references) as bench:
+                _examine(connection, bench, job)
+            connection.send(("end", 0, None))
     except (DriverError, ImportError, OSError) as problem:
-        sender.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))
+        connection.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))
+
+
+def _examine(connection: Connection, bench: Bench, job: _TrialJob) -> None:
+    """Sends the outcome of each trial, and of the fastest once more."""
+    measured: dict[int, Measured] = {}
+    for number, trial in job.trials:
+        connection.send(("start", number, None))
+        measured[number] = bench.examine(trial)
+        connection.send(("done", number, measured[number]))
+    order = sorted(
+        (i for i, m in measured.items() if m.microseconds is not None), key=lambda i: measured[i].microseconds or math.inf
+    )
+    by_number = dict(job.trials)
+    for number in order[:_FINALISTS]:
+        again = bench.timed(by_number[number], _FINAL_ROUNDS)
+        connection.send(("done", number, replace(measured[number], microseconds=again)))

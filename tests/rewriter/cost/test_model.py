@@ -35,15 +35,17 @@ def test_a_measured_signature_is_kept_on_disk(tmp_path: Path, monkeypatch: pytes
     b = Builder()
     graph = b.graph(b.op("Relu", b.input("[n,8]")))
     first = _model(tmp_path / "p.sqlite", n=4)
-    price = first.cost(graph, _only(graph, "Relu"))
+    relu = _only(graph, "Relu")
+    assert first.cost(graph, relu) == first.estimate(graph, relu) and first.measured == 0, "asking measures nothing"
+    assert first.measure([(graph, relu)]) and not first.measure([(graph, relu)])
+    price = first.cost(graph, relu)
     first.store.close()
-    assert first.measured == 1
+    assert first.measured == 1 and not first.unmeasured([(graph, relu)])
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: pytest.fail("measured again"))
     second = _model(tmp_path / "p.sqlite", n=4)
     assert second.cost(graph, _only(graph, "Relu")) == price
     elsewhere = CostModel(ProfileStore(tmp_path / "p.sqlite", "another machine"), 17, {"n": 4}, deadline=0.0)
-    elsewhere.cost(graph, _only(graph, "Relu"))
-    assert elsewhere.estimated, "costs of another environment are not used"
+    assert elsewhere.unmeasured([(graph, relu)]), "costs of another environment are not used"
 
 
 def test_scalar_constants_are_measured_by_value() -> None:
@@ -71,12 +73,31 @@ def test_unknown_sizes_and_opaque_nodes_cost_nothing() -> None:
     assert _model().cost(graph, _only(graph, "Relu")) == 0.0
 
 
-def test_after_the_deadline_prices_are_estimates_and_counted() -> None:
+def test_after_the_deadline_nothing_is_measured() -> None:
     b = Builder()
     graph = b.graph(b.op("MatMul", b.input("[64,64]"), b.weight(64, 64)))
     model = CostModel(ProfileStore(None, "here"), 17, {}, deadline=0.0)
-    assert model.cost(graph, _only(graph, "MatMul")) > 1.0
-    assert len(model.estimated) == 1 and model.measured == 0
+    product = _only(graph, "MatMul")
+    assert model.cost(graph, product) > 1.0
+    assert not model.measure([(graph, product)]) and not model.measure_met() and model.measured == 0
+    assert len(model.unmeasured([(graph, product)])) == 1
+
+
+def test_what_was_asked_for_is_measured_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    x = b.input("[64,64]")
+    graph = b.graph(b.op("Relu", x), b.op("Exp", x), b.op("Neg", x))
+    model, asked = _model(), list[str]()
+    clock = iter(range(100))
+    monkeypatch.setattr("rewriter.cost.model.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(
+        CostModel, "_measure", lambda self, signature: asked.append(signature.op) or (None if signature.op == "Exp" else 3.0)
+    )
+    model.cost(graph, _only(graph, "Exp"))
+    model.cost(graph, _only(graph, "Relu"))
+    assert not model.measure_met(1.5) and asked == ["Exp"], "its kernel is missing, and the time is over"
+    assert model.unmeasurable == 1
+    assert model.measure_met() and asked == ["Exp", "Relu"] and not model.measure_met()
 
 
 def test_a_second_opinion_corrects_a_disturbed_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +108,13 @@ def test_a_second_opinion_corrects_a_disturbed_measurement(monkeypatch: pytest.M
     model = _model()
     times = {"Neg": 1000.0, "Relu": 5.0}
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: times[signature.op])
-    assert model.total(graph) > 1000
+    after = graph.substitute({before: (relu, 0)})
+    nodes = [(graph, _only(graph, "Neg")), (after, _only(after, "Relu"))]
+    assert model.measure(nodes) and model.total(graph) > 1000
     times["Neg"] = 6.0
-    assert model.second_opinion(graph, graph.substitute({before: (relu, 0)}))
+    assert model.second_opinion(nodes)
     assert model.total(graph) < 10
-    assert not model.second_opinion(graph, graph.substitute({before: (relu, 0)}))
+    assert not model.second_opinion(nodes)
 
 
 def test_a_constant_that_is_repeated_costs_what_is_read_more() -> None:
@@ -133,5 +156,6 @@ def test_a_view_is_not_measured_as_the_copy_that_it_would_be_alone(monkeypatch: 
     asked = []
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: asked.append(signature.op) or 50.0)
     model = _model()
+    assert model.measure([(graph, node) for node in graph.nodes()])
     first, relu, last = (model.cost(graph, node) for node in graph.nodes())
     assert first == 1.0 and relu == last == 51.0 and asked == ["Relu", "Reshape"]

@@ -239,11 +239,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: FASTER)
     monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: FASTER)
 
-    def measured(kernel, compiled, *_):  # type: ignore[no-untyped-def]
+    def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
         asked.append(kernel.digest.hex())
         return [Measured(trial.schedules, 3.0 + i / 10, 1e-4) for i, trial in enumerate(compiled)]
 
-    monkeypatch.setattr(processes, "measure", measured)
+    monkeypatch.setattr(processes.KernelTimer, "measure", measured)
     monkeypatch.setattr(kernels, "_TRIALS", 2)
     return asked
 
@@ -314,7 +314,9 @@ def test_a_learned_rule_is_checked_before_it_is_used(
 
 
 def test_a_slow_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "measure", lambda kernel, compiled, *_: [Measured(compiled[0].schedules, 1e6, 1e-4)])
+    monkeypatch.setattr(
+        processes.KernelTimer, "measure", lambda _, kernel, compiled, *__: [Measured(compiled[0].schedules, 1e6, 1e-4)]
+    )
     assert at_leisure(model, tmp_path / "out.onnx").kernels == 0
 
 
@@ -330,7 +332,7 @@ def test_the_best_without_kernels_is_tried_beside_them(
 
 def test_a_wrong_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = [Measured((), None, 1.0, "kernel k: z is wrong, relative error 1.0e+00")]
-    monkeypatch.setattr(processes, "measure", lambda *_: wrong)
+    monkeypatch.setattr(processes.KernelTimer, "measure", lambda *_: wrong)
     outcome = at_leisure(model, tmp_path / "out.onnx", explain="all")
     assert outcome.kernels == 0
     assert any("z is wrong" in e.outcome for e in outcome.explanations)
@@ -342,7 +344,7 @@ def test_without_a_driver_kernels_are_not_timed(
     def nothing(*_: object) -> list[Measured]:
         raise NoDevice("nothing can be measured on a GPU here: no cuda-bindings")
 
-    monkeypatch.setattr(processes, "measure", nothing)
+    monkeypatch.setattr(processes.KernelTimer, "measure", nothing)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert outcome.kernels == 1 and any("no cuda-bindings" in note for note in outcome.notes)
 

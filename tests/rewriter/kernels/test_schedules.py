@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +24,11 @@ from rewriter.cost.schedules import candidates, default_schedules, predict, rank
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure import processes
-from rewriter.kernels.measure.processes import measure
+from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, ScheduleTrial, best_of
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Architecture
+from rewriter.kernels.workers import Worker
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
 from tests.support.block_kernels import (
     F16,
@@ -252,7 +254,8 @@ def trial(image: str, number: int, shared: int = 0, launches: int = 1) -> Schedu
 
 
 def measured(*images: str) -> list[Measured]:
-    return measure(double(), [trial(image, i) for i, image in enumerate(images)], driver="tests.support.stub_cuda")
+    with KernelTimer("tests.support.stub_cuda") as timer:
+        return timer.measure(double(), [trial(image, i) for i, image in enumerate(images)])
 
 
 def test_only_what_is_right_is_timed() -> None:
@@ -272,7 +275,8 @@ def test_kernels_that_wait_for_the_launch_before_them_overlap() -> None:
 
 
 def test_launches_add_up_and_shared_memory_is_asked_for() -> None:
-    (found,) = measure(double(), [trial("TIMES 2 3", 0, shared=60_000, launches=2)], driver="tests.support.stub_cuda")
+    with KernelTimer("tests.support.stub_cuda") as timer:
+        (found,) = timer.measure(double(), [trial("TIMES 2 3", 0, shared=60_000, launches=2)])
     assert found.microseconds == pytest.approx(6)
 
 
@@ -287,8 +291,27 @@ def test_without_a_gpu_there_is_one_clear_message(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("STUB_CUDA", "absent")
     with pytest.raises(NotMeasured, match="nothing can be measured on a GPU here: cuInit: 100"):
         measured("TIMES 2 5")
-    with pytest.raises(NotMeasured, match="No module named 'no_such_driver'"):
-        measure(double(), [trial("TIMES 2 5", 0)], driver="no_such_driver")
+    with KernelTimer("no_such_driver") as timer, pytest.raises(NotMeasured, match="No module named 'no_such_driver'"):
+        timer.measure(double(), [trial("TIMES 2 5", 0)])
+
+
+def test_one_process_times_all_kernels_until_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+
+    class Counted(Worker):
+        def __init__(self, *arguments: Any) -> None:
+            started.append(arguments)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(processes, "Worker", Counted)
+    with KernelTimer("tests.support.stub_cuda") as timer:
+        for _ in range(3):
+            (found,) = timer.measure(double(), [trial("TIMES 2 5", 0)])
+            assert found.microseconds == pytest.approx(5)
+        assert len(started) == 1
+        timer.measure(double(), [trial("DIES", 0)])
+        timer.measure(double(), [trial("TIMES 2 5", 0)])
+        assert len(started) == 2
 
 
 def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +329,7 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def no_measuring(*arguments: object) -> Sequence[Measured]:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(processes, "measure", no_measuring)
+    monkeypatch.setattr(processes.KernelTimer, "measure", no_measuring)
     _, graph = with_kernel(kernel)
     kernels = CustomKernels(H200, again, {"m": 16}, (), [Architecture(90)], strict=True)
     assert not kernels.tune(graph, math.inf) and kernels.timed == 0

@@ -225,7 +225,9 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
             return rounds[-1]
 
         monkeypatch.setattr("rewriter.run.searching.ModelSearch.run", found_at_first)
-        monkeypatch.setattr("rewriter.run.searching.ModelSearch.second_opinion", lambda *_: len(rounds) < 2)
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.measure", lambda *_: False)
+        monkeypatch.setattr("rewriter.cost.model.CostModel.measure_met", lambda *_: len(rounds) < 2)
+        monkeypatch.setattr("rewriter.run.searching.ModelSearch.second_opinion", lambda *_: False)
         proposals = proposals_of(bench)
         assert len(rounds) == 2 and rounds[0].better
         assert {c.graph.digest for c in proposals.searched.better} == {c.graph.digest for c in rounds[0].better}

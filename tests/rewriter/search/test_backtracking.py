@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mugraph.graph import Graph, Node
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import compile_rules
 from rewriter.search.moves import Moves
@@ -60,31 +59,6 @@ def test_a_saving_that_comes_only_with_the_last_site_is_found() -> None:
     absorb = rule("MatMul(Mul(X, s), W)", "MatMul(X, Mul(W, s))", "X:[m,k] W:[k,n] s:[]", "ones(s) & matrix(W)")
     best = backtracking([absorb], alpha=1.0).run(graph).better[0]
     assert ops(best.graph) == ["MatMul", "MatMul"]
-
-
-class SlowCosts(TableCosts):
-    """Costs that take ten seconds each on a clock that only they move, by measuring or by something else."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
-        super().__init__()
-        self.clock, self.measures = 0.0, measures
-        monkeypatch.setattr("rewriter.search.prices.time.monotonic", lambda: self.clock)
-
-    def cost(self, graph: Graph, node: Node) -> float:
-        self.clock += 10
-        self.measuring_seconds += 10 if self.measures else 0
-        return super().cost(graph, node)
-
-
-def test_what_measuring_takes_is_not_the_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of a second tries as much where every price has to be measured as where all are known."""
-    graph = adapters(2)
-    known = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0, seconds=1.0).run(graph)
-    measured = backtracking([ASSOCIATIVE, FACTOR], SlowCosts(monkeypatch, True), alpha=2.0, seconds=1.0).run(graph)
-    assert (measured.expanded, measured.generated) == (known.expanded, known.generated)
-    assert measured.better[0].graph.digest == known.better[0].graph.digest
-    slow = backtracking([ASSOCIATIVE, FACTOR], SlowCosts(monkeypatch, False), alpha=2.0, seconds=1.0).run(graph)
-    assert slow.stopped == "the budget was spent" and slow.generated < known.generated
 
 
 def test_banned_rules_are_not_used() -> None:
