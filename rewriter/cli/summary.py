@@ -31,7 +31,8 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             f"{timing.original:.3f} ms ({timing.original_spread:.3f})",
             f"{timing.candidate:.3f} ms ({timing.candidate_spread:.3f})",
         )
-        table.add_row("latency ratio [95 %]", "1", f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
+        itself = f"[{timing.control_low:.3f}, {timing.control_high:.3f}]"
+        table.add_row("latency ratio [95 %]", itself, f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
     table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))
     if outcome.error_before is not None:
         after = outcome.error_after if outcome.improved else outcome.error_before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,6 +25,10 @@ __all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm",
 FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
 """Error below which two results are equally good: a few units in the last place, by element type."""
 
+_BUSY = 0.05
+"""Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
+_ROUNDS = 120
+"""Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
 _MARGIN = 2.0
 """Widths of its interval by which a saving has to exceed that, for a short measurement to be enough."""
 
@@ -32,7 +37,8 @@ _MARGIN = 2.0
 class Timing:
     """A paired measurement: latencies in milliseconds and the ratio candidate / original.
 
-    ``low`` and ``high`` bound the median ratio with 95 % confidence (bootstrap over pairs).
+    ``low`` and ``high`` bound the median ratio with 95 % confidence (bootstrap over pairs), ``control_low`` and ``control_high``
+    that of the original against itself, measured in the same rounds (1 where it was not).
     """
 
     original: float
@@ -42,10 +48,18 @@ class Timing:
     ratio: float
     low: float
     high: float
+    control_low: float = 1.0
+    control_high: float = 1.0
 
     @property
     def faster(self) -> bool:
-        return self.high < 1.0
+        """Whether the candidate is faster beyond noise: by more than the original seems faster than itself."""
+        return self.high < min(1.0, self.control_low)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine does so much else that the original's time cannot be told from itself."""
+        return max(self.control_high - 1.0, 1.0 - self.control_low) > _BUSY
 
 
 def _interval(ratios: np.ndarray) -> tuple[float, float]:
@@ -55,11 +69,18 @@ def _interval(ratios: np.ndarray) -> tuple[float, float]:
     return float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> Timing:
-    """The timing of a candidate beside the original, from latencies of the two (``first`` the original's) measured in turn."""
+def paired(first: Sequence[float], second: Sequence[float], again: Sequence[float] = ()) -> Timing:
+    """The timing of a candidate beside the original, from latencies measured in turn.
+
+    Args:
+        first: of the original.
+        second: of the candidate.
+        again: of the original once more in each round, where it was.
+    """
     a, b = np.asarray(first), np.asarray(second)
     low, high = _interval(b / a)
-    return Timing(float(np.median(a)), float(np.median(b)), _spread(a), _spread(b), float(np.median(b / a)), low, high)
+    control = _interval(np.asarray(again) / a) if len(again) else (1.0, 1.0)
+    return Timing(float(np.median(a)), float(np.median(b)), _spread(a), _spread(b), float(np.median(b / a)), low, high, *control)
 
 
 def _spread(times: np.ndarray) -> float:
@@ -77,7 +98,7 @@ def confirm(
     *,
     briefly: bool = False,
 ) -> Timing:
-    """Times two models alternating in one process under default settings, as a user would run them.
+    """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
     Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
     that is made second tends to be a percent faster, so each model is made first for half of the time.
@@ -85,35 +106,41 @@ def confirm(
     Args:
         briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster.
     """
-    times: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[float], ...] = ([], [], [])
     for share in (0.2, 0.8) if briefly else (1.0,):
         for order in ((0, 1), (1, 0)):
             sessions = {which: new_session((original, candidate)[which], provider) for which in order}
-            _alternate(sessions[0], sessions[1], feeds, seconds * share / 2, times, pause=0.03)
+            rounds = math.ceil(_ROUNDS * share / 2)
+            _alternate((sessions[0], sessions[1], sessions[0]), feeds, seconds * share / 2, times, 0.03, rounds)
             del sessions
         timing = paired(*times)
-        if timing.high + _MARGIN * (timing.high - timing.low) < 1.0:
+        if timing.high + _MARGIN * (timing.high - timing.low) < min(1.0, timing.control_low):
             break
     return timing
 
 
 def _alternate(
-    original: Any,
-    candidate: Any,
+    sessions: Sequence[Any],
     feeds: Sequence[Mapping[str, np.ndarray]],
     seconds: float,
-    times: tuple[list[float], list[float]],
+    times: tuple[list[float], ...],
     pause: float = 0.0,
+    most: float = math.inf,
 ) -> None:
-    """Runs two sessions in turn for ``seconds``, at least six times, and adds to ``times`` in milliseconds."""
-    sessions = (original, candidate)
+    """Runs sessions in turn, each time in another order, for ``seconds`` or ``most`` rounds, of at least six.
+
+    Args:
+        times: of each session, to which is added in milliseconds.
+        pause: seconds before each run.
+    """
     for session in sessions:
         _run(session, dict(feeds[0]))
-    end, least = time.perf_counter() + seconds, len(times[0]) + 6
-    while len(times[0]) < least or time.perf_counter() < end:
-        count = len(times[0])
-        feed = dict(feeds[count % len(feeds)])
-        for which in (0, 1) if count % 2 == 0 else (1, 0):
+    end, before = time.perf_counter() + seconds, len(times[0])
+    while (done := len(times[0]) - before) < 6 or (time.perf_counter() < end and done < most):
+        feed = dict(feeds[done % len(feeds)])
+        first = done // 2 % len(sessions)
+        order = [*range(first, len(sessions)), *range(first)]
+        for which in order if done % 2 == 0 else reversed(order):
             time.sleep(pause)
             times[which].append(_run(sessions[which], feed))
 
@@ -243,8 +270,8 @@ class Acceptance:
 
     def pair(self, session: Any, seconds: float) -> Timing:
         """A first impression of a candidate's speed: alternating with the original, spinning off."""
-        times: tuple[list[float], list[float]] = ([], [])
-        _alternate(self.original, session, self.feeds, seconds, times)
+        times: tuple[list[float], ...] = ([], [])
+        _alternate((self.original, session), self.feeds, seconds, times)
         return paired(*times)
 
     def close(self) -> None:

@@ -225,16 +225,21 @@ class Judge:
                 return replace(self._won(trial), latency=timing)
             self._best_right = None
             measured = f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the original's time"
-            may_be_faster = timing.low < 1.0
+            if timing.busy:
+                measured += (
+                    f" on a busy machine (the original against itself [{timing.control_low:.3f}, {timing.control_high:.3f}])"
+                )
+            may_be_faster = timing.low < 1.0 or timing.busy
             if may_be_faster and incumbent is not None and trial.candidate.graph.digest == incumbent.candidate.graph.digest:
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
                 )
                 return replace(self._won(trial), latency=incumbent.latency)
             undecided |= may_be_faster
+            way_out = "on a quieter machine" if timing.busy else "on a quieter machine or with a larger --budget"
             message = message or (
                 f"undecided: the most promising candidate took {measured}, not less beyond noise; the original was written, "
-                "and another run on a quieter machine or with a larger --budget may tell"
+                f"and another run {way_out} may tell"
                 if may_be_faster
                 else f"the most promising candidate took {measured}: the original was written"
             )

@@ -20,9 +20,9 @@ __all__ = ["Incumbent", "Predictions", "Proposal", "Proposals", "Proposer"]
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
 
-_JUDGING = 0.35
+_JUDGING = 0.3
 """Share of the budget that is left for building, checking and timing candidates: no search begins in it."""
-_TUNING = 0.6
+_TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""

@@ -32,7 +32,7 @@ __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
-_MEASURING = 0.4
+_MEASURING = 0.5
 """Share of the budget after which no cost is measured."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""

@@ -53,14 +53,43 @@ def test_a_brief_measurement_goes_on_where_there_is_doubt(
     asked: list[float] = []
 
     def alternate(*arguments: Any, **_: Any) -> None:
-        *_, seconds, times = arguments
+        _, _, seconds, times, _, rounds = arguments
         asked.append(seconds)
+        assert rounds in (12, 48, 60)
         generator = np.random.default_rng(len(asked))
         times[0].extend(generator.normal(1.0, 0.01, 20))
         times[1].extend(generator.normal(1.0 - saving, 0.01, 20))
+        times[2].extend(generator.normal(1.0, 0.01, 20))
 
     monkeypatch.setattr(accept, "new_session", lambda *_, **__: None)
     monkeypatch.setattr(accept, "_alternate", alternate)
     timing = accept.confirm(Path("a"), Path("b"), [FEED], "cpu", 10.0, briefly=briefly)
     assert len(asked) == parts and timing.ratio == pytest.approx(1 - saving, abs=0.01)
     assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)
+
+
+def test_a_candidate_must_be_faster_by_more_than_the_original_is_than_itself() -> None:
+    generator = np.random.default_rng(0)
+    first = generator.normal(1.0, 0.01, 40)
+    assert accept.paired(first, 0.97 * first, first).faster
+    drifting = accept.paired(first, 0.97 * first, 0.9 * first)
+    assert not drifting.faster and drifting.busy and drifting.control_low == pytest.approx(0.9)
+    assert not accept.paired(first, 0.97 * first, first).busy
+
+
+def test_every_session_is_run_in_every_place() -> None:
+    turns: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, *_: Any) -> None:
+            turns.append(self.name)
+
+    times: tuple[list[float], ...] = ([], [], [])
+    accept._alternate((Told("a"), Told("b"), Told("c")), [FEED], 100.0, times, most=12)
+    rounds = ["".join(turns[i : i + 3]) for i in range(3, len(turns), 3)]  # after each was run once to warm up
+    assert [len(column) for column in times] == [12, 12, 12]
+    assert sorted(set(rounds)) == ["abc", "acb", "bac", "bca", "cab", "cba"]
+    assert all({one[place] for one in rounds} == set("abc") for place in range(3))
