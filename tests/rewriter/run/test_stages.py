@@ -233,6 +233,23 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
         assert {c.graph.digest for c in proposals.searched.better} == {c.graph.digest for c in rounds[0].better}
 
 
+def test_the_best_candidate_rests_on_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
+    monkeypatch.setattr("rewriter.cost.model.CostModel.measure_met", lambda *_: False)
+    asked: list[str] = []
+    monkeypatch.setattr("rewriter.cost.model.CostModel._measure", lambda _, signature: asked.append(signature.op) or 7.0)
+    with workbench(source, RULES, **options) as bench:
+        search = new_search(bench)
+        searched = search.run(bench.task.model.graph, frozenset())
+        assert searched.better and not asked and search.estimated(searched.better[0], searched.start), "a search measures nothing"
+        proposals = proposals_of(bench)
+        best, start = proposals.searched.better[0], proposals.searched.start
+        changed = {n.op for n in start.graph.references} - {n.op for n in best.graph.references}
+        assert changed and changed <= {*asked} and not proposals.search.estimated(best, start)
+        gone = [node for node in start.graph.references if node not in best.graph.references]
+        assert start.cost - best.cost == pytest.approx(8.0 * len(gone)), "the times as measured, and the overhead of each node"
+
+
 def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
     with workbench(source, RULES, **options) as bench:
