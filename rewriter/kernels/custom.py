@@ -20,6 +20,7 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
 from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
@@ -172,8 +173,15 @@ class CustomKernels:
         return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, _TRIALS)
 
     def compile(self, graph: Graph) -> list[str]:
-        """Compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""
-        fresh = [kernel for kernel in self._own(graph) if kernel not in self.programs]
+        """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""
+        fresh, untrue = [], dict[Kernel, str]()
+        for kernel in self._own(graph):
+            if kernel not in self.programs:
+                try:
+                    self.proposals.confirm(kernel)
+                    fresh.append(kernel)
+                except NotFusable as reason:
+                    untrue[kernel] = str(reason)
         chosen, problems = scheduled(fresh, self.device, self.sizes, self.store)
         programs, wrong = compile_kernels(chosen, self.compiler, self.architectures)
         if wrong and not self.strict:
@@ -186,7 +194,7 @@ class CustomKernels:
             if (rival := self._rival(kernel)) is not None:
                 programs[kernel] = rival
                 del wrong[kernel]
-        problems |= wrong
+        problems |= wrong | untrue
         self._refused |= problems
         self.programs |= programs
         return list(problems.values())

@@ -101,6 +101,10 @@ class KernelProposals:
                 rules[rule.id] = rule
         return list(rules.values())
 
+    def confirm(self, kernel: Kernel) -> None:
+        """Tests a kernel that is about to be used, as far as it was not. Raises NotFusable where it is wrong."""
+        self._builder.confirm(kernel)
+
     def proposals(self, graph: Graph) -> Iterator[Direction]:
         """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built."""
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()

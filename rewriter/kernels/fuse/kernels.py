@@ -40,11 +40,15 @@ class Built:
 
 
 class KernelBuilder:
-    """Builds and tests kernels; what was built once, of a look, is not built again."""
+    """Builds and tests kernels; what was built once, of a look, is not built again.
+
+    A kernel that is proved is tested where it is about to be used (:meth:`confirm`), any other as it is built.
+    """
 
     def __init__(self) -> None:
         self._built: dict[tuple[object, ...], Built | str] = {}
         self._tested: dict[bytes, str | None] = {}
+        self._untested: dict[bytes, Kernel] = {}
         self._sources: dict[str, tuple[FusableSet, Form]] = {}
 
     def build(self, fusable: FusableSet, form: Form = PLAIN) -> Built:
@@ -81,8 +85,10 @@ class KernelBuilder:
             except NotFusable:
                 continue
             if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
-                self.test(kernel)
-                if why_not_proved(kernel) is not None:
+                if why_not_proved(kernel) is None:
+                    self._untested[sized.digest] = kernel
+                else:
+                    self.test(kernel)
                     self.test(sized)
                 return Built(kernel_rule(sized, {}, general=kernel), kernel)
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
@@ -99,6 +105,12 @@ class KernelBuilder:
         built = self.build(fusable, form)
         general = kernel_rule(built.general, {})
         return built.rule if untold(general.source, general.types) else general
+
+    def confirm(self, kernel: Kernel) -> None:
+        """Tests a kernel that was built here and only proved so far. Raises :class:`NotFusable` where it is wrong."""
+        general = self._untested.pop(kernel.digest, None)
+        if general is not None:
+            self.test(general)
 
     def test(self, kernel: Kernel) -> None:
         """Raises :class:`NotFusable` where a kernel does not compute its body."""

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.onnx import load
 from rewriter import optimize, runtime_env
@@ -24,6 +25,8 @@ from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
+from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured
 from rewriter.kernels.programs import kernels_of
@@ -336,6 +339,18 @@ def test_a_wrong_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str],
     outcome = at_leisure(model, tmp_path / "out.onnx", explain="all")
     assert outcome.kernels == 0
     assert any("z is wrong" in e.outcome for e in outcome.explanations)
+
+
+def test_what_is_proved_is_tested_before_it_is_used(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differs(self: KernelBuilder, kernel: Kernel) -> None:
+        raise NotFusable(f"kernel {kernel.name} is wrong")
+
+    monkeypatch.setattr(KernelBuilder, "test", differs)
+    outcome = at_leisure(model, tmp_path / "out.onnx")
+    assert gpu and outcome.kernels == 0, "it was proved, and timed"
+    assert any("is wrong" in line for line in outcome.dropped), outcome.dropped
 
 
 def test_without_a_driver_kernels_are_not_timed(
