@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, NodeProto, TypeProto
 
+from mugraph.onnx.scopes import graphs_within
 from mugraph.terms.shape import (
     DataType,
     Dim,
@@ -63,20 +64,33 @@ class SymbolValues:
 
 
 class DeclaredTypes:
-    """The types that a file and onnx's inference give to the values of the main graph.
+    """The types that a file and onnx's inference give to values.
 
     Args:
-        inferred: the main graph after onnx's inference.
+        inferred: the main graph after onnx's inference; no two values bear one name.
         symbols: the symbols that do not stand for themselves.
+
+    Attributes:
+        fed: the symbols of the main graph's inputs.
     """
 
     def __init__(self, inferred: GraphProto, symbols: SymbolValues) -> None:
-        declared = [*inferred.value_info, *inferred.output, *inferred.input]
-        self.protos: dict[str, TypeProto] = {value.name: value.type for value in declared}
+        graphs = list(graphs_within(inferred))
+        self.protos: dict[str, TypeProto] = {}
+        for value in (value for graph in graphs for value in (*graph.value_info, *graph.output, *graph.input)):
+            if value.name not in self.protos or value.type.tensor_type.HasField("shape"):  # a body's results may declare nothing
+                self.protos[value.name] = value.type
         self.symbols = symbols
+        self.fed: frozenset[str] = frozenset()
+        self.fed = self._symbols_of(value.name for value in inferred.input)
 
-    def of(self, name: str) -> TensorType | None:
-        """The type of a tensor of known rank, else ``None``; a dimension of which nothing is said is a symbol of its own."""
+    def of(self, name: str, body: int = 0) -> TensorType | None:
+        """The type of a tensor of known rank, else ``None``; a dimension of which nothing is said is a symbol of its own.
+
+        Args:
+            body: the number of the body that computes it, where that may run several times: its symbols, but for those of the
+                main graph's inputs, may be another size each time, and none that a symbol of this name is elsewhere.
+        """
         declared = self.protos.get(name)
         if declared is None or not declared.HasField("tensor_type"):
             return None
@@ -89,10 +103,11 @@ class DeclaredTypes:
                 shape.append(dim.dim_value)
             else:
                 named = dim.dim_param if dim.dim_param.strip() not in _ANONYMOUS else ""
+                named = f"{named}@{body}" if body and named and named not in self.fed else named
                 shape.append(self.symbols.normal(symbol(named or f"?{name}_{axis}")))
         return TensorType(DataType(tensor.elem_type), tuple(shape))
 
-    def symbols_of(self, names: Iterable[str]) -> frozenset[str]:
+    def _symbols_of(self, names: Iterable[str]) -> frozenset[str]:
         """The symbols in the types of some values."""
         types = (self.of(name) for name in names)
         dims = (dim for type_ in types if type_ is not None for dim in type_.shape if isinstance(dim, SymDim))

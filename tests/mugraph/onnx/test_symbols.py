@@ -90,4 +90,4 @@ def test_declared_types() -> None:
     assert declared.of("y") is None, "the rank is not known"
     assert declared.of("u") is None, "the element type is not known"
     assert declared.of("nowhere") is None
-    assert declared.symbols_of(["x", "y", "i"]) == {"?x_1"}
+    assert declared.fed == {"?x_1"}
