@@ -83,7 +83,7 @@ class Tables:
     sizes: dict[int, np.ndarray] = field(default_factory=dict)
     """Integer tensors of the file that shape arithmetic gives: entries are dimensions, not all of them numbers."""
     bodies: dict[int, int] = field(default_factory=dict)
-    """Value to the body of a control-flow node that computes it, by number; those of the main graph, and constants, are of none."""
+    """Value to the number of the body of an If, Loop or Scan that computes it; constants, and the main graph's, are of none."""
     captured: dict[int, int] = field(default_factory=dict)
     """Value of a body, computed by no node, to the value around the body that it stands for."""
     nodes: list[Node] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Bodies of If, Loop and Scan, as graphs over values of their own.
 
-A body is *closed*: an outer value that it reads is another value within, which no node computes (:attr:`Tables.captured`). So no
-match spans a body's border, nothing moves out of a branch that is not taken or into a loop, and all bodies of a model are searched
-with it, as parts of one graph: a control-flow node reads the results of its bodies. Constants alone are the same on both sides.
+A body is *closed*: an outer value that it reads is another value within, which no node computes (:attr:`Tables.captured`). So
+no match spans a body's border, nothing moves out of a branch that is not taken or into a loop, and all bodies of a model are
+searched with it, as parts of one graph: an If, Loop or Scan reads the results of its bodies. Constants are the same everywhere.
 """
 
 from __future__ import annotations
@@ -89,11 +89,12 @@ class Scope:
 
 def body_graph(node: NodeProto, attribute: str) -> GraphProto:
     """The graph that an attribute of a node holds."""
-    return next(a.g for a in node.attribute if a.name == attribute)
+    graphs: list[GraphProto] = [a.g for a in node.attribute if a.name == attribute]
+    return graphs[0]
 
 
 def readable_bodies(node: NodeProto) -> tuple[str, ...]:
-    """The attributes that hold the bodies of an If, Loop or Scan; none where these hold more than tensors, or do not fit the node."""
+    """The attributes that hold the bodies of an If, Loop or Scan; none where they hold more than tensors or do not fit it."""
     wanted = _BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
     graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
     if not wanted or set(graphs) != set(wanted):

@@ -3,8 +3,8 @@
 Work is at the level of protocol buffers, so that nothing is lost: a node that no substitution touched is copied, the
 others are written by their records. Values keep their names. Five things need care: several values may be one output of
 one node, a value may be just another value (an ``Identity`` made by a substitution), names that are graph outputs or
-that subgraphs read cannot change, a node may read sizes that its record took for attributes, and a node may have bodies: these are
-graphs of their own, written before what is around them.
+that subgraphs read cannot change, a node may read sizes that its record took for attributes, and a node may have bodies, which
+are graphs of their own, written before what is around them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _GraphWriter:
         return names, writer, written
 
     def bodies(self, node: Node) -> Mapping[str, GraphProto]:
-        """The bodies of a node of the file that are another graph now, by attribute; one that nothing touched stays as it came."""
+        """The bodies of a node of the file that are another graph now, by attribute; others stay as they came."""
         if node not in self._bodies:
             written: dict[str, GraphProto] = {}
             if node.origin is not None and node.is_opaque and self.sources.modified:

@@ -27,7 +27,7 @@ class Model:
         proto: everything as it came, except that large inline tensors are stored (see :mod:`mugraph.onnx.weights`).
         opset: version of the default domain.
         tables: values, types, constants and nodes, shared by all candidates.
-        graph: the first candidate: the model as it came, but for conditions that never change, whose branch stands in their place.
+        graph: the first candidate: the model as it came, but for conditions that never change: the branch that they choose.
         as_it_came: that as well; the same object where no condition is constant.
         origins: the ONNX nodes, those of the main graph first, then those of bodies; ``Node.origin`` is an index into it.
         reads: origin to the values of the node's inputs; ``None`` for an absent one.

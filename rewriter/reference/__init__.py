@@ -1,9 +1,10 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
 from rewriter.reference.comparison import Error, compare, worst
-from rewriter.reference.evaluation import Evaluated, References, reference_outputs, references
+from rewriter.reference.evaluation import Evaluated, References, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 from rewriter.reference.nodes import NoReference
+from rewriter.reference.uses import choices
 
 __all__ = [
     "Error",
@@ -13,9 +14,10 @@ __all__ = [
     "References",
     "bind_sizes",
     "check_data",
+    "choices",
     "compare",
     "random_inputs",
     "reference_outputs",
-    "references",
+    "reference_run",
     "worst",
 ]

@@ -17,7 +17,7 @@ from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
 
-__all__ = ["Evaluated", "References", "reference_outputs", "references"]
+__all__ = ["Evaluated", "References", "reference_outputs", "reference_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class References:
 
 
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
-    """The outputs of :func:`references` alone."""
-    return references(model, feeds).outputs
+    """The outputs of :func:`reference_run` alone."""
+    return reference_run(model, feeds).outputs
 
 
-def references(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> References:
+def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> References:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
     Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
@@ -114,7 +114,8 @@ class _Evaluation:
         """The outputs of the model for each feed."""
         model = self.model
         runs = [
-            _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None) for feed in feeds
+            _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None)
+            for feed in feeds
         ]
         self._enter(self.graph.outputs, runs)
         return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
@@ -245,7 +246,8 @@ class _Evaluation:
         assert node.origin is not None
         body = self._bodies(node)[-1]
         last = body.outputs[len(body.outputs) - len(results) :]  # a Loop's body has its condition before them
-        named = [row for name, *row in zip(self.model.origins[node.origin].output, results, last, strict=True) if name]
+        names = self.model.origins[node.origin].output
+        named = [(tensor, result) for name, tensor, result in zip(names, results, last, strict=True) if name]
         for value, (tensor, result) in zip(node.values, named, strict=True):
             self._put(run, value, tensor)
             self._same_type(run, value, result)

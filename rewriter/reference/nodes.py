@@ -46,9 +46,7 @@ class RunTensors:
             bind_shape(self.sizes, type_, np.shape(feed[name]))
 
 
-def computed(
-    model: Model, graph: Graph, node: Node, operands: Sequence[Any], tensors: RunTensors, exact: bool
-) -> Sequence[Any]:
+def computed(model: Model, graph: Graph, node: Node, operands: Sequence[Any], tensors: RunTensors, exact: bool) -> Sequence[Any]:
     """A node's results: in float64, or in its values' own types. Raises NoReference."""
     attrs = bind_attrs(node.attrs, tensors.sizes)
     unknown = sorted(name for _, value in attrs for name in attr_symbols(value))

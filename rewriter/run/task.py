@@ -12,7 +12,7 @@ import onnx
 from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load
 from mugraph.terms.shape import Dim
-from rewriter.reference import InputError, bind_sizes, check_data, random_inputs
+from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
 from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
@@ -45,9 +45,17 @@ class Task:
         """Whether the target is here and may be asked for times."""
         return self.target.here and not self.options.deterministic
 
-    def feeds(self) -> list[Mapping[str, np.ndarray]]:
-        """The inputs that candidates are compared and timed on: the user's, and random ones."""
-        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+    def choices(self) -> list[dict[str, float]]:
+        """Numbers for the inputs that decide what the model does: those to time first, then others."""
+        return choices(self.model, self.sizes)
+
+    def feeds(self, chosen: Mapping[str, float] | None = None) -> list[Mapping[str, np.ndarray]]:
+        """The inputs that candidates are compared and timed on: the user's, and random ones.
+
+        Args:
+            chosen: one of :meth:`choices`; by default the first.
+        """
+        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed, chosen=chosen) for seed in (1, 2))]
 
     def notes(self) -> list[str]:
         """Lines about the model as it was read, for the summary."""
