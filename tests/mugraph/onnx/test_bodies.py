@@ -105,7 +105,8 @@ def test_loops_run_as_long_as_they_do(n: int, go: bool) -> None:
 
 
 def test_scans_run_in_both_directions_along_their_axes() -> None:
-    proto = parse_model(f"""{HEADER} g (float[3] s, float[2,3,4] a, float[4,3] b) => (float[3] last, float[3,4] rows, float[4,3] other) {{
+    proto = parse_model(f"""{HEADER} g (float[3] s, float[2,3,4] a, float[4,3] b)
+            => (float[3] last, float[3,4] rows, float[4,3] other) {{
         last, rows, other = Scan<num_scan_inputs = 2, scan_input_axes = [2, 0], scan_input_directions = [1, 0],
                                  scan_output_axes = [1, 0], scan_output_directions = [0, 1],
             body = step (float[3] c, float[2,3] p, float[3] q) => (float[3] d, float[3] e, float[3] f) {{
@@ -126,7 +127,8 @@ def test_bodies_of_the_deepest_kind() -> None:
         check(subgraph_model(), {"x": rng.standard_normal((2, 3), np.float32), "flag": np.array(flag)})
 
 
-CONSTANT = f"""{HEADER} g (float[2,3] x, bool flag) => (float[2,3] y, float[3,2] z, int64[2] s) <float[3] w = {{1.0, 2.0, 3.0}}> {{
+CONSTANT = f"""{HEADER} g (float[2,3] x, bool flag)
+    => (float[2,3] y, float[3,2] z, int64[2] s) <float[3] w = {{1.0, 2.0, 3.0}}> {{
     shape = Shape(x)
     two = Constant<value = int64 {{2}}>()
     zero = Constant<value = int64 {{0}}>()
