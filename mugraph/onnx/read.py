@@ -141,7 +141,7 @@ class _GraphReader:
             inputs=fed,
             defaults=defaults,
             symbols=tuple(map(str, dims)),
-            notes=(*_notes(self.tables, self.proto, untyped, bool(defaults)), *self.symbols.notes),
+            notes=tuple(filter(None, (*_notes(self.tables, self.proto, untyped, bool(defaults)), self.symbols.note))),
             weights=self.weights,
             carriers=self.carriers,
             captures=self.captures,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.onnx import Model
+from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, concrete, evaluate_dim
 from rewriter.reference.uses import InputUse, choices, use_of
@@ -55,7 +55,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
             if not isinstance(rest, int):
                 for symbol in sorted(rest.symbols()):
                     sizes[symbol] = 1 if axis == 0 else 128
-                    assumed.append(f"{symbol} = {sizes[symbol]}")
+                    assumed.append(f"{dimension_in_words(symbol)} = {sizes[symbol]}")
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):

@@ -219,16 +219,19 @@ class Acceptance:
     def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
         for alternatives in probes:
+            refused: list[str] = []
             for probe in alternatives:
                 feed = dict(probe.feed)
                 try:
                     outputs = self.original.run(None, feed)
                 except RuntimeFailure:  # a model may ask more of its sizes than it says
-                    self.unprobed.append(probe.words)
+                    refused.append(probe.words)
                     continue
                 self.probed.append(probe.words)
+                refused = [words for words in refused if words not in probe.words]  # what was asked for runs at other sizes
                 yield feed, outputs
                 break
+            self.unprobed += refused
 
     def judge(self, session: Any) -> tuple[Error, bool]:
         """A candidate's error against the reference, and whether it is acceptable.

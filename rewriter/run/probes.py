@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mugraph.onnx import dimension_in_words
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import random_inputs
 from rewriter.run.task import Task
@@ -73,7 +74,7 @@ def _probe(
     feed = random_inputs(task.model, sizes, seed, scale, chosen)
     differs = [f"at scale {scale:g}"] if scale != 1 else []
     numbers = [f"{name} = {number:g}" for name, number in chosen.items() if number != timed.get(name)]
-    dims = [f"{name} = {size}" for name, size in sizes.items() if size != task.sizes[name]]
+    dims = [f"{dimension_in_words(name)} = {size}" for name, size in sizes.items() if size != task.sizes[name]]
     differs += [f"with {', '.join(numbers)}"] if numbers else []
     differs += [", ".join(dims)] if dims else []
     return InputProbe(feed, " and ".join(differs))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import onnx
 
 from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load
-from mugraph.terms.shape import Dim
+from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
 from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
 
 __all__ = ["Task", "read_task"]
+
+_SHOWN = 4
+"""Operators that a line on what is not understood names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,27 @@ class Task:
 
     def notes(self) -> list[str]:
         """Lines about the model as it was read, for the summary."""
-        sizes = f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."
-        return [*self.model.notes, *([sizes] if self.assumed else ())]
+        sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
+        return [*self.model.notes, *sizes, *self._not_judged()]
+
+    def _not_judged(self) -> Iterator[str]:
+        """A line on the parts of the model that no rule and no price is about."""
+        graph, opaque, sizeless, count = self.model.graph, Counter[str](), 0, 0
+        for node in graph.nodes():
+            if all(graph.tables.constant[value] for value in node.values):
+                continue
+            count += 1
+            if node.is_opaque and node.origin is not None and node.origin not in self.model.bodies:
+                opaque[self.model.origins[node.origin].op_type] += 1
+            types = [graph.type(value) for value in (*node.inputs, *node.values)]
+            shapes = (None if t is None else concrete([evaluate_dim(dim, self.sizes) for dim in t.shape]) for t in types)
+            sizeless += any(shape is None for shape in shapes)
+        kinds = [f"{number} {op_type}" for op_type, number in opaque.most_common(_SHOWN)]
+        kinds += [f"{len(opaque) - _SHOWN} other operators"] if len(opaque) > _SHOWN else []
+        facts = [f"{', '.join(kinds)} not understood"] if kinds else []
+        facts += [f"{sizeless} of {count} nodes without size"] if sizeless else []
+        if facts:
+            yield f"{', '.join(facts)}: they are left as they are, and cost nothing in predictions"
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:

@@ -9,5 +9,7 @@ from tests.support.graphs import ASSOCIATIVE, Builder
 def test_near_misses_name_the_node_and_the_reason() -> None:
     b = Builder()
     graph = b.graph(b.op("MatMul", b.op("Relu", b.input("[4,8]")), b.weight(8, 16)))
-    depth, miss = near_miss(graph, ASSOCIATIVE.source[0], graph.outputs[0])
-    assert depth == 1 and miss is not None and "computed by Relu, the rule wants MatMul" in miss.reason
+    met, miss = near_miss(graph, ASSOCIATIVE.source[0], graph.outputs[0])
+    assert (
+        [node.op for node in met] == ["MatMul"] and miss is not None and "computed by Relu, the rule wants MatMul" in miss.reason
+    )
