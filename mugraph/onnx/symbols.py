@@ -34,6 +34,8 @@ _ANONYMOUS = ("", "?", "*", "-1", "None")
 
 _SHOWN, _LONGEST = 3, 80
 """Restrictions that a note tells, and characters of each."""
+_LONG = "sizes that fit each other"
+"""In the place of a longer one: exporters write formulas where others have names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,7 @@ class SymbolValues:
     @property
     def note(self) -> str:
         """The restrictions as one sentence; empty where there are none."""
-        words = dict.fromkeys(
-            one.words if len(one.words) <= _LONGEST else f"{one.words[:_LONGEST]}..." for one in self.restrictions
-        )
+        words = dict.fromkeys(one.words if len(one.words) <= _LONGEST else _LONG for one in self.restrictions)
         nodes = dict.fromkeys(f"'{one.node}'" for one in self.restrictions)
         if not words:
             return ""

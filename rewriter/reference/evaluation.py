@@ -138,7 +138,9 @@ class _Evaluation:
         if not runs:
             return
         tables, made = self.graph.tables, self._made
-        nodes = self._in_order(outputs, frozenset(runs[0].tensors.sizes))
+        if outputs not in self._orders:
+            self._orders[outputs] = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
+        nodes = self._orders[outputs]
         last_reader = {made(value): node for node in nodes for value in self._operands(node)}
         results = {made(value) for value in outputs}
         for node in nodes:
@@ -192,10 +194,10 @@ class _Evaluation:
                 return self._once(body, [run], [formal])[0]
 
             if origin.op_type == "Loop":
-                results = run_loop(inputs[run], iterate, lambda first: self._no_rows(body.outputs[first:]))
+                results = run_loop(inputs[run], iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))
             else:
                 present = [tensor for tensor in inputs[run] if tensor is not None]
-                results = run_scan(origin, present, iterate, lambda first: self._no_rows(body.outputs[first:]))
+                results = run_scan(origin, present, iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))
             run.tensors.sizes = sizes
             self._settle(node, results, run)
 
@@ -252,21 +254,16 @@ class _Evaluation:
             self._put(run, value, tensor)
             self._same_type(run, value, result)
 
-    def _no_rows(self, values: Sequence[int]) -> list[Tensor]:
-        """Of each value a tensor of no rows of its type."""
-        made: list[Tensor] = []
-        for value in values:
-            type_ = self.graph.type(value)
-            shape = () if type_ is None else tuple(dim if isinstance(dim, int) else 0 for dim in type_.shape)
-            array = np.empty((0, *shape), np.float32 if type_ is None else type_.dtype.numpy())
-            made.append((widen(array) if self.exact else array, array))
-        return made
 
-    def _in_order(self, outputs: Sequence[int], known: frozenset[str]) -> list[Node]:
-        """The nodes to evaluate for some outputs, operands first."""
-        if outputs not in self._orders:
-            self._orders[outputs] = _ordered(self.graph, outputs, self._operands, known)
-        return self._orders[outputs]
+def _no_rows(graph: Graph, values: Sequence[int], exact: bool) -> list[Tensor]:
+    """Of each value a tensor of no rows of its type."""
+    made: list[Tensor] = []
+    for value in values:
+        type_ = graph.type(value)
+        shape = () if type_ is None else tuple(dim if isinstance(dim, int) else 0 for dim in type_.shape)
+        array = np.empty((0, *shape), np.float32 if type_ is None else type_.dtype.numpy())
+        made.append((widen(array) if exact else array, array))
+    return made
 
 
 def _ordered(

@@ -26,6 +26,9 @@ def test_restrictions_are_one_sentence() -> None:
     for number in range(9):
         symbols = symbols.learn(f"n{number}", 4, Restriction(f"node{number}", f"n{number} at most {number}"))
     assert symbols.note == "'node0', 'node1' and 7 more run only with n0 at most 0, n1 at most 1 and 7 more"
+    formula = symbol("floor(floor(floor(height/2 - 1/2)/2)/2) + 1")
+    long = SymbolValues().learn("n", formula, Restriction("sum", f"n = {formula} + {formula}"))
+    assert long.note == "'sum' runs only with sizes that fit each other"
     learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
     learner.must_hold(Unequal(smaller(6, N), N, or_one=True), NODE)
     assert learner.learned is not None and learner.learned.note == "'sum' runs only with n at most 6"

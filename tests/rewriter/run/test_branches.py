@@ -13,7 +13,9 @@ from onnx.parser import parse_model
 from mugraph.onnx import load
 from mugraph.onnx.scopes import graphs_within
 from rewriter import Outcome, optimize
+from rewriter.cost import CostModel, ProfileStore
 from rewriter.reference import choices, random_inputs
+from rewriter.run.branches import body_runs
 from rewriter.search.match import NoMatch
 from rewriter.search.matches import Matches
 from rewriter.search.ranges import RangeOracle
@@ -106,6 +108,27 @@ def test_a_condition_that_never_changes_is_gone_though_no_rule_applies(tmp_path:
     assert outcome.improved and "If" not in ops and outcome.nodes_after == 4 and not outcome.fired
     again, _ = run(tmp_path, model, shapes={"x": (4, 8)})
     assert again.improved
+
+
+def test_bodies_cost_as_often_as_they_run() -> None:
+    """A Scan over three rows in a Loop of five."""
+    model = load(
+        parse_model("""
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[n,3] x, bool go) => (float[3] y) <float[3] zero = {0.0, 0.0, 0.0}> {
+                five = Constant<value = int64 {5}>()
+                y = Loop (five, go, zero) <body = step (int64 i, bool c, float[3] s) => (bool d, float[3] t) {
+                    d = Identity(c)
+                    t = Scan<num_scan_inputs = 1, body = row (float[3] a, float[3] b) => (float[3] e) { e = Add(a, b) }>(s, x)
+                }>
+            }""")
+    )
+    numbers = {model.tables.names[body.outputs[-1]]: body.number for bodies in model.bodies.values() for body in bodies}
+    assert body_runs(model, {"n": 3}) == {numbers["t"]: 5, numbers["e"]: 15}
+    assert body_runs(model, {}) == {numbers["t"]: 5, numbers["e"]: 5}
+    add = next(node for node in model.graph.nodes() if node.op == "Add")
+    once, often = (CostModel(ProfileStore(None, ""), 17, {"n": 3}, deadline=-1.0, runs=runs) for runs in ({}, {numbers["e"]: 15}))
+    assert often.cost(model.graph, add) == 15 * once.cost(model.graph, add) > 0
 
 
 def test_numbers_that_an_input_is_compared_with_are_fed() -> None:
