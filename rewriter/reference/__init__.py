@@ -4,6 +4,7 @@ from rewriter.reference.comparison import Error, compare, worst
 from rewriter.reference.evaluation import Evaluated, References, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 from rewriter.reference.nodes import NoReference
+from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "check_data",
     "choices",
     "compare",
+    "observed_sizes",
     "random_inputs",
     "reference_outputs",
     "reference_run",

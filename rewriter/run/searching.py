@@ -178,8 +178,8 @@ def new_search(bench: Workbench) -> ModelSearch:
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
     deadline = clock.instant(_MEASURING) if task.measures else -math.inf
-    runs = body_runs(model, task.sizes)
-    costs = CostModel(bench.store, model.opset, task.sizes, target.provider, deadline, target.device, runs)
+    runs = body_runs(model, bench.sizes)
+    costs = CostModel(bench.store, model.opset, bench.sizes, target.provider, deadline, target.device, runs)
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     fold = Folder(model, model.graph).fold

@@ -18,7 +18,7 @@ from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
 
-__all__ = ["Task", "read_task"]
+__all__ = ["Task", "not_judged", "read_task"]
 
 _SHOWN = 4
 """Operators that a line on what is not understood names."""
@@ -64,26 +64,7 @@ class Task:
     def notes(self) -> list[str]:
         """Lines about the model as it was read, for the summary."""
         sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
-        return [*self.model.notes, *sizes, *self._not_judged()]
-
-    def _not_judged(self) -> Iterator[str]:
-        """A line on the parts of the model that no rule and no price is about."""
-        graph, opaque, sizeless, count = self.model.graph, Counter[str](), 0, 0
-        for node in graph.nodes():
-            if all(graph.tables.constant[value] for value in node.values):
-                continue
-            count += 1
-            if node.is_opaque and node.origin is not None and node.origin not in self.model.bodies:
-                opaque[self.model.origins[node.origin].op_type] += 1
-            types = [graph.type(value) for value in (*node.inputs, *node.values)]
-            shapes = (None if t is None else concrete([evaluate_dim(dim, self.sizes) for dim in t.shape]) for t in types)
-            sizeless += any(shape is None for shape in shapes)
-        kinds = [f"{number} {op_type}" for op_type, number in opaque.most_common(_SHOWN)]
-        kinds += [f"{len(opaque) - _SHOWN} other operators"] if len(opaque) > _SHOWN else []
-        facts = [f"{', '.join(kinds)} not understood"] if kinds else []
-        facts += [f"{sizeless} of {count} nodes without size"] if sizeless else []
-        if facts:
-            yield f"{', '.join(facts)}: they are left as they are, and cost nothing in predictions"
+        return [*self.model.notes, *sizes]
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
@@ -129,3 +110,27 @@ def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
             if not in_place:
                 raise InputError(f"{path} is the model itself; name another output, or give --in-place to replace it")
     return path
+
+
+def not_judged(model: Model, sizes: Mapping[str, Dim]) -> Iterator[str]:
+    """A line on the parts of a model that no rule and no price is about.
+
+    Args:
+        sizes: of its dimension symbols.
+    """
+    graph, opaque, sizeless, count = model.graph, Counter[str](), 0, 0
+    for node in graph.nodes():
+        if all(graph.tables.constant[value] for value in node.values):
+            continue
+        count += 1
+        if node.is_opaque and node.origin is not None and node.origin not in model.bodies:
+            opaque[model.origins[node.origin].op_type] += 1
+        types = [graph.type(value) for value in (*node.inputs, *node.values)]
+        shapes = (None if t is None else concrete([evaluate_dim(dim, sizes) for dim in t.shape]) for t in types)
+        sizeless += any(shape is None for shape in shapes)
+    kinds = [f"{number} {op_type}" for op_type, number in opaque.most_common(_SHOWN)]
+    kinds += [f"{len(opaque) - _SHOWN} other operators"] if len(opaque) > _SHOWN else []
+    facts = [f"{', '.join(kinds)} not understood"] if kinds else []
+    facts += [f"{sizeless} of {count} nodes without size"] if sizeless else []
+    if facts:
+        yield f"{', '.join(facts)}: they are left as they are, and cost nothing in predictions"
