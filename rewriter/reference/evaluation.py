@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,12 @@ class References:
     Attributes:
         outputs: for each feed.
         entered: numbers of the bodies that were run.
+        sizes: of dimension symbols, on the first feed; of those within loops none.
     """
 
     outputs: list[list[np.ndarray]]
     entered: frozenset[int]
+    sizes: Mapping[str, Dim] = field(default_factory=dict)
 
 
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
@@ -50,7 +52,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> Re
         NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size.
     """
     evaluation = _Evaluation(model, model.graph, exact=True)
-    return References(evaluation.outputs(feeds), frozenset(evaluation.entered))
+    return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,13 @@ class _Evaluation:
 
     Attributes:
         entered: numbers of the bodies that were run.
+        sizes: of dimension symbols, on the first feed.
     """
 
     def __init__(self, model: Model, graph: Graph, exact: bool) -> None:
         self.model, self.graph, self.exact = model, graph, exact
         self.entered: set[int] = set()
+        self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
         self._deciding, self._upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
         if self._upstream and any(self._bodies(node) for node in nodes):
@@ -118,6 +122,7 @@ class _Evaluation:
             for feed in feeds
         ]
         self._enter(self.graph.outputs, runs)
+        self.sizes = runs[0].tensors.sizes if runs else {}
         return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
 
     def _made(self, value: int) -> int:

@@ -41,6 +41,19 @@ def test_a_size_is_read_from_a_run() -> None:
     assert observed_sizes(model, {"n": 4, **sizes}, lambda: pytest.fail("nothing is missing"), "cpu") == {}
 
 
+def test_sizes_within_a_branch_are_read_from_an_evaluation() -> None:
+    text = (
+        FOUND.replace("float[n] x,", "float[n] x, bool flag,")
+        .replace("found =", "y = If (flag) <then_branch = one () => (float[k,64] z) { one = Constant<value_ints = [1]>() found =")
+        .replace("Squeeze(rows)", "Squeeze(rows, one)")
+        .replace("y = MatMul(picked, w)", "z = MatMul(picked, w) }, else_branch = two () => (float[64,64] v) { v = Exp(w) }>")
+    )
+    model = load(parse_model(text))
+    sizes = observed_sizes(model, {"n": 4}, lambda: {**FEED, "flag": np.array(True)}, "cpu")
+    assert 3 in sizes.values()
+    assert 3 not in observed_sizes(model, {"n": 4}, lambda: {**FEED, "flag": np.array(False)}, "cpu").values()
+
+
 def test_what_does_not_run_tells_nothing() -> None:
     model = load(parse_model(FOUND))
     assert observed_sizes(model, {"n": 4}, lambda: {**FEED, "w": np.ones((1, 64), np.float32)}, "cpu") == {}
