@@ -71,7 +71,7 @@ def use_of(model: Model, name: str, sizes: Mapping[str, Dim]) -> InputUse:
                     last = max(last, _last_position(model, other, told, sizes))
         elif op_type in _SIZING:
             is_size = True
-        elif op_type == "If":
+        elif op_type == "If" and position == 0:  # the others are what its branches read
             decides = True
     return InputUse(min(bounds, default=0), tuple(numbers), last, is_size, decides)
 
