@@ -37,7 +37,8 @@ class Node:
     Attributes:
         index: position in :attr:`Tables.nodes`; stable within a model.
         op: registry name, or :data:`OPAQUE`.
-        inputs: operand values; of an opaque node also the outer values that its subgraphs capture.
+        inputs: operand values; of an opaque node also the outer values that its subgraphs capture, and of a control-flow node
+            whose bodies were read, last, the results of these.
         values: the value ids first defined by this node, one an output.
         origin: index of the ONNX node it was read from, ``None`` for a node made by a substitution.
     """
@@ -81,6 +82,10 @@ class Tables:
     constants: dict[int, Constant] = field(default_factory=dict)
     sizes: dict[int, np.ndarray] = field(default_factory=dict)
     """Integer tensors of the file that shape arithmetic gives: entries are dimensions, not all of them numbers."""
+    bodies: dict[int, int] = field(default_factory=dict)
+    """Value to the number of the body of an If, Loop or Scan that computes it; constants, and the main graph's, are of none."""
+    captured: dict[int, int] = field(default_factory=dict)
+    """Value of a body, computed by no node, to the value around the body that it stands for."""
     nodes: list[Node] = field(default_factory=list)
     makers: dict[int, Definition] = field(default_factory=dict)
     """Value to the node that first made it."""
@@ -143,7 +148,8 @@ class Tables:
                 continue
             maker = self.makers.get(current)
             if maker is None or maker[0].origin is not None:
-                self._keys[current] = self.names[current] or f"#{current}"
+                within = f"@{self.bodies[current]}" if current in self.captured else ""
+                self._keys[current] = f"{self.names[current]}{within}" if self.names[current] else f"#{current}"
                 continue
             missing = [operand for operand in maker[0].inputs if operand not in self._keys]
             if missing:
@@ -171,7 +177,11 @@ class Tables:
         types = get_operator(op).types(attrs, operand_types)
         sized = any(attr_symbols(value) for _, value in attrs)
         constant = not sized and all(self.constant[value] for value in inputs)
-        return self.add_node(op, attrs, inputs, [self.new_value(t, constant=constant) for t in types])
+        values = [self.new_value(t, constant=constant) for t in types]
+        body = next((self.bodies[value] for value in inputs if value in self.bodies), None)
+        if body is not None:
+            self.bodies.update(dict.fromkeys(values, body))
+        return self.add_node(op, attrs, inputs, values)
 
 
 _MASK = (1 << 64) - 1

@@ -7,6 +7,8 @@ Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
 from mugraph.onnx.read import load
+from mugraph.onnx.scopes import node_count
+from mugraph.onnx.symbols import dimension_in_words
 from mugraph.onnx.weights import ModelError
 from mugraph.onnx.write import Saved, check_output, copy, open_in, save, to_bytes, to_proto
 
@@ -18,7 +20,9 @@ __all__ = [
     "Saved",
     "check_output",
     "copy",
+    "dimension_in_words",
     "load",
+    "node_count",
     "open_in",
     "save",
     "to_bytes",

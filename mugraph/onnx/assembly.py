@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from mugraph.onnx.bodies import Body
 from mugraph.onnx.function import OVERLOADS_FROM_IR
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.nodes import WrittenNode
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import captured, training_names
+from mugraph.onnx.scopes import captured, graphs_within, training_names
 from mugraph.onnx.sources import Leaf, ValueSources
 
-__all__ = ["Emission", "assemble"]
+__all__ = ["Emission", "assemble", "assemble_body"]
+
+_PARTS = ("node", "initializer", "sparse_initializer", "value_info", "quantization_annotation")
 
 
 @dataclass
@@ -60,24 +63,77 @@ def assemble(
     base = model.proto
     shell = ModelProto()
     shell.CopyFrom(base)
-    graph = shell.graph
-    for name in ("node", "initializer", "sparse_initializer", "value_info", "quantization_annotation"):
+    kept = {*training_names(base), *(value.name for value in base.graph.input)}
+    initializers, fresh = _fill(shell.graph, base.graph, model, sources, names, written, literals, kept, frozenset())
+    _import_domains(shell, model.opset)
+    _add_functions(shell, functions)
+    return Emission(shell, initializers, fresh)
+
+
+def assemble_body(
+    model: Model,
+    body: Body,
+    base: GraphProto,
+    sources: ValueSources,
+    names: ValueNames,
+    written: Sequence[WrittenNode],
+    literals: Iterable[TensorProto],
+) -> GraphProto:
+    """Makes a body of written nodes; as :func:`assemble`.
+
+    Args:
+        base: the body as it came.
+    """
+    graph = GraphProto()
+    graph.CopyFrom(base)
+    outer = frozenset(name for value in body.captured if (name := model.tables.names[value]) is not None)
+    inputs = {value.name for value in model.proto.graph.input}  # sizes are taken from these, too
+    formal = {value.name for value in base.input}
+    initializers, _ = _fill(graph, base, model, sources, names, written, literals, frozenset(), outer | inputs | formal)
+    graph.initializer.extend(initializers)
+    return graph
+
+
+def _fill(
+    graph: GraphProto,
+    base: GraphProto,
+    model: Model,
+    sources: ValueSources,
+    names: ValueNames,
+    written: Sequence[WrittenNode],
+    literals: Iterable[TensorProto],
+    kept: Collection[str],
+    around: Collection[str],
+) -> tuple[list[TensorProto], set[str]]:
+    """Replaces the nodes of a graph by written ones, and what belongs to them.
+
+    Args:
+        graph: a copy of ``base``, to be changed; it is left without initializers.
+        base: the graph as it came.
+        kept: names that stay whether or not a node reads them.
+        around: names that are the graph's inputs, or are defined around it.
+
+    Returns:
+        its initializers, and the names of the new ones.
+    """
+    for name in _PARTS:
         graph.ClearField(name)
     computed = {name for node in written for name in node.proto.output}
     read = _names_read(graph, written)
     live = read | computed
-    annotations = [note for note in base.graph.quantization_annotation if note.tensor_name in live]
+    annotations = [note for note in base.quantization_annotation if note.tensor_name in live]
     leaves = read | {entry.value for note in annotations for entry in note.quant_parameter_tensor_names}
-    leaves.update(training_names(base), (value.name for value in graph.input))
+    leaves.update(kept)
     leaves -= computed
+    leaves.difference_update(around)
 
-    emission = Emission(shell)
-    emission.initializers.extend(tensor for tensor in base.graph.initializer if tensor.name in leaves)
-    graph.sparse_initializer.extend(sparse for sparse in base.graph.sparse_initializer if sparse.values.name in leaves)
-    new = [*literals, *_new_constants(model, sources, names, leaves)]
-    if base.ir_version >= 4:
-        emission.initializers.extend(new)
-        emission.fresh.update(tensor.name for tensor in new)
+    initializers = [tensor for tensor in base.initializer if tensor.name in leaves]
+    graph.sparse_initializer.extend(sparse for sparse in base.sparse_initializer if sparse.values.name in leaves)
+    new = [*literals, *_new_constants(model, base, sources, names, leaves)]
+    fresh: set[str] = set()
+    if model.proto.ir_version >= 4:
+        initializers.extend(new)
+        fresh.update(tensor.name for tensor in new)
     else:  # there an initializer must be a graph input
         graph.node.extend(onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in new)
     carriers = {
@@ -87,11 +143,9 @@ def assemble(
     }
     graph.node.extend(_with_carriers(written, carriers))
     live |= leaves
-    graph.value_info.extend(value for value in base.graph.value_info if value.name in live)
+    graph.value_info.extend(value for value in base.value_info if value.name in live)
     graph.quantization_annotation.extend(annotations)
-    _import_domains(shell, written, model.opset)
-    _add_functions(shell, functions)
-    return emission
+    return initializers, fresh
 
 
 def _names_read(graph: GraphProto, written: Sequence[WrittenNode]) -> set[str]:
@@ -102,10 +156,12 @@ def _names_read(graph: GraphProto, written: Sequence[WrittenNode]) -> set[str]:
     return names
 
 
-def _new_constants(model: Model, sources: ValueSources, names: ValueNames, leaves: set[str]) -> Iterator[TensorProto]:
+def _new_constants(
+    model: Model, base: GraphProto, sources: ValueSources, names: ValueNames, leaves: set[str]
+) -> Iterator[TensorProto]:
     """The constants that stand in no file: folded ones, literals of substitutions, integers known while reading."""
-    carried = {tensor.name for tensor in model.proto.graph.initializer}
-    carried.update(sparse.values.name for sparse in model.proto.graph.sparse_initializer)
+    carried = {tensor.name for tensor in base.initializer}
+    carried.update(sparse.values.name for sparse in base.sparse_initializer)
     for source, name in names.names.items():
         if name not in leaves:
             continue
@@ -134,10 +190,11 @@ def _with_carriers(written: Sequence[WrittenNode], carriers: Mapping[int, NodePr
     yield from pending.values()
 
 
-def _import_domains(shell: ModelProto, written: Sequence[WrittenNode], opset: int) -> None:
-    """Imports the operator sets that nodes are of and the model has not imported."""
+def _import_domains(shell: ModelProto, opset: int) -> None:
+    """Imports the operator sets that nodes are of, also within subgraphs, and the model has not imported."""
     imported = {_domain(entry.domain) for entry in shell.opset_import}
-    for domain in sorted({_domain(node.proto.domain) for node in written} - imported):
+    used = {_domain(node.domain) for graph in graphs_within(shell.graph) for node in graph.node}
+    for domain in sorted(used - imported):
         shell.opset_import.add(domain=domain, version=1 if domain else opset)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import NodeProto, SparseTensorProto, TensorProto
+from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 from mugraph.graph import Constant
 from mugraph.onnx.weights import Weights, as_texts, tensor_type
@@ -28,6 +28,17 @@ class ConstantReader:
         if tensor.data_type not in {int(t) for t in DataType}:
             raise self.weights.malformed(f"tensor '{tensor.name}' has the unknown element type {tensor.data_type}")
         return Constant(tensor_type(tensor), lambda: self.weights.array(tensor))
+
+    def initializers(self, graph: GraphProto) -> dict[str, Constant]:
+        """The initializers of a graph by name. Raises :class:`ModelError` where two have one name, and as :meth:`tensor`."""
+        constants: dict[str, Constant] = {}
+        for tensor in graph.initializer:
+            if tensor.name in constants:
+                raise self.weights.malformed(f"initializer '{tensor.name}' is defined twice")
+            constants[tensor.name] = self.tensor(tensor)
+        for sparse in graph.sparse_initializer:
+            constants[sparse.values.name] = self.sparse(sparse)
+        return constants
 
     def sparse(self, sparse: SparseTensorProto) -> Constant:
         """A sparse tensor, which is dense once it is loaded. Raises as :meth:`tensor`."""

@@ -1,21 +1,28 @@
 """A candidate as an ONNX model, in memory.
 
 Work is at the level of protocol buffers, so that nothing is lost: a node that no substitution touched is copied, the
-others are written by their records. Values keep their names. Four things need care: several values may be one output of
+others are written by their records. Values keep their names. Five things need care: several values may be one output of
 one node, a value may be just another value (an ``Identity`` made by a substitution), names that are graph outputs or
-that subgraphs read cannot change, and a node may read sizes that its record took for attributes.
+that subgraphs read cannot change, a node may read sizes that its record took for attributes, and a node may have bodies, which
+are graphs of their own, written before what is around them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from onnx import FunctionProto, GraphProto
+
 from mugraph.blocks.operator import Programs
-from mugraph.graph import Graph
-from mugraph.onnx.assembly import Emission, assemble
+from mugraph.graph import Graph, Node
+from mugraph.onnx.assembly import Emission, assemble, assemble_body
+from mugraph.onnx.bodies import Body, body_graph
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import NameSupply, ValueNames
-from mugraph.onnx.nodes import NodeWriter
+from mugraph.onnx.nodes import NodeWriter, WrittenNode
 from mugraph.onnx.plan import EmissionPlan
-from mugraph.onnx.scopes import names_in_use
+from mugraph.onnx.scopes import graphs_within, names_in_use
 from mugraph.onnx.sources import ValueSources
 
 __all__ = ["emit"]
@@ -33,11 +40,60 @@ def emit(model: Model, graph: Graph, programs: Programs | None = None) -> Emissi
     Raises:
         Undecided: a new node cannot be written for sizes that are symbols.
     """
-    sources = ValueSources(model, graph)
-    plan = EmissionPlan(model, graph, sources)
-    nodes = plan.needed()
-    supply = NameSupply(names_in_use(model.proto.graph))
-    names = ValueNames(model.tables, graph, sources, plan, nodes, supply)
-    writer = NodeWriter(model, graph, {**model.programs, **(programs or {})}, plan, names, supply)
-    written = writer.write(nodes)
-    return assemble(model, sources, names, written, writer.literals, writer.functions)
+    graphs = _GraphWriter(model, graph, {**model.programs, **(programs or {})})
+    names, writer, written = graphs.write(graph)
+    return assemble(model, graphs.sources, names, written, writer.literals, graphs.functions)
+
+
+class _GraphWriter:
+    """Writes the main graph of one candidate, and the bodies within it.
+
+    Attributes:
+        sources: of the candidate's values.
+        functions: those that written nodes call, by domain, name and overload.
+    """
+
+    def __init__(self, model: Model, graph: Graph, programs: Programs) -> None:
+        self.model, self.graph, self.programs = model, graph, programs
+        self.sources = ValueSources(model, graph)
+        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
+        self._supply = NameSupply(names_in_use(model.proto.graph))
+        self._labels = NameSupply(node.name for inner in graphs_within(model.proto.graph) for node in inner.node)
+        self._bodies: dict[Node, Mapping[str, GraphProto]] = {}
+
+    def write(self, part: Graph) -> tuple[ValueNames, NodeWriter, list[WrittenNode]]:
+        """The nodes of the main graph or of a body: the candidate with other inputs and outputs."""
+        model, sources = self.model, self.sources
+        plan = EmissionPlan(model, part, sources, self.bodies)
+        nodes = plan.needed()
+        names = ValueNames(model.tables, part, sources, plan, nodes, self._supply)
+        writer = NodeWriter(model, part, self.programs, plan, names, self._supply, self._labels)
+        written = writer.write(nodes)
+        self.functions.update(writer.functions)
+        return names, writer, written
+
+    def bodies(self, node: Node) -> Mapping[str, GraphProto]:
+        """The bodies of a node of the file that are another graph now, by attribute; others stay as they came."""
+        if node not in self._bodies:
+            written: dict[str, GraphProto] = {}
+            if node.origin is not None and node.is_opaque and self.sources.modified:
+                for body in self.model.bodies.get(node.origin, ()):
+                    if self._is_touched(body):
+                        written[body.attribute] = self._body(body, body_graph(self.model.origins[node.origin], body.attribute))
+            self._bodies[node] = written
+        return self._bodies[node]
+
+    def _part(self, body: Body) -> Graph:
+        """A body as a graph over what stands within it for values around it."""
+        leaves = [inner for outer, inner in body.captured.items() if inner != outer]
+        return replace(self.graph, inputs=(*body.inputs, *leaves), outputs=body.outputs)
+
+    def _is_touched(self, body: Body) -> bool:
+        """Whether the candidate computes a value of a body otherwise than the file, or of a body within it."""
+        came, part = self.model.as_it_came, self._part(body)
+        values = {*part.outputs, *(value for node in part.nodes() for value in node.inputs)}
+        return any(part.definition(value) != came.definition(value) for value in values)
+
+    def _body(self, body: Body, base: GraphProto) -> GraphProto:
+        names, writer, written = self.write(self._part(body))
+        return assemble_body(self.model, body, base, self.sources, names, written, writer.literals)

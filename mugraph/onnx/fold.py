@@ -108,12 +108,14 @@ class Folder:
         proto.domain = ""
         declared: dict[str, TensorType] = {}
         feeds: dict[str, np.ndarray] = {}
-        for name in dict.fromkeys(name for name in proto.input if name):
-            type_ = self.tables.types[self.model.values[name]]
+        for name, value in zip(proto.input, self.model.reads[node.origin], strict=True):
+            if value is None:
+                continue
+            type_ = self.tables.types[value]
             if type_ is None:
                 raise NotImplementedError(f"the type of '{name}' is unknown")
             declared[name] = type_
-            feeds[name] = inputs[node.inputs.index(self.model.values[name])].astype(type_.dtype.numpy())
+            feeds[name] = inputs[node.inputs.index(value)].astype(type_.dtype.numpy())
         graph = onnx.helper.make_graph(
             [proto],
             "constant",

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Constant, Graph, Tables
+from mugraph.onnx.bodies import Body
 from mugraph.onnx.weights import Weights
 from mugraph.terms.shape import TensorType
 
@@ -26,9 +27,11 @@ class Model:
         proto: everything as it came, except that large inline tensors are stored (see :mod:`mugraph.onnx.weights`).
         opset: version of the default domain.
         tables: values, types, constants and nodes, shared by all candidates.
-        graph: the first candidate: the model as it came.
-        origins: the main graph's ONNX nodes; ``Node.origin`` is an index into it.
-        values: name to value, of the main graph.
+        graph: the first candidate: the model as it came, but for conditions that never change: the branch that they choose.
+        as_it_came: that as well; the same object where no condition is constant.
+        origins: the ONNX nodes, those of the main graph first, then those of bodies; ``Node.origin`` is an index into it.
+        reads: origin to the values of the node's inputs; ``None`` for an absent one.
+        values: name to value, of the main graph and of bodies.
         opaque: origin to the reason why the node is opaque.
         inputs: names and types of the tensors to feed, without those that have defaults.
         defaults: initializers that are graph inputs too: run-time inputs with a default, never constants.
@@ -37,6 +40,7 @@ class Model:
         weights: access to stored tensors.
         carriers: constant to the origin of the Constant node that holds it.
         captures: origin to the outer values that the node's subgraphs read by name.
+        bodies: origin to the bodies of a control-flow node, where they were read.
         programs: how the kernels that the model came with are launched.
     """
 
@@ -45,7 +49,9 @@ class Model:
     opset: int
     tables: Tables
     graph: Graph
+    as_it_came: Graph
     origins: Sequence[NodeProto]
+    reads: Sequence[tuple[int | None, ...]]
     values: Mapping[str, int]
     opaque: Mapping[int, str]
     inputs: Mapping[str, TensorType]
@@ -55,7 +61,13 @@ class Model:
     weights: Weights
     carriers: Mapping[int, int]
     captures: Mapping[int, tuple[int, ...]]
+    bodies: Mapping[int, tuple[Body, ...]]
     programs: Programs = field(default_factory=dict)
+
+    @property
+    def is_unfolded(self) -> bool:
+        """Whether the model has conditions that never change: written anew, it is without them."""
+        return self.graph is not self.as_it_came
 
     def digest(self) -> str:
         """Digest of the file's bytes and of its data files by name, size and modification time; stable across runs.

@@ -26,22 +26,23 @@ __all__ = ["NodeWriter", "WrittenNode"]
 
 @dataclass(frozen=True, slots=True)
 class WrittenNode:
-    """A message of the main graph, and the node of the file that it stands for; ``None`` for a new one."""
+    """A message of a graph, and the node of the file that it stands for; ``None`` for a new one."""
 
     proto: NodeProto
     origin: int | None = None
 
 
 class NodeWriter:
-    """Writes the nodes of one candidate.
+    """Writes the nodes of one candidate, or of a body of it.
 
     Args:
         model: the model as it was read.
-        graph: the candidate.
+        graph: the candidate or body.
         programs: how its kernels are launched.
         plan: which nodes stay as they stand in the file.
         names: of the values that are read.
         supply: of names for values that only written nodes read.
+        labels: of names for nodes.
 
     Attributes:
         literals: the constants that written nodes read and that are no values of the candidate.
@@ -49,14 +50,21 @@ class NodeWriter:
     """
 
     def __init__(
-        self, model: Model, graph: Graph, programs: Programs, plan: EmissionPlan, names: ValueNames, supply: NameSupply
+        self,
+        model: Model,
+        graph: Graph,
+        programs: Programs,
+        plan: EmissionPlan,
+        names: ValueNames,
+        supply: NameSupply,
+        labels: NameSupply,
     ) -> None:
         self.model, self.tables, self.programs = model, model.tables, programs
-        self.plan, self.names, self.supply = plan, names, supply
-        self.labels = NameSupply(node.name for node in model.proto.graph.node)
+        self.plan, self.names, self.supply, self.labels = plan, names, supply, labels
         self.literals: list[TensorProto] = []
         self.functions: dict[tuple[str, str, str], FunctionProto] = {}
-        carriers = ((self.tables.names[value], self.tables.types[value]) for value in graph.inputs)
+        near = dict.fromkeys((*graph.inputs, *model.graph.inputs))  # a body sees the model's inputs, too
+        carriers = ((self.tables.names[value], self.tables.types[value]) for value in near)
         inputs = [(name, type_) for name, type_ in carriers if name is not None and type_ is not None]
         literals = Literals(lambda: supply.fresh("constant"), self.literals.append)
         self.sizes = SizeWriter(inputs, model.opset, self.size_node, literals.name)
@@ -89,8 +97,8 @@ class NodeWriter:
     def original(self, node: Node) -> NodeProto:
         """A node of the file on what its inputs are called now."""
         assert node.origin is not None
-        proto = self.model.origins[node.origin]
-        inputs = [self.names.of(self.model.values[name]) if name else "" for name in proto.input]
+        proto = self.plan.with_bodies(node)
+        inputs = ["" if value is None else self.names.of(value) for value in self.model.reads[node.origin]]
         outputs, index = [], 0
         for name in proto.output:
             is_value = bool(name) and index < len(node.values)

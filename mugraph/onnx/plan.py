@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from onnx import GraphProto, NodeProto
 
 from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
+from mugraph.onnx.scopes import captured
 from mugraph.onnx.sources import Leaf, NodeOutput, ValueSources
 
 __all__ = ["EmissionPlan"]
@@ -16,12 +19,19 @@ class EmissionPlan:
 
     A node of the file may read sizes that its record took for attributes. They are computed by nodes of the file; where a
     substitution left these without what they start from, the record writes the node, too.
+
+    Args:
+        model: the model as it was read.
+        graph: the candidate, or a body of it.
+        sources: of the candidate's values.
+        bodies: gives the bodies of a node that are another graph now, by attribute.
     """
 
-    def __init__(self, model: Model, graph: Graph, sources: ValueSources) -> None:
-        self.model, self.graph, self.sources = model, graph, sources
-        self.modified = bool(graph.definitions)
-        live = set(graph.nodes()) if self.modified else set()
+    def __init__(
+        self, model: Model, graph: Graph, sources: ValueSources, bodies: Callable[[Node], Mapping[str, GraphProto]]
+    ) -> None:
+        self.model, self.graph, self.sources, self.bodies = model, graph, sources, bodies
+        live = set(graph.nodes()) if sources.modified else set()
         self.position = {node: place for place, node in enumerate(self.in_order(live, lambda node: node.inputs))}
         self.kept: dict[Node, bool] = {}
 
@@ -64,22 +74,40 @@ class EmissionPlan:
         return self.file_operands(node)
 
     def file_operands(self, node: Node) -> list[int]:
-        """The values that the node of the file reads."""
+        """The values that the node of the file reads, its bodies as they are now included."""
         assert node.origin is not None
-        proto = self.model.origins[node.origin]
-        read = [self.model.values[name] for name in proto.input if name]
+        read = [value for value in self.model.reads[node.origin] if value is not None]
         return list(dict.fromkeys([*read, *self.captures(node)]))
 
-    def captures(self, node: Node) -> tuple[int, ...]:
+    def captures(self, node: Node) -> Sequence[int]:
         """The values that a node's subgraphs read by name."""
-        return () if node.origin is None else self.model.captures.get(node.origin, ())
+        if node.origin is None:
+            return ()
+        outer = self.model.captures.get(node.origin, ())
+        if not outer or not self.bodies(node):
+            return outer
+        read, names = set(captured(self.with_bodies(node))), self.model.tables.names
+        return [value for value in outer if names[value] in read]
+
+    def with_bodies(self, node: Node) -> NodeProto:
+        """A node of the file, with its bodies as they are now."""
+        assert node.origin is not None
+        proto, bodies = self.model.origins[node.origin], self.bodies(node)
+        if not bodies:
+            return proto
+        changed = NodeProto()
+        changed.CopyFrom(proto)
+        for attribute in changed.attribute:
+            if attribute.name in bodies:
+                attribute.g.CopyFrom(bodies[attribute.name])
+        return changed
 
     def is_kept(self, node: Node) -> bool:
         """Whether a node is written as it stands in the file."""
         if node.origin is None:
             return False
         if node not in self.kept:
-            self.kept[node] = not self.modified or node.is_opaque or self.reaches_sizes(node)
+            self.kept[node] = not self.sources.modified or node.is_opaque or self.reaches_sizes(node)
         return self.kept[node]
 
     def reaches_sizes(self, node: Node) -> bool:

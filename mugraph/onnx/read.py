@@ -15,13 +15,14 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
-from mugraph.graph import OPAQUE, Constant, Graph, Tables
+from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
+from mugraph.onnx.bodies import Body, Scope, body_graph, readable_bodies
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
-from mugraph.onnx.scopes import captured, executed_nodes, names_read, nested_tensors
+from mugraph.onnx.scopes import captured, executed_nodes, name_apart, names_read, nested_tensors
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
@@ -54,6 +55,7 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
         raise weights.malformed(
             f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
         )
+    name_apart(proto.graph)
     skeleton, faithful = without_weights(proto)
     if check:
         try:
@@ -93,15 +95,21 @@ class _GraphReader:
         self.operators = ModelOperators.of(proto, opset)
         self.constants = ConstantReader(weights)
         self.declared = DeclaredTypes(inferred, symbols)
-        self.learner = SymbolLearner(symbols, self.declared.symbols_of(value.name for value in self.graph.input))
-        self.executed = executed_nodes(self.graph)
+        self.learner = SymbolLearner(symbols, self.declared.fed)
+        self.executed = set(executed_nodes(self.graph))
         self.names_read = names_read(self.graph)
         self.tables = Tables()
+        self.scope = Scope(self.tables)
+        self.origins = list(self.graph.node)
+        self.reads: list[tuple[int | None, ...]] = [()] * len(self.origins)
         self.integers = IntegerEvaluator(self.tables, symbols)
         self.values: dict[str, int] = {}
         self.opaque: dict[int, str] = {}
         self.carriers: dict[int, int] = {}
         self.captures: dict[int, tuple[int, ...]] = {}
+        self.bodies: dict[int, tuple[Body, ...]] = {}
+        self.body_count = 0
+        self.chosen: dict[int, Definition] = {}
         self.programs: dict[Kernel, CompiledKernel] = {}
 
     def read(self) -> Model:
@@ -125,47 +133,36 @@ class _GraphReader:
             opset=self.operators.opset,
             tables=self.tables,
             graph=graph,
-            origins=tuple(self.graph.node),
+            as_it_came=graph.substitute(self.chosen) if self.chosen else graph,
+            origins=tuple(self.origins),
+            reads=tuple(self.reads),
             values=self.values,
             opaque=self.opaque,
             inputs=fed,
             defaults=defaults,
             symbols=tuple(map(str, dims)),
-            notes=tuple(self.notes(untyped, bool(defaults))),
+            notes=tuple(filter(None, (*_notes(self.tables, self.proto, untyped, bool(defaults)), self.symbols.note))),
             weights=self.weights,
             carriers=self.carriers,
             captures=self.captures,
+            bodies=self.bodies,
             programs=self.programs,
         )
-
-    def notes(self, untyped: Sequence[str], has_defaults: bool) -> Iterator[str]:
-        """Sentences that the user should read, of inputs ``untyped`` and of overridable ones among others."""
-        yield from (f"input '{name}' is no tensor of known rank" for name in untyped)
-        if any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in self.tables.types):
-            yield "bfloat16 tensors: onnxruntime's CPU provider has almost no kernels for them"
-        if has_defaults and self.proto.ir_version < 4:
-            yield (
-                f"IR version {self.proto.ir_version}: weights are overridable inputs, so none is folded; with an IR version "
-                "from 4 on and without them among the graph's inputs they are constants"
-            )
-        yield from self.symbols.notes
 
     def enter(self, name: str, value: int) -> int:
         """Names a value. Raises :class:`ModelError` unless the name is new."""
         if not name or name in self.values:
             raise self.weights.malformed(f"value '{name}' is defined twice" if name else "a value has no name")
-        self.values[name] = value
+        self.values[name] = self.scope.values[name] = value
         return value
+
+    def declared_type(self, name: str) -> TensorType | None:
+        """The type that the file, or onnx's inference, gives to a value of the scope."""
+        return self.declared.of(name, self.scope.number if self.scope.repeats else 0)
 
     def read_leaves(self) -> dict[str, Constant]:
         """Graph inputs and initializers. Returns the defaults of overridable inputs."""
-        constants: dict[str, Constant] = {}
-        for tensor in self.graph.initializer:
-            if tensor.name in constants:
-                raise self.weights.malformed(f"initializer '{tensor.name}' is defined twice")
-            constants[tensor.name] = self.constants.tensor(tensor)
-        for sparse in self.graph.sparse_initializer:
-            constants[sparse.values.name] = self.constants.sparse(sparse)
+        constants = self.constants.initializers(self.graph)
         defaults: dict[str, Constant] = {}
         for value in self.graph.input:
             default = constants.pop(value.name, None)
@@ -177,17 +174,24 @@ class _GraphReader:
         return defaults
 
     def read_node(self, origin: int, node: NodeProto) -> None:
-        """Enters a node: a constant, an operator that its record understands, or an opaque node."""
+        """Enters a node: a constant, an operator that its record understands, one with bodies, or an opaque node."""
         names = [*(name for name in node.input if name), *captured(node)]
-        missing = [name for name in names if name not in self.values]
+        values = {name: self.scope.find(name) for name in names}
+        missing = [name for name, value in values.items() if value is None]
         if missing:
             raise self.weights.malformed(
                 f"node {origin} ({node.op_type} '{node.name}') reads '{missing[0]}', which is not computed before it"
             )
+        self.reads[origin] = tuple(values[name] if name else None for name in node.input)
         if self.operators.is_constant(node):
             constant = self.constants.node(node)
             value = self.enter(node.output[0], self.tables.add_constant(constant, node.output[0]))
             self.carriers[value] = origin
+            return
+        operands = [value for value in values.values() if value is not None]
+        attributes = readable_bodies(node) if self.operators.is_standard(node) else ()
+        if attributes and not all(self.tables.constant[value] for value in operands):
+            self.read_control(origin, node, operands, attributes)
             return
         try:
             self.read_understood(origin, node)
@@ -196,9 +200,71 @@ class _GraphReader:
         except (NotUnderstood, ShapeError, Undecided) as problem:
             if isinstance(problem, Unequal) and origin in self.executed:
                 self.learner.must_hold(problem, node)
-            self.read_opaque(origin, node, names, str(problem))
+            self.read_opaque(origin, node, operands, str(problem))
         except (ValueError, TypeError, LookupError, ArithmeticError) as problem:  # attributes that make no sense
-            self.read_opaque(origin, node, names, f"malformed: {type(problem).__name__}: {' '.join(str(problem).split())}")
+            self.read_opaque(origin, node, operands, f"malformed: {type(problem).__name__}: {' '.join(str(problem).split())}")
+
+    def read_control(self, origin: int, node: NodeProto, operands: Sequence[int], attributes: Sequence[str]) -> None:
+        """Enters a control-flow node and its bodies; of a condition that is known, the branch that it chooses."""
+        condition = self.reads[origin][0] if node.op_type == "If" else None
+        known = None if condition is None else self.tables.small_constant(condition, 1)
+        if known is not None and known.size == 1:
+            self.read_chosen(origin, node, operands, attributes[0 if known.reshape(()) else 1])
+            return
+        bodies = tuple(self.read_body(body_graph(node, name), name, node.op_type != "If") for name in attributes)
+        results = [value for body in bodies for value in body.outputs]
+        self.bodies[origin] = bodies
+        self.read_opaque(origin, node, [*operands, *results], "it has subgraphs")
+        for name, *branches in zip(node.output, *(body.outputs for body in bodies), strict=False) if len(bodies) > 1 else ():
+            types = {self.tables.types[result] for result in branches}
+            if name and len(types) == 1 and self.tables.types[self.values[name]] is None:
+                self.tables.types[self.values[name]] = types.pop()
+
+    def read_chosen(self, origin: int, node: NodeProto, operands: Sequence[int], attribute: str) -> None:
+        """Enters a branch that is always taken, as nodes around the If; of the node itself, what the model was before."""
+        branch = body_graph(node, attribute)
+        self.read_nodes(branch, origin in self.executed)
+        results = [self.scope.find(value.name) for value in branch.output]
+        whole = self.read_opaque(origin, node, operands, f"it always takes its {attribute}")
+        self.chosen.update({value: self.tables.makers[value] for value in whole})
+        for value, result in zip(whole, (r for r, name in zip(results, node.output, strict=True) if name), strict=True):
+            assert result is not None, "a branch whose results are not its own is not read"
+            tables = self.tables
+            tables.types[value], tables.constant[value] = tables.types[result], tables.constant[result]
+            tables.add_node("Identity", (), [result], [value], intern=False)
+            if result in tables.constants:
+                tables.constants[value] = tables.constants[result]
+            if result in tables.sizes:
+                tables.sizes[value] = tables.sizes[result]
+            if tables.constant[value]:
+                tables.bodies.pop(value, None)
+
+    def read_body(self, graph: GraphProto, attribute: str, repeats: bool) -> Body:
+        """Enters a graph within a node, in a scope of its own."""
+        self.body_count += 1
+        outer, number = self.scope, self.body_count
+        self.scope = scope = Scope(self.tables, outer, number, repeats or outer.repeats)
+        inputs = tuple(self.enter(v.name, scope.new_value(self.declared_type(v.name), v.name)) for v in graph.input)
+        self.read_nodes(graph, False)
+        outputs = tuple(scope.values[value.name] for value in graph.output)
+        self.scope = outer
+        return Body(number, attribute, inputs, outputs, scope.captured)
+
+    def read_nodes(self, graph: GraphProto, executed: bool) -> None:
+        """Enters the constants and nodes of a graph within the main graph, in the scope.
+
+        Args:
+            executed: every run executes them.
+        """
+        for name, constant in self.constants.initializers(graph).items():
+            self.enter(name, self.tables.add_constant(constant, name))
+        first = len(self.origins)
+        self.origins += graph.node
+        self.reads += [()] * len(graph.node)
+        if executed:
+            self.executed.update(range(first, len(self.origins)))
+        for origin, node in enumerate(graph.node, first):
+            self.read_node(origin, node)
 
     def read_understood(self, origin: int, node: NodeProto) -> None:
         """Enters the node under its record.
@@ -206,8 +272,7 @@ class _GraphReader:
         Raises:
             NotUnderstood, ShapeError, Undecided: it stays opaque.
         """
-        inputs = [self.values[name] if name else None for name in node.input]
-        understood = understand(node, inputs, self.tables, self.operators, self.names_read)
+        understood = understand(node, self.reads[origin], self.tables, self.operators, self.names_read)
         understood = replace(understood, outputs=tuple(map(self.symbols.type, understood.outputs)))
         for name, type_ in zip(understood.names, understood.outputs, strict=True):
             if name is not None:
@@ -228,7 +293,7 @@ class _GraphReader:
         sized = any(attr_symbols(value) for _, value in understood.attrs)
         constant = computed or (not sized and all(self.tables.constant[value] for value in understood.operands))
         values = [
-            self.tables.new_value(type_, name, constant) for name, type_ in zip(understood.names, understood.outputs, strict=True)
+            self.scope.new_value(type_, name, constant) for name, type_ in zip(understood.names, understood.outputs, strict=True)
         ]
         for name, value in zip(understood.names, values, strict=True):
             if name is not None:
@@ -241,7 +306,7 @@ class _GraphReader:
         Raises:
             NotUnderstood: a record that contradicts the file's types has not understood the node.
         """
-        declared = self.declared.of(name)
+        declared = self.declared_type(name)
         if declared is None:
             return
         if declared.dtype != computed.dtype or same_shape(declared.shape, computed.shape) is False:
@@ -249,15 +314,28 @@ class _GraphReader:
         for declared_dim, computed_dim in zip(declared.shape, computed.shape, strict=True):
             self.learner.compare(declared_dim, computed_dim)
 
-    def read_opaque(self, origin: int, node: NodeProto, names: Sequence[str], reason: str) -> None:
-        """Enters a node that no record understands, with all values that it reads as operands."""
-        inputs = tuple(dict.fromkeys(self.values[name] for name in names))
+    def read_opaque(self, origin: int, node: NodeProto, operands: Sequence[int], reason: str) -> list[int]:
+        """Enters a node that no record understands, with all values that it reads as operands. Returns its results."""
+        inputs = tuple(dict.fromkeys(operands))
         constant = bool(inputs) and self.operators.is_pure(node) and all(self.tables.constant[value] for value in inputs)
         outputs = [
-            self.enter(name, self.tables.new_value(self.declared.of(name), name, constant)) for name in node.output if name
+            self.enter(name, self.scope.new_value(self.declared_type(name), name, constant)) for name in node.output if name
         ]
         self.tables.add_node(OPAQUE, (), inputs, outputs, origin, intern=False)
         self.opaque[origin] = reason
-        inner = captured(node)
+        inner = [self.scope.find(name) for name in captured(node)]
         if inner:
-            self.captures[origin] = tuple(self.values[name] for name in inner)
+            self.captures[origin] = tuple(value for value in inner if value is not None)
+        return outputs
+
+
+def _notes(tables: Tables, proto: ModelProto, untyped: Sequence[str], has_defaults: bool) -> Iterator[str]:
+    """Sentences that the user should read, of inputs ``untyped`` and of overridable ones among others."""
+    yield from (f"input '{name}' is no tensor of known rank" for name in untyped)
+    if any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in tables.types):
+        yield "bfloat16 tensors: onnxruntime's CPU provider has almost no kernels for them"
+    if has_defaults and proto.ir_version < 4:
+        yield (
+            f"IR version {proto.ir_version}: weights are overridable inputs, so none is folded; with an IR version "
+            "from 4 on and without them among the graph's inputs they are constants"
+        )

@@ -6,19 +6,23 @@ the node depends on that value although its inputs do not list it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 __all__ = [
     "captured",
+    "defined_names",
     "executed_nodes",
     "graphs_of",
+    "graphs_within",
+    "name_apart",
     "names_in_use",
     "names_read",
     "nested_graphs",
     "nested_nodes",
     "nested_tensors",
+    "node_count",
     "training_names",
 ]
 
@@ -35,6 +39,21 @@ def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
             yield from attribute.graphs
 
 
+def graphs_within(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and, at any depth, the subgraphs of its nodes."""
+    graphs = [graph]
+    while graphs:
+        current = graphs.pop()
+        yield current
+        for node in current.node:
+            graphs.extend(graphs_of(node))
+
+
+def node_count(graph: GraphProto) -> int:
+    """The nodes of a graph and of all graphs within it."""
+    return sum(len(inner.node) for inner in graphs_within(graph))
+
+
 def nested_graphs(model: ModelProto) -> Iterator[GraphProto]:
     """The main graph, then training graphs and, at any depth, the subgraphs of their nodes and of the functions'."""
     graphs: list[GraphProto] = []
@@ -43,12 +62,8 @@ def nested_graphs(model: ModelProto) -> Iterator[GraphProto]:
     for function in model.functions:
         for node in function.node:
             graphs.extend(graphs_of(node))
-    graphs.append(model.graph)
-    while graphs:
-        graph = graphs.pop()
-        yield graph
-        for node in graph.node:
-            graphs.extend(graphs_of(node))
+    for graph in (model.graph, *reversed(graphs)):
+        yield from graphs_within(graph)
 
 
 def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
@@ -86,12 +101,7 @@ def captured(node: NodeProto) -> list[str]:
     scopes: list[tuple[GraphProto, frozenset[str]]] = [(graph, frozenset()) for graph in graphs_of(node)]
     while scopes:
         graph, outer = scopes.pop()
-        local = outer.union(
-            (value.name for value in graph.input),
-            (tensor.name for tensor in graph.initializer),
-            (sparse.values.name for sparse in graph.sparse_initializer),
-            (name for inner in graph.node for name in inner.output),
-        )
+        local = outer.union(defined_names(graph))
         for inner in graph.node:
             names.update(dict.fromkeys(name for name in inner.input if name and name not in local))
             scopes.extend((deeper, local) for deeper in graphs_of(inner))
@@ -99,20 +109,73 @@ def captured(node: NodeProto) -> list[str]:
     return list(names)
 
 
-def names_read(graph: GraphProto) -> frozenset[str]:
-    """The names that a node, a subgraph or the outside reads."""
-    names = {value.name for value in graph.output}
-    names.update(note.tensor_name for note in graph.quantization_annotation)
+def defined_names(graph: GraphProto) -> Iterator[str]:
+    """The names that a graph gives to its own values."""
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    yield from (name for node in graph.node for name in node.output if name)
+
+
+def name_apart(graph: GraphProto) -> None:
+    """Renames values within subgraphs, so that no two values at any depth bear one name.
+
+    ONNX lets two subgraphs that see nothing of each other use one name for different values.
+    """
+    in_use, defined = set(names_in_use(graph)), set(defined_names(graph))
+
+    def fresh(name: str) -> str:
+        number = 2
+        while f"{name}_{number}" in in_use:
+            number += 1
+        in_use.add(f"{name}_{number}")
+        return f"{name}_{number}"
+
+    def visit(inner: GraphProto, outer: Mapping[str, str]) -> None:
+        own = list(dict.fromkeys(defined_names(inner)))
+        names = {old: new for old, new in outer.items() if old not in own}
+        names.update({name: fresh(name) for name in own if name in defined})
+        defined.update(own, names.values())
+        if names:
+            _rename(inner, names)
+        for node in inner.node:
+            for deeper in graphs_of(node):
+                visit(deeper, names)
+
     for node in graph.node:
-        names.update(node.input, captured(node))
+        for inner in graphs_of(node):
+            visit(inner, {})
+
+
+def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Gives values other names in one graph; not in those within it."""
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for note in graph.quantization_annotation:
+        note.tensor_name = names.get(note.tensor_name, note.tensor_name)
+        for entry in note.quant_parameter_tensor_names:
+            entry.value = names.get(entry.value, entry.value)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+
+
+def names_read(graph: GraphProto) -> frozenset[str]:
+    """The names that a node or the outside reads, also within subgraphs."""
+    names: set[str] = set()
+    for inner in graphs_within(graph):
+        names.update(value.name for value in inner.output)
+        names.update(note.tensor_name for note in inner.quantization_annotation)
+        for node in inner.node:
+            names.update(node.input)
     return frozenset(names)
 
 
 def names_in_use(graph: GraphProto) -> Iterator[str]:
     """Every value name, also within subgraphs."""
-    graphs = [graph]
-    while graphs:
-        current = graphs.pop()
+    for current in graphs_within(graph):
         for value in (*current.input, *current.output, *current.value_info):
             yield value.name
         yield from (tensor.name for tensor in current.initializer)
@@ -120,7 +183,6 @@ def names_in_use(graph: GraphProto) -> Iterator[str]:
         for node in current.node:
             yield from node.input
             yield from node.output
-            graphs.extend(graphs_of(node))
 
 
 def training_names(model: ModelProto) -> Iterator[str]:

@@ -40,10 +40,14 @@ class ValueSources:
     """Says which output, input or constant each value of one candidate is, and folds what depends on constants alone.
 
     Several values may be one output, where a substitution computes them by one node.
+
+    Attributes:
+        modified: whether the candidate is another graph than the file's.
     """
 
     def __init__(self, model: Model, graph: Graph) -> None:
         self.graph, self.tables = graph, model.tables
+        self.modified = graph.definitions is not model.as_it_came.definitions
         self.folder = Folder(model, graph)
         self.sources: dict[int, Source] = {}
         self.folded: dict[NodeOutput, np.ndarray | None] = {}
@@ -56,10 +60,9 @@ class ValueSources:
         return source
 
     def _followed(self, value: int) -> Source:
-        modified = bool(self.graph.definitions)
         while True:
             definition = self.graph.definition(value)
-            if definition is None or (modified and value in self.tables.constants):
+            if definition is None or (self.modified and value in self.tables.constants):
                 return Leaf(value)
             node, index = definition
             if node.op != "Identity" or (node.origin is not None and value in node.values):

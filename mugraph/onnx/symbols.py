@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, NodeProto, TypeProto
 
+from mugraph.onnx.scopes import graphs_within
 from mugraph.terms.shape import (
     DataType,
     Dim,
@@ -25,10 +26,35 @@ from mugraph.terms.shape import (
     symbols_within,
 )
 
-__all__ = ["DeclaredTypes", "SymbolLearner", "SymbolValues"]
+__all__ = ["DeclaredTypes", "Restriction", "SymbolLearner", "SymbolValues", "dimension_in_words"]
 
 _ANONYMOUS = ("", "?", "*", "-1", "None")
 """What exporters write for a dimension of which they know nothing: two such dimensions need not be equal."""
+
+
+_SHOWN, _LONGEST = 3, 80
+"""Restrictions that a note tells, and characters of each."""
+_LONG = "sizes that fit each other"
+"""In the place of a longer one: exporters write formulas where others have names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A condition on the sizes that may be fed.
+
+    Attributes:
+        node: that runs only under it.
+        words: the condition.
+    """
+
+    node: str
+    words: str
+
+
+def dimension_in_words(name: str) -> str:
+    """A dimension symbol as users know it: one that the file does not name is an axis of a value."""
+    value, _, axis = name.removeprefix("?").rpartition("_")
+    return f"axis {axis} of {value}" if name.startswith("?") and value else name
 
 
 @dataclass(frozen=True)
@@ -37,11 +63,20 @@ class SymbolValues:
 
     Attributes:
         equal: symbol to the dimension that it always is; following these leads to no symbol twice.
-        notes: a sentence for each that restricts what may be fed.
+        restrictions: what that says of the sizes that may be fed.
     """
 
     equal: Mapping[str, Dim] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """The restrictions as one sentence; empty where there are none."""
+        words = dict.fromkeys(one.words if len(one.words) <= _LONGEST else _LONG for one in self.restrictions)
+        nodes = dict.fromkeys(f"'{one.node}'" for one in self.restrictions)
+        if not words:
+            return ""
+        return f"{_listed(list(nodes))} {'runs' if len(nodes) == 1 else 'run'} only with {_listed(list(words))}"
 
     def normal(self, dim: Dim) -> Dim:
         """The dimension in terms of the symbols that are left."""
@@ -57,26 +92,47 @@ class SymbolValues:
         """The type with normal dimensions."""
         return TensorType(type_.dtype, tuple(map(self.normal, type_.shape))) if self.equal else type_
 
-    def learn(self, name: str, dim: Dim, note: str = "") -> SymbolValues:
+    def learn(self, name: str, dim: Dim, restriction: Restriction | None = None) -> SymbolValues:
         """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
-        return SymbolValues({**self.equal, name: dim}, (*self.notes, note) if note else self.notes)
+        more = () if restriction is None else (restriction,)
+        return SymbolValues({**self.equal, name: dim}, (*self.restrictions, *more))
+
+
+def _listed(words: list[str]) -> str:
+    """Words as a list in a sentence, the first few of them."""
+    if len(words) > _SHOWN:
+        words = [*words[: _SHOWN - 1], f"{len(words) - _SHOWN + 1} more"]
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 class DeclaredTypes:
-    """The types that a file and onnx's inference give to the values of the main graph.
+    """The types that a file and onnx's inference give to values.
 
     Args:
-        inferred: the main graph after onnx's inference.
+        inferred: the main graph after onnx's inference; no two values bear one name.
         symbols: the symbols that do not stand for themselves.
+
+    Attributes:
+        fed: the symbols of the main graph's inputs.
     """
 
     def __init__(self, inferred: GraphProto, symbols: SymbolValues) -> None:
-        declared = [*inferred.value_info, *inferred.output, *inferred.input]
-        self.protos: dict[str, TypeProto] = {value.name: value.type for value in declared}
+        graphs = list(graphs_within(inferred))
+        self.protos: dict[str, TypeProto] = {}
+        for value in (value for graph in graphs for value in (*graph.value_info, *graph.output, *graph.input)):
+            if value.name not in self.protos or value.type.tensor_type.HasField("shape"):  # a body's results may declare nothing
+                self.protos[value.name] = value.type
         self.symbols = symbols
+        self.fed: frozenset[str] = frozenset()
+        self.fed = self._symbols_of(value.name for value in inferred.input)
 
-    def of(self, name: str) -> TensorType | None:
-        """The type of a tensor of known rank, else ``None``; a dimension of which nothing is said is a symbol of its own."""
+    def of(self, name: str, body: int = 0) -> TensorType | None:
+        """The type of a tensor of known rank, else ``None``; a dimension of which nothing is said is a symbol of its own.
+
+        Args:
+            body: the number of the body that computes it, where that may run several times: its symbols, but for those of the
+                main graph's inputs, may be another size each time, and none that a symbol of this name is elsewhere.
+        """
         declared = self.protos.get(name)
         if declared is None or not declared.HasField("tensor_type"):
             return None
@@ -89,10 +145,11 @@ class DeclaredTypes:
                 shape.append(dim.dim_value)
             else:
                 named = dim.dim_param if dim.dim_param.strip() not in _ANONYMOUS else ""
+                named = f"{named}@{body}" if body and named and named not in self.fed else named
                 shape.append(self.symbols.normal(symbol(named or f"?{name}_{axis}")))
         return TensorType(DataType(tensor.elem_type), tuple(shape))
 
-    def symbols_of(self, names: Iterable[str]) -> frozenset[str]:
+    def _symbols_of(self, names: Iterable[str]) -> frozenset[str]:
         """The symbols in the types of some values."""
         types = (self.of(name) for name in names)
         dims = (dim for type_ in types if type_ is not None for dim in type_.shape if isinstance(dim, SymDim))
@@ -134,25 +191,30 @@ class SymbolLearner:
         out for min(c,n) beside n where c > 1: up to c they are equal, and beyond it neither is 1.
         """
         first, second = question.dims
-        note = f"'{node.name or node.output[0]}' runs only where {{}} = {{}}"
+        label = node.name or node.output[0]
         for least, other in ((first, second), (second, first)):
             name = plain_symbol(least)
             if isinstance(name, Least):
                 bound = next((b for a, b in ((name.first, name.second), (name.second, name.first)) if a == other), None)
                 if bound is not None and at_most(2, bound):
-                    self.learn(name, other, note.format(least, other))
+                    self.learn(name, other, Restriction(label, f"{_in_words(other)} at most {_in_words(bound)}"))
                     return
         if question.or_one:
             return
         for left, right in ((second, first), (first, second)):
             name = plain_symbol(left)
             if name is not None and (name not in self.fed or symbols_within(right) <= self.fed):
-                self.learn(name, right, note.format(left, right))
+                self.learn(name, right, Restriction(label, f"{_in_words(left)} = {_in_words(right)}"))
                 return
 
-    def learn(self, name: str, dim: Dim, note: str = "") -> None:
+    def learn(self, name: str, dim: Dim, restriction: Restriction | None = None) -> None:
         """Learns that a symbol is a dimension, unless it is known already or the dimension contains it."""
         values = self.learned or self.values
         dim = values.normal(dim)
         if name not in values.equal and not (isinstance(dim, SymDim) and name in symbols_within(dim)):
-            self.learned = values.learn(name, dim, note)
+            self.learned = values.learn(name, dim, restriction)
+
+
+def _in_words(dim: Dim) -> str:
+    name = plain_symbol(dim)
+    return dimension_in_words(name) if name is not None else str(dim)

@@ -49,11 +49,15 @@ class ModelOperators:
 
     def is_constant(self, node: NodeProto) -> bool:
         """Whether the node is ONNX's ``Constant``."""
-        return node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and ("", "Constant") not in self.functions
+        return node.op_type == "Constant" and self.is_standard(node)
+
+    def is_standard(self, node: NodeProto) -> bool:
+        """Whether the node is of an operator of the default domain."""
+        return node.domain in DEFAULT_DOMAINS and ("", node.op_type) not in self.functions
 
     def is_pure(self, node: NodeProto) -> bool:
         """Whether a node of the default domain depends on its inputs alone, as its schema says."""
-        if node.domain not in DEFAULT_DOMAINS or ("", node.op_type) in self.functions or not onnx.defs.has(node.op_type):
+        if not self.is_standard(node) or not onnx.defs.has(node.op_type):
             return False
         determinism = getattr(onnx.defs.get_schema(node.op_type, self.opset), "node_determinism", None)  # new in onnx 1.20
         return determinism is not None and determinism.name == "Deterministic"

@@ -24,6 +24,7 @@ from mugraph.onnx.emit import emit
 from mugraph.onnx.files import FileSet, content_digest, unwritable
 from mugraph.onnx.layout import SHARED, FileLayout, shared_weights
 from mugraph.onnx.model import Model
+from mugraph.onnx.scopes import node_count
 from mugraph.onnx.weights import ModelError
 
 __all__ = ["Saved", "check_output", "copy", "open_in", "save", "to_bytes", "to_proto"]
@@ -36,7 +37,7 @@ class Saved:
     """What writing a model did.
 
     Attributes:
-        nodes: of the main graph.
+        nodes: of the main graph and of all graphs within it.
         left: data files beside it that earlier models of its name have read and it does not.
         shared: data files of the original that it reads, too.
     """
@@ -81,7 +82,7 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
     """
     emission = emit(model, graph, programs)
     layout = FileLayout(emission, model.weights)
-    nodes = len(emission.shell.graph.node)
+    nodes = node_count(emission.shell.graph)
     target = _target(path, bool(layout.data))
     if target is None:
         _write_to_device(path, layout.model_chunks(""))
@@ -110,7 +111,7 @@ def copy(model: Model, path: str | Path) -> Saved:
     Raises:
         ModelError: as :func:`save`.
     """
-    data, nodes = _data_files(model), len(model.proto.graph.node)
+    data, nodes = _data_files(model), node_count(model.proto.graph)
     target = _target(path, bool(data))
     if target is None:
         _write_to_device(path, model.weights.model_chunks())

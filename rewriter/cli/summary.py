@@ -14,6 +14,13 @@ from rewriter.search.explain import NearMiss
 
 __all__ = ["print_explanations", "print_summary"]
 
+_SCREEN = 20
+"""Explanations that are printed."""
+_RULE = 8
+"""Characters of a rule's id that tell it from others."""
+_WIDE = 120
+"""Columns of a screen on which substitutions are printed, too."""
+
 
 def _error(error: Error | None) -> str:
     return "-" if error is None else f"{error.relative_l2:.1e} (max/rms {error.max_over_rms:.1e})"
@@ -77,8 +84,27 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 
 def print_explanations(explanations: Sequence[NearMiss], console: Console) -> None:
-    """Why rules did not fire."""
-    table = Table("rule", "substitution", "at", "outcome", title="why (not)", title_justify="left")
+    """Why rules did not fire: what would have saved most, grouped by reason, on one screen.
+
+    Rules that miss at one place for one cause are one line.
+    """
+    causes: dict[tuple[str, str], list[NearMiss]] = {}
     for line in explanations:
-        table.add_row(line.rule, escape(line.text), escape(line.where), escape(line.outcome))
-    console.print(table)
+        causes.setdefault((line.where, line.outcome), []).append(line)
+    misses = [lines for lines in causes.values() if lines[0].at_stake > 0]
+    chosen = (misses or list(causes.values()))[:_SCREEN]
+    for reason in dict.fromkeys(lines[0].reason for lines in chosen):
+        table = Table(box=None, title=f"why (not): {reason}", title_justify="left", expand=True, padding=(0, 2, 0, 0))
+        table.add_column("saves at most" if misses else "", justify="right", no_wrap=True)
+        table.add_column("rule", width=_RULE + 5, no_wrap=True)
+        columns = {"substitution": 3, "at": 2, "because": 5} if console.width >= _WIDE else {"at": 1, "because": 4}
+        for heading, share in columns.items():
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=share)
+        for first, *others in (lines for lines in chosen if lines[0].reason == reason):
+            stake = f"{first.at_stake:.1f} us" if first.at_stake else ""
+            rule = f"{first.rule[:_RULE]} +{len(others)}" if others else first.rule[:_RULE]
+            words = {"substitution": first.text, "at": first.where, "because": first.outcome}
+            table.add_row(stake, rule, *(escape(words[heading]) for heading in columns))
+        console.print(table)
+    if len(causes) > len(chosen):
+        console.print(f"[dim]{len(causes) - len(chosen)} more outcomes, and all in full length, are in the file of --json[/]")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
@@ -45,6 +45,7 @@ class CostModel:
         sizes: what the model's dimension symbols are bound to for measuring.
         deadline: after this :func:`time.monotonic` instant nothing new is measured.
         device: whose roofline stands in where nothing is measured.
+        runs: how often the bodies of control-flow nodes run, by number; others run once.
 
     Attributes:
         measured: how many costs were measured.
@@ -56,6 +57,7 @@ class CostModel:
     provider: str = "cpu"
     deadline: float = float("inf")
     device: Device = DEVICES["cpu"]
+    runs: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.measured = 0
@@ -90,7 +92,7 @@ class CostModel:
         return Signature(node.op, bind_attrs(node.attrs, self.sizes), tuple(operands), constant, scalars)
 
     def cost(self, graph: Graph, node: Node) -> float:
-        """The node's time: measured, or a roofline estimate where it was not."""
+        """The node's time in a run of the model: measured, or a roofline estimate where it was not."""
         price = self._memo.get(node)
         if price is not None:
             return price
@@ -110,14 +112,16 @@ class CostModel:
         if signature is None:
             return 0.0, True
         if traits_of(node.op).movement is Movement.VIEW and not _leaves(graph, node):
-            return self.device.view, True  # alone in a model it would be a copy
+            return self.device.view * _times_run(self.runs, graph, node), True  # alone in a model it would be a copy
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             timed = self.store.get(self._kernel_key(signature))
         else:
             timed = self.store.get(signature.key())
             if timed is None:
                 self._met.setdefault(signature.key(), signature)
-        return (self.estimate(graph, node), False) if timed is None else (timed + NODE_OVERHEAD[self.provider], True)
+        if timed is None:
+            return self.estimate(graph, node), False
+        return (timed + NODE_OVERHEAD[self.provider]) * _times_run(self.runs, graph, node), True
 
     def _is_free(self, graph: Graph, node: Node) -> bool:
         """Whether the runtime does not execute a node: there is nothing to do, or it is done before the first run."""
@@ -168,7 +172,7 @@ class CostModel:
         return kernel_key(kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
-        """The roofline of the device."""
+        """The roofline of the device, for a run of the model."""
         estimate = self._estimates.get(node)
         if estimate is not None:
             return estimate
@@ -181,6 +185,7 @@ class CostModel:
                 price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
             except Undecided:
                 price = self.device.launch + self.device.latency
+            price *= _times_run(self.runs, graph, node)
         self._estimates[node] = price
         return price
 
@@ -238,3 +243,8 @@ class CostModel:
 def _leaves(graph: Graph, node: Node) -> bool:
     """Whether a result of the node is one of the model's."""
     return any(value in graph.outputs for value in node.values)
+
+
+def _times_run(runs: Mapping[int, int], graph: Graph, node: Node) -> int:
+    """How often a node runs in a run of the model."""
+    return runs.get(graph.tables.bodies.get(node.values[0], 0), 1)

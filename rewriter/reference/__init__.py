@@ -1,18 +1,25 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
 from rewriter.reference.comparison import Error, compare, worst
-from rewriter.reference.evaluation import Evaluated, NoReference, reference_outputs
+from rewriter.reference.evaluation import Evaluated, References, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
+from rewriter.reference.nodes import NoReference
+from rewriter.reference.observed import observed_sizes
+from rewriter.reference.uses import choices
 
 __all__ = [
     "Error",
     "Evaluated",
     "InputError",
     "NoReference",
+    "References",
     "bind_sizes",
     "check_data",
+    "choices",
     "compare",
+    "observed_sizes",
     "random_inputs",
     "reference_outputs",
+    "reference_run",
     "worst",
 ]

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 
-from mugraph.domains import Real, Unsupported
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
-from mugraph.ops import get_operator
-from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, plain_symbol, symbol, symbols_within
-from mugraph.terms.term import attr_symbols, bind_attrs
-from rewriter.reference.comparison import is_float
-from rewriter.runtime_env import RuntimeFailure, new_session
+from mugraph.onnx.bodies import Body
+from mugraph.terms.shape import DataType, Dim, plain_symbol, symbol, symbols_within
+from mugraph.terms.term import attr_symbols
+from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
+from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
 
-__all__ = ["Evaluated", "NoReference", "reference_outputs"]
+__all__ = ["Evaluated", "References", "reference_outputs", "reference_run"]
 
 
-class NoReference(ValueError):
-    """A model cannot be evaluated node by node; the message names the node and says why."""
+@dataclass(frozen=True, slots=True)
+class References:
+    """The outputs of a model in float64, and what was run for them.
+
+    Attributes:
+        outputs: for each feed.
+        entered: numbers of the bodies that were run.
+        sizes: of dimension symbols, on the first feed; of those within loops none.
+    """
+
+    outputs: list[list[np.ndarray]]
+    entered: frozenset[int]
+    sizes: Mapping[str, Dim] = field(default_factory=dict)
 
 
 def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """The outputs of :func:`reference_run` alone."""
+    return reference_run(model, feeds).outputs
+
+
+def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> References:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
     Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
-    distance without its fraction) are those that the model's own types give: another choice would be another function, not
-    a more exact one. A value is dropped after its last use, and each weight is loaded and widened once, for the one node
-    that reads it.
+    distance without its fraction) are those that the model's own types give, and so are the branches that are taken: another
+    choice would be another function, not a more exact one. A value is dropped after its last use, and each weight is loaded and
+    widened once, for the one node that reads it.
 
     Raises:
         NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size.
     """
-    return _outputs(model, model.graph, feeds, exact=True)
+    evaluation = _Evaluation(model, model.graph, exact=True)
+    return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,90 +67,233 @@ class Evaluated:
 
     def run(self, names: None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """All outputs, as of a session's method of this name."""
-        return _outputs(self.model, self.graph, [feed], exact=False)[0]
+        return _Evaluation(self.model, self.graph, exact=False).outputs([feed])[0]
 
 
-def _outputs(model: Model, graph: Graph, feeds: Sequence[Mapping[str, np.ndarray]], exact: bool) -> list[list[np.ndarray]]:
-    """Outputs of a candidate through the registry's definitions; ``exact`` in float64, else in its values' own types."""
-
-    def made(value: int) -> int:
-        """The value under which the node that computes this one leaves it."""
-        definition = graph.definition(value)
-        return value if definition is None else definition[0].values[definition[1]]
-
-    evaluations = [_RunTensors(model, feed, exact) for feed in feeds]
-    nodes = _in_order(graph, frozenset(evaluations[0].sizes) if evaluations else frozenset())
-    last_reader = {made(value): node for node in nodes for value in node.inputs}
-    results = {made(value) for value in graph.outputs}
-    deciding, upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
-    own_types = [_RunTensors(model, feed, False) if upstream else None for feed in feeds]
-    for node in nodes:
-        stored = {v: graph.tables.constants[v].load() for v in node.inputs if v in graph.tables.constants}
-        settled = {v: _widen(array) if exact else np.asarray(array) for v, array in stored.items()}
-        for tensors, narrow in zip(evaluations, own_types, strict=True):
-            computed: Sequence[Any] = ()
-            if narrow is not None and node in upstream:
-                operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
-                computed = _computed(model, graph, node, operands, tensors, exact=False)
-                narrow.by_value.update(zip(node.values, computed, strict=True))
-            if node not in deciding:
-                operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
-                computed = _computed(model, graph, node, operands, tensors, exact)
-            for value, array in zip(node.values, computed, strict=True):
-                _bind_shape(tensors.sizes, graph.type(value), np.shape(array))
-                if value in last_reader or value in results:
-                    tensors.by_value[value] = array
-            for operand in map(made, node.inputs):
-                if last_reader[operand] is node and operand not in results:
-                    tensors.by_value.pop(operand, None)
-                    if narrow is not None:
-                        narrow.by_value.pop(operand, None)
-    settle = _widen if exact else np.asarray
-    constants = {v: settle(graph.tables.constants[v].load()) for v in graph.outputs if v in graph.tables.constants}
-    return [
-        [np.asarray(constants[v] if v in constants else tensors.by_value[made(v)]) for v in graph.outputs]
-        for tensors in evaluations
-    ]
-
-
-class _RunTensors:
-    """The tensors of one evaluation by the value they are of, and what only a run tells.
+class _Run:
+    """One evaluation of a model on one feed.
 
     Attributes:
-        by_value: the tensors.
-        sizes: of dimension symbols.
-        dtypes: element types, as the runtime gave them, of values whose types the model does not tell.
+        tensors: in the arithmetic of the evaluation.
+        narrow: in the model's own types, where these decide something; else ``None``.
     """
 
-    def __init__(self, model: Model, feed: Mapping[str, np.ndarray], exact: bool) -> None:
-        settle = _widen if exact else np.asarray
-        self.by_value: dict[int, Any] = {model.values[name]: settle(array) for name, array in feed.items()}
-        for name, default in model.defaults.items():
-            self.by_value.setdefault(model.values[name], settle(default.load()))
-        self.sizes: dict[str, Dim] = {}
-        self.dtypes: dict[int, DataType] = {}
-        for name, type_ in model.inputs.items():
-            _bind_shape(self.sizes, type_, np.shape(feed[name]))
+    def __init__(self, tensors: RunTensors, narrow: RunTensors | None) -> None:
+        self.tensors, self.narrow = tensors, narrow
+
+    def read(self, value: int) -> Tensor:
+        """A value that was computed."""
+        return self.tensors.by_value[value], None if self.narrow is None else self.narrow.by_value.get(value)
+
+    def drop(self, values: Iterable[int]) -> None:
+        """Forgets some values."""
+        for value in values:
+            self.tensors.by_value.pop(value, None)
+            if self.narrow is not None:
+                self.narrow.by_value.pop(value, None)
 
 
-def _in_order(graph: Graph, known: frozenset[str]) -> list[Node]:
+class _Evaluation:
+    """Evaluates a candidate, and the bodies of its control-flow nodes as far as they are run.
+
+    Args:
+        exact: in float64, else in the values' own types.
+
+    Attributes:
+        entered: numbers of the bodies that were run.
+        sizes: of dimension symbols, on the first feed.
+    """
+
+    def __init__(self, model: Model, graph: Graph, exact: bool) -> None:
+        self.model, self.graph, self.exact = model, graph, exact
+        self.entered: set[int] = set()
+        self.sizes: Mapping[str, Dim] = {}
+        nodes = list(graph.nodes())
+        self._deciding, self._upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
+        if self._upstream and any(self._bodies(node) for node in nodes):
+            self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
+        self._orders: dict[Sequence[int], list[Node]] = {}
+
+    def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
+        """The outputs of the model for each feed."""
+        model = self.model
+        runs = [
+            _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None)
+            for feed in feeds
+        ]
+        self._enter(self.graph.outputs, runs)
+        self.sizes = runs[0].tensors.sizes if runs else {}
+        return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
+
+    def _made(self, value: int) -> int:
+        """The value under which the node that computes this one leaves it."""
+        definition = self.graph.definition(value)
+        return value if definition is None else definition[0].values[definition[1]]
+
+    def _bodies(self, node: Node) -> Sequence[Body]:
+        return () if node.origin is None or not node.is_opaque else self.model.bodies.get(node.origin, ())
+
+    def _operands(self, node: Node) -> Sequence[int]:
+        """The values that a node reads where it stands: of bodies, not the results."""
+        results = {value for body in self._bodies(node) for value in body.outputs}
+        return [value for value in node.inputs if value not in results] if results else node.inputs
+
+    def _enter(self, outputs: Sequence[int], runs: Sequence[_Run]) -> None:
+        """Evaluates what the outputs of the main graph or of a body rest on, for some runs together."""
+        if not runs:
+            return
+        tables, made = self.graph.tables, self._made
+        if outputs not in self._orders:
+            self._orders[outputs] = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
+        nodes = self._orders[outputs]
+        last_reader = {made(value): node for node in nodes for value in self._operands(node)}
+        results = {made(value) for value in outputs}
+        for node in nodes:
+            operands = self._operands(node)
+            stored = {v: tables.constants[v].load() for v in operands if v in tables.constants}
+            if self._bodies(node):
+                self._run_bodies(node, stored, runs)
+            else:
+                self._compute(node, stored, runs)
+            done = [value for value in node.values if value not in last_reader and value not in results]
+            done += [value for value in map(made, operands) if last_reader[value] is node and value not in results]
+            for run in runs:
+                run.drop(done)
+
+    def _compute(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
+        """Evaluates a node without bodies; each weight is widened once."""
+        model, graph, made = self.model, self.graph, self._made
+        settled = {v: widen(array) if self.exact else np.asarray(array) for v, array in stored.items()}
+        for run in runs:
+            results: Sequence[Any] = ()
+            tensors, narrow = run.tensors, run.narrow
+            if narrow is not None and node in self._upstream:
+                operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
+                results = computed(model, graph, node, operands, tensors, exact=False)
+                narrow.by_value.update(zip(node.values, results, strict=True))
+            if node not in self._deciding:
+                operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
+                results = computed(model, graph, node, operands, tensors, self.exact)
+            for value, array in zip(node.values, results, strict=True):
+                bind_shape(tensors.sizes, graph.type(value), np.shape(array))
+                tensors.by_value[value] = array
+
+    def _run_bodies(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
+        """Evaluates the bodies of a node as often as they are run, and gives the node their results."""
+        assert node.origin is not None
+        origin, reads, bodies = self.model.origins[node.origin], self.model.reads[node.origin], self._bodies(node)
+        inputs = {run: [None if v is None else self._given(run, v, stored) for v in reads] for run in runs}
+        if origin.op_type == "If":
+            branches = {body.attribute == "then_branch": body for body in bodies}
+            for truth, branch in branches.items():
+                chosen = [run for run in runs if is_true(inputs[run][0]) is truth]
+                for run, results in zip(chosen, self._once(branch, chosen, [()] * len(chosen)), strict=True):
+                    self._settle(node, results, run)
+            return
+        (body,) = bodies
+        for run in runs:
+            sizes = dict(run.tensors.sizes)
+
+            def iterate(formal: Sequence[Tensor], run: _Run = run, sizes: Mapping[str, Dim] = sizes) -> Sequence[Tensor]:
+                run.tensors.sizes = dict(sizes)  # those within the body may be others each time
+                return self._once(body, [run], [formal])[0]
+
+            if origin.op_type == "Loop":
+                results = run_loop(inputs[run], iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))
+            else:
+                present = [tensor for tensor in inputs[run] if tensor is not None]
+                results = run_scan(origin, present, iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))
+            run.tensors.sizes = sizes
+            self._settle(node, results, run)
+
+    def _once(self, body: Body, runs: Sequence[_Run], formal: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        """The results of running a body once in each of some runs, whose formal inputs are given."""
+        if runs:
+            self.entered.add(body.number)
+        for run, tensors in zip(runs, formal, strict=True):
+            for outer, inner in body.captured.items():
+                if inner != outer:
+                    self._put(run, inner, run.read(self._made(outer)))
+                    self._same_type(run, inner, outer)
+            for value, tensor in zip(body.inputs, tensors, strict=True):
+                self._put(run, value, tensor)
+        self._enter(body.outputs, runs)
+        results = [[self._result(run, value) for value in body.outputs] for run in runs]
+        for run in runs:
+            run.drop(map(self._made, body.outputs))
+        return results
+
+    def _put(self, run: _Run, value: int, tensor: Tensor) -> None:
+        exact, narrow = tensor
+        bind_shape(run.tensors.sizes, self.graph.type(value), np.shape(exact))
+        run.tensors.by_value[value] = exact
+        if run.narrow is not None and narrow is not None:
+            run.narrow.by_value[value] = narrow
+
+    def _same_type(self, run: _Run, value: int, other: int) -> None:
+        """Learns the element type of a value, where the model does not tell it, from one of that type."""
+        type_, dtypes = self.graph.type(other), run.tensors.dtypes
+        dtype = dtypes.get(self._made(other)) if type_ is None else type_.dtype
+        if self.graph.type(value) is None and dtype is not None:
+            dtypes[value] = dtype
+
+    def _given(self, run: _Run, value: int, stored: Mapping[int, np.ndarray]) -> Tensor:
+        """A value of a run; one of the constants that are given, or one that was computed."""
+        if value not in stored:
+            return run.read(self._made(value))
+        return widen(stored[value]) if self.exact else np.asarray(stored[value]), stored[value]
+
+    def _result(self, run: _Run, value: int) -> Tensor:
+        """A result of the main graph or of a body."""
+        constants = self.graph.tables.constants
+        return self._given(run, value, {value: constants[value].load()} if value in constants else {})
+
+    def _settle(self, node: Node, results: Sequence[Tensor], run: _Run) -> None:
+        """Gives the results of a node with bodies to its values; a result without a name is none."""
+        assert node.origin is not None
+        body = self._bodies(node)[-1]
+        last = body.outputs[len(body.outputs) - len(results) :]  # a Loop's body has its condition before them
+        names = self.model.origins[node.origin].output
+        named = [(tensor, result) for name, tensor, result in zip(names, results, last, strict=True) if name]
+        for value, (tensor, result) in zip(node.values, named, strict=True):
+            self._put(run, value, tensor)
+            self._same_type(run, value, result)
+
+
+def _no_rows(graph: Graph, values: Sequence[int], exact: bool) -> list[Tensor]:
+    """Of each value a tensor of no rows of its type."""
+    made: list[Tensor] = []
+    for value in values:
+        type_ = graph.type(value)
+        shape = () if type_ is None else tuple(dim if isinstance(dim, int) else 0 for dim in type_.shape)
+        array = np.empty((0, *shape), np.float32 if type_ is None else type_.dtype.numpy())
+        made.append((widen(array) if exact else array, array))
+    return made
+
+
+def _ordered(
+    graph: Graph, outputs: Sequence[int], operands: Callable[[Node], Sequence[int]], known: frozenset[str]
+) -> list[Node]:
     """The nodes to evaluate, operands first: the live ones, and those that tell a size which no input does.
 
     What keeps NonZero in a model may be the shape of its result alone, which a record takes for an attribute of another node.
 
     Args:
-        known: the dimension symbols that the inputs tell.
+        outputs: of the main graph or of a body; what tells a size stands in the same one.
+        operands: of a node.
+        known: the dimension symbols that are told already.
     """
     tables = graph.tables
+    body = next((tables.bodies[value] for value in outputs if value in tables.bodies), 0)
     carriers: dict[str, int] = {}
     for value, type_ in enumerate(tables.types):
-        for dim in () if type_ is None or value not in tables.makers else type_.shape:
+        for dim in () if type_ is None or value not in tables.makers or tables.bodies.get(value, 0) != body else type_.shape:
             name = plain_symbol(dim)
             if name is not None and name not in known:
                 carriers.setdefault(name, value)  # of the values of the file, the first: what others rest on
     ordered: dict[Node, None] = {}
     entered: set[Node] = set()
-    stack = [(definition[0], False) for v in reversed(graph.outputs) if (definition := graph.definition(v)) is not None]
+    stack = [(definition[0], False) for v in reversed(outputs) if (definition := graph.definition(v)) is not None]
     while stack:
         node, ready = stack.pop()
         if ready:
@@ -145,7 +302,7 @@ def _in_order(graph: Graph, known: frozenset[str]) -> list[Node]:
             entered.add(node)
             stack.append((node, True))
             told = [carriers[name] for name in sorted(_sizes_of(node)) if name in carriers]
-            made = (graph.definition(value) for value in reversed([*told, *node.inputs]))
+            made = (graph.definition(value) for value in reversed([*told, *operands(node)]))
             stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
     return list(ordered)
 
@@ -171,102 +328,3 @@ def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], fr
                 upstream.add(definition[0])
                 stack.append(definition[0])
     return frozenset(deciding), frozenset(upstream)
-
-
-def _computed(
-    model: Model, graph: Graph, node: Node, operands: Sequence[Any], tensors: _RunTensors, exact: bool
-) -> Sequence[Any]:
-    """A node's results: in float64, or in its values' own types. Raises NoReference."""
-    attrs = bind_attrs(node.attrs, tensors.sizes)
-    unknown = sorted(name for _, value in attrs for name in attr_symbols(value))
-    if unknown:
-        raise NoReference(f"the reference needs the size {unknown[0]} at {graph.tables.label(node)}, which no tensor tells")
-    wide = operands if exact else [_computable(array) for array in operands]
-    single = not exact and not any(array.dtype == np.float64 for array in operands)
-    results: Sequence[Any]
-    try:
-        if node.is_opaque:
-            results = _run_alone(model, graph, node, operands, tensors.dtypes)
-        else:
-            try:
-                results = get_operator(node.op).run(Real(np.float32 if single else np.float64), attrs, wide)
-            except Unsupported:
-                results = _run_alone(model, graph, node, operands, tensors.dtypes)
-        if not exact:
-            results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
-    except NoReference:
-        raise
-    except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
-        raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
-    except Exception as problem:
-        problem.add_note(f"at {graph.tables.label(node)}")
-        raise
-    return results
-
-
-def _computable(array: Any) -> Any:
-    """An operand in a type that NumPy computes in: floats of less than 32 bits in 32."""
-    return array.astype(np.float32) if is_float(array) and array.dtype.itemsize < 4 else array
-
-
-def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
-    """A result rounded to the float type of its value."""
-    array = np.asarray(result)
-    return array.astype(type_.dtype.numpy()) if type_ is not None and type_.dtype in FLOATS else array
-
-
-def _bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:
-    """Learns the sizes that dimension symbols have in an evaluation from the shape of a value."""
-    if type_ is not None:
-        bound.update(solve(equations(type_.shape, tuple(shape)), bound))
-
-
-def _widen(array: np.ndarray) -> np.ndarray:
-    """Floats in float64; everything else as it is."""
-    plain = np.asarray(array)
-    return plain.astype(np.float64) if plain.dtype != np.float64 and is_float(plain) else plain
-
-
-def _run_alone(
-    model: Model, graph: Graph, node: Node, inputs: Sequence[np.ndarray], dtypes: dict[int, DataType]
-) -> list[np.ndarray]:
-    """Runs one ONNX node of the file alone in onnxruntime, operands in their own types; floats of the results are widened.
-
-    Args:
-        dtypes: element types of values whose types the model does not tell; those of the results are entered.
-
-    Raises:
-        NoReference: onnxruntime refuses it by itself, or an operand or a result is no tensor.
-    """
-    label = graph.tables.label(node)
-    if node.origin is None:
-        raise NoReference(f"the reference cannot be computed: {label} has no meaning on these numbers")
-    origin = model.origins[node.origin]
-    names = {value: graph.tables.names[value] or f"value_{value}" for value in node.inputs}
-    infos, feeds = [], {}
-    for value, array in zip(node.inputs, inputs, strict=True):
-        type_ = graph.type(value)
-        if not isinstance(array, np.ndarray | np.generic):
-            raise NoReference(f"the reference cannot be computed: {label} reads '{names[value]}', which is no tensor")
-        dtype = type_.dtype if type_ is not None else dtypes.get(value) or DataType.from_numpy(array.dtype)
-        infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
-        feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
-    unique = {info.name: info for info in infos}
-    results = [onnx.ValueInfoProto(name=name) for name in origin.output if name]
-    body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)
-    proto = onnx.helper.make_model(body, opset_imports=list(model.proto.opset_import), functions=list(model.proto.functions))
-    proto.ir_version = model.proto.ir_version
-    try:
-        outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
-    except RuntimeFailure as problem:
-        raise NoReference(f"the reference cannot be computed: onnxruntime refuses {label} by itself ({problem})") from problem
-    given = dict(zip((result.name for result in results), outputs, strict=True))
-    settled = []
-    for value in node.values:
-        output = given.get(graph.tables.names[value] or "")
-        if not isinstance(output, np.ndarray | np.generic):
-            raise NoReference(f"the reference cannot be computed: a result of {label} is no tensor")
-        if graph.type(value) is None:
-            dtypes[value] = DataType.from_numpy(output.dtype)
-        settled.append(_widen(np.asarray(output)))
-    return settled

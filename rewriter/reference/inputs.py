@@ -8,13 +8,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.onnx import Model
+from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, concrete, evaluate_dim
+from rewriter.reference.uses import InputUse, choices, use_of
 
 __all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
 
 _MOST_ELEMENTS = 1 << 31
+_SOME = 0.1
+"""Share of indices that are a number that the model compares them with."""
+_LARGEST = 4
+"""Of numbers that say how large something is."""
 
 
 class InputError(ValueError):
@@ -50,7 +55,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
             if not isinstance(rest, int):
                 for symbol in sorted(rest.symbols()):
                     sizes[symbol] = 1 if axis == 0 else 128
-                    assumed.append(f"{symbol} = {sizes[symbol]}")
+                    assumed.append(f"{dimension_in_words(symbol)} = {sizes[symbol]}")
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
@@ -80,9 +85,13 @@ def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:
                 raise InputError(f"--data: input {name} is {actual}, the model declares {type_}")
 
 
-def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Fresh random inputs of the measured sizes: normal floats; integers within the tables that they index, else 0 and 1.
+def random_inputs(
+    model: Model, sizes: Mapping[str, Dim], seed: int, scale: float = 1.0, chosen: Mapping[str, float] | None = None
+) -> dict[str, np.ndarray]:
+    """Fresh random inputs of the measured sizes: normal floats; integers by what the model does with them, else 0 and 1.
 
+    Integers that index a table lie within it; lengths, which are compared with positions, within these; what says how large
+    something is, is small and positive; among those that are compared with a number, some are that number.
     At another scale some floats are 0, all of the first row are negative, and integers that index a table are the first and the
     last that it has.
 
@@ -91,17 +100,21 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int, scale: floa
         sizes: of its dimension symbols.
         seed: equal seeds give equal inputs.
         scale: what normal floats are multiplied by.
+        chosen: numbers for inputs of one entry (:func:`rewriter.reference.uses.choices`); by default the first.
 
     Raises:
         InputError: a size that ``sizes`` does not tell.
     """
     generator = np.random.default_rng([seed, 0x5EED])
     feeds: dict[str, np.ndarray] = {}
+    decided = choices(model, sizes)[0] if chosen is None else chosen
     for name, type_ in model.inputs.items():
         shape = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if shape is None:
             raise InputError(f"input {name} has the undetermined shape {type_}; give it with --input {name}=...")
-        if type_.dtype in FLOATS:
+        if name in decided:
+            feeds[name] = np.full(shape, decided[name]).astype(type_.dtype.numpy())
+        elif type_.dtype in FLOATS:
             floats = np.asarray(generator.standard_normal(shape, np.float32))
             if scale != 1:
                 floats = _extreme(floats, generator) * np.float32(scale)
@@ -111,14 +124,30 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int, scale: floa
         elif type_.dtype == DataType.STRING:
             feeds[name] = np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)]
         else:
-            bound = _index_bound(model, model.values[name])
-            values = generator.integers(0, bound, shape) if bound else np.asarray(generator.random(shape) < 0.8, np.int64)
-            if bound and scale != 1:
-                values = np.asarray(generator.integers(0, 2, shape) * (bound - 1))
-            if not bound and values.ndim and values.size:
-                values[..., 0] = 1  # a mask that hides everything is no test
-            feeds[name] = values.astype(type_.dtype.numpy())
+            feeds[name] = _integers(use_of(model, name, sizes), shape, generator, scale).astype(type_.dtype.numpy())
     return feeds
+
+
+def _integers(use: InputUse, shape: tuple[int, ...], generator: np.random.Generator, scale: float) -> np.ndarray:
+    """Integers as a model uses them."""
+    if use.bound:
+        if scale != 1:
+            return np.asarray(generator.integers(0, 2, shape) * (use.bound - 1))
+        values = np.asarray(generator.integers(0, use.bound, shape))
+        within = [number for number in use.numbers if 0 <= number < use.bound]
+        if within and values.ndim:  # such as what pads a sequence
+            values = np.where(generator.random(shape) < _SOME, np.asarray(within[0]), values)
+        return values
+    if use.last:
+        return np.asarray(generator.integers(1, use.last + 2, shape))
+    if use.is_size:
+        return np.asarray(generator.integers(1, _LARGEST + 1, shape))
+    if use.numbers:
+        return np.asarray(use.numbers)[generator.integers(0, len(use.numbers), shape)]
+    values = np.asarray(generator.random(shape) < 0.8, np.int64)
+    if values.ndim and values.size:
+        values[..., 0] = 1  # a mask that hides everything is no test
+    return values
 
 
 def _extreme(floats: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -127,24 +156,3 @@ def _extreme(floats: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     if mixed.ndim > 1 and mixed.size:
         mixed[..., 0, :] = -np.abs(floats[..., 0, :])
     return mixed
-
-
-def _index_bound(model: Model, value: int) -> int:
-    """Size of the smallest table axis that an integer input indexes, 0 if it indexes none."""
-    graph, bounds, stack, seen = model.graph, [], [value], set()
-    while stack:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for node in graph.users.get(current, ()):
-            op_type = model.origins[node.origin].op_type if node.origin is not None else node.op
-            if op_type == "Gather" and len(node.inputs) > 1 and node.inputs[1] == current:
-                table = graph.type(node.inputs[0])
-                axis = next((v for k, v in node.attrs if k == "axis"), 0)
-                size = table.shape[axis] if table is not None else None
-                if isinstance(size, int):
-                    bounds.append(size)
-            elif op_type in ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"):
-                stack.extend(node.values)
-    return min(bounds, default=0)

@@ -16,7 +16,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
-from rewriter.reference import Error, Evaluated, compare, reference_outputs, worst
+from rewriter.reference import Error, Evaluated, References, compare, reference_run, worst
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -164,6 +164,7 @@ class Acceptance:
     Attributes:
         probed: what is particular of the probes that count.
         unprobed: the same of those that the original does not run.
+        entered: numbers of the bodies that some input runs.
 
     Raises:
         NondeterministicModel: the original gives different outputs on the same inputs.
@@ -177,7 +178,7 @@ class Acceptance:
         original: Path,
         feeds: Sequence[Mapping[str, np.ndarray]],
         provider: str,
-        references: Future[list[list[np.ndarray]]] | None = None,
+        references: Future[References] | None = None,
         probes: Sequence[Sequence[InputProbe]] = (),
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
@@ -191,8 +192,9 @@ class Acceptance:
         types = [model.graph.type(value) for value in model.graph.outputs]
         self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
         again = self.original.run(None, self.feeds[0])
-        known = [] if references is None else references.result()
-        self.references = [*known, *reference_outputs(model, self.compared[len(known) :])]
+        known = References([], frozenset()) if references is None else references.result()
+        rest = reference_run(model, self.compared[len(known.outputs) :])
+        self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
         self.own_errors = self._errors(self.outputs)
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
@@ -217,16 +219,19 @@ class Acceptance:
     def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
         for alternatives in probes:
+            refused: list[str] = []
             for probe in alternatives:
                 feed = dict(probe.feed)
                 try:
                     outputs = self.original.run(None, feed)
                 except RuntimeFailure:  # a model may ask more of its sizes than it says
-                    self.unprobed.append(probe.words)
+                    refused.append(probe.words)
                     continue
                 self.probed.append(probe.words)
+                refused = [words for words in refused if words not in probe.words]  # what was asked for runs at other sizes
                 yield feed, outputs
                 break
+            self.unprobed += refused
 
     def judge(self, session: Any) -> tuple[Error, bool]:
         """A candidate's error against the reference, and whether it is acceptable.

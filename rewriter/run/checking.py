@@ -78,15 +78,24 @@ class Checker:
         while problems := kernels.compile(candidate):
             self._bench.notes.drop(*problems)
             candidate = search.without(candidate, kernels.refused(candidate))
-        while candidate.moves and (proposal.was_faster or candidate.cost < search.start().cost):
+        while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
             built = self._build(candidate)
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
                 return replace(built, trial=trial)
+            if not candidate.moves:
+                self._bench.notes.add(f"the model without conditions that never change cannot be used: {built}")
+                return None
             self._quarantine_guilty(candidate, built)
             candidate = search.without(candidate, self._quarantine.rules)
         return None
+
+    def _is_worth(self, candidate: Candidate) -> bool:
+        """Whether a candidate is another model than the file's, and cheaper where moves make the difference."""
+        if not candidate.moves:
+            return self._search.model.is_unfolded
+        return candidate.cost < self._search.start().cost
 
     def _quarantine_guilty(self, candidate: Candidate, problem: str) -> None:
         """Finds the move that breaks a candidate by bisection."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
-from mugraph.onnx import Model
+from mugraph.onnx import Model, node_count
 from rewriter.run.judging import Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Predictions
@@ -37,7 +37,7 @@ class Decision:
 def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] = ()) -> Decision:
     """The decision of a run that has judged."""
     task, winner = bench.task, judgement.winner
-    nodes = len(task.model.proto.graph.node)
+    nodes = node_count(task.model.proto.graph)
     outcome = Outcome(
         task.name,
         str(task.output),
@@ -65,7 +65,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         notes=tuple(bench.notes.lines),
         explanations=tuple(explanations),
     )
-    graph = task.model.graph if winner is None else winner.graph
+    graph = task.model.as_it_came if winner is None else winner.graph
     return Decision(
         graph, outcome, winner, is_verdict=not (judgement.is_interrupted or judgement.is_undecided or judgement.fault)
     )

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from rewriter.reference import InputError
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
-from rewriter.search.explain import NearMiss, explain_all, explain_node, explain_rule
+from rewriter.search.explain import NearMiss, Reason, explain_all, explain_node, explain_rule
 
-__all__ = ["explanations"]
+__all__ = ["check_asked", "explanations"]
+
+_ALIKE = 3
+"""Names that a question about an unknown one is answered with."""
+
+
+def check_asked(bench: Workbench) -> None:
+    """Sees whether there is what ``explain`` asks about, before anything is searched.
+
+    Raises:
+        InputError: it is no rule, no node and no value.
+    """
+    asked, model = bench.task.options.explain, bench.task.model
+    names = [*model.values, *(origin.name for origin in model.origins)]
+    if asked is None or asked == "all" or asked in names or _rules_asked(bench, asked):
+        return
+    near = get_close_matches(asked, filter(None, (*names, *(rule.id for rule in bench.rules))), _ALIKE)
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model{meant}")
+
+
+def _rules_asked(bench: Workbench, asked: str) -> bool:
+    return any(rule.id.startswith(asked.rstrip("<>")) for rule in bench.rules)
 
 
 def explanations(bench: Workbench, search: ModelSearch) -> tuple[NearMiss, ...]:
-    """The explanations that ``explain`` asks for: of a value, a node, all rules, or one rule.
+    """The explanations that ``explain`` asks for: of a value, a node, one rule, or all rules, those that miss most first.
 
-    Raises:
-        InputError: it is none of these.
+    Requires :func:`check_asked`.
     """
     asked = bench.task.options.explain
     return () if asked is None else tuple(_explained(bench, search, asked))
@@ -32,10 +54,8 @@ def _explained(bench: Workbench, search: ModelSearch, asked: str) -> Iterable[Ne
             if node is None:
                 return [NearMiss("", "", asked, "a constant")]
             if node.is_opaque:
-                return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}")]
+                return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}", Reason.OPAQUE)]
             return [line for value in node.values for line in explain_node(moves, start, value)]
     if asked == "all":
-        return [*explain_all(moves, start), *bench.kernels.explanations()]
-    if any(rule.id.startswith(asked.rstrip("<>")) for rule in bench.rules):
-        return explain_rule(moves, start, asked)
-    raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model")
+        return [*sorted(explain_all(moves, start), key=lambda line: -line.at_stake), *bench.kernels.explanations()]
+    return explain_rule(moves, start, asked)

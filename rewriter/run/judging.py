@@ -12,9 +12,10 @@ import numpy as np
 from mugraph.files import Scratch
 from mugraph.onnx import Model
 from mugraph.terms.shape import DataType
-from rewriter.reference import Error, NoReference, reference_outputs
+from rewriter.reference import Error, NoReference, References, reference_run
 from rewriter.run import accept
 from rewriter.run.background import in_background
+from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
@@ -71,15 +72,16 @@ class Judge:
 
     def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
         self._bench, self._quarantine = bench, quarantine
-        self._references: Future[list[list[np.ndarray]]] | None = None
+        self._references: Future[References] | None = None
         self._own_error: Error | None = None
+        self._entered: frozenset[int] = frozenset()
         self._best_right: Trial | None = None
 
     def prepare(self) -> None:
         """Begins with what takes long and needs no proposal: on a GPU, the processor has time for the reference."""
         task = self._bench.task
         if task.measures and task.target.run_on == "cuda":
-            self._references = in_background(lambda: reference_outputs(task.model, task.feeds()))
+            self._references = in_background(lambda: reference_run(task.model, task.feeds()))
 
     def judge(self, proposals: Proposals) -> Judgement:
         """Decides. Where the search was interrupted, the best proposal is checked and not timed.
@@ -116,7 +118,7 @@ class Judge:
     def _compared(self, proposals: Proposals, folder: Path) -> Judgement:
         """The judgement where there is something to compare."""
         task = self._bench.task
-        original = self._bench.kernels.open_in(task.model.graph, folder)
+        original = self._bench.kernels.open_in(task.model.as_it_came, folder)
         acceptance = self._acceptance(original)
         if isinstance(acceptance, Judgement):
             return acceptance
@@ -130,10 +132,9 @@ class Judge:
 
     def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
-        task = self._bench.task
         self._bench.progress("running the original and its reference in float64")
         try:
-            acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references, probes(task))
+            acceptance = self._opened(original)
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was written")
         except NoReference as problem:
@@ -141,15 +142,32 @@ class Judge:
         except RuntimeFailure as problem:
             reason = f"onnxruntime cannot run the original on test inputs ({problem})"
             return Judgement(message=f"{reason}: it was written unchanged")
-        self._own_error = acceptance.own_error()
+        self._own_error, self._entered = acceptance.own_error(), acceptance.entered
         if acceptance.unprobed:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
         return acceptance
 
+    def _opened(self, original: Path) -> accept.Acceptance:
+        """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
+
+        Raises:
+            NondeterministicModel, NoReference, RuntimeFailure: as :class:`rewriter.run.accept.Acceptance`.
+        """
+        task, failure = self._bench.task, None
+        for number, chosen in enumerate(task.choices()):
+            known = self._references if not number else None
+            try:
+                feeds, further = task.feeds(chosen), probes(task, chosen)
+                return accept.Acceptance(task.model, original, feeds, task.target.run_on, known, further)
+            except RuntimeFailure as problem:
+                failure = failure or problem
+        assert failure is not None, "there is one choice at least"
+        raise failure
+
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
         with Scratch() as scratch:
-            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.graph, scratch.path))
+            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.as_it_came, scratch.path))
             if isinstance(acceptance, Judgement):
                 return acceptance
             checker = Checker(self._bench, search, self._quarantine, acceptance, scratch.path)
@@ -250,7 +268,8 @@ class Judge:
 
     def _won(self, trial: Trial) -> Judgement:
         """For a trial; the notes say under which conditions."""
-        self._bench.notes.add(*trial.conditions)
+        notes = notes_on_branches(self._bench.task.model, self._entered, trial.candidate)
+        self._bench.notes.add(*trial.conditions, *notes)
         return Judgement(
             trial.candidate,
             error_before=self._own_error,

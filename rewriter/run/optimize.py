@@ -16,7 +16,7 @@ import onnx
 
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
-from rewriter.run.explaining import explanations
+from rewriter.run.explaining import check_asked, explanations
 from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.options import Options
@@ -95,6 +95,7 @@ def optimize(
     with open_workbench(task, clock, progress) as bench:
         if asked.budget <= 0:
             return write(bench, decided(bench, Predictions(), Judgement(message="budget 0: the plain round trip was written")))
+        check_asked(bench)
         try:
             return _recalled_or_decided(bench)
         except (*USER_ERRORS, OSError):

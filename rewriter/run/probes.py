@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mugraph.onnx import dimension_in_words
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import random_inputs
 from rewriter.run.task import Task
@@ -35,15 +36,24 @@ class InputProbe:
     words: str
 
 
-def probes(task: Task) -> list[list[InputProbe]]:
+def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
     """The probes of a task; of each list the first counts that the original runs.
 
-    A model may ask more of its sizes than it says: the measured ones are the last resort.
+    A model may ask more of its sizes than it says: the measured ones are the last resort. Where a number that is fed decides what
+    the model does, there is a probe for each such number; half the size may go with another one.
+
+    Args:
+        timed: the numbers that inputs are timed with.
     """
     found = []
+    half = {name: size // 2 if isinstance(size, int) and size > 1 else size for name, size in task.sizes.items()}
+    others = [chosen for chosen in task.choices() if chosen != timed]
+    for seed, chosen in enumerate(others, 21):
+        alternatives = [task.sizes] if half == task.sizes else [task.sizes, half]
+        found.append([_probe(task, sizes, 1.0, seed, chosen, timed) for sizes in alternatives if _exist(task, sizes)])
     for seed, (scale, sizes) in enumerate(zip(_SCALES, _other_sizes(task.sizes), strict=True), 11):
         alternatives = [sizes] if sizes == task.sizes else [sizes, task.sizes]
-        found.append([_probe(task, chosen, scale, seed) for chosen in alternatives if _exist(task, chosen)])
+        found.append([_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)])
     return found
 
 
@@ -58,6 +68,13 @@ def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
     return all(shape is not None and min(shape, default=1) >= 1 for shape in shapes)
 
 
-def _probe(task: Task, sizes: Mapping[str, Dim], scale: float, seed: int) -> InputProbe:
-    dims = ", ".join(f"{name} = {size}" for name, size in sizes.items() if size != task.sizes[name])
-    return InputProbe(random_inputs(task.model, sizes, seed, scale), f"at scale {scale:g}" + (f" and {dims}" if dims else ""))
+def _probe(
+    task: Task, sizes: Mapping[str, Dim], scale: float, seed: int, chosen: Mapping[str, float], timed: Mapping[str, float]
+) -> InputProbe:
+    feed = random_inputs(task.model, sizes, seed, scale, chosen)
+    differs = [f"at scale {scale:g}"] if scale != 1 else []
+    numbers = [f"{name} = {number:g}" for name, number in chosen.items() if number != timed.get(name)]
+    dims = [f"{dimension_in_words(name)} = {size}" for name, size in sizes.items() if size != task.sizes[name]]
+    differs += [f"with {', '.join(numbers)}"] if numbers else []
+    differs += [", ".join(dims)] if dims else []
+    return InputProbe(feed, " and ".join(differs))

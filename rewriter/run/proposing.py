@@ -79,7 +79,8 @@ class Proposals:
 
     These are the best candidate, the best without one of the rules that save least, and the next best that use other rules: the
     cost model knows no more than a part of what onnxruntime does with a model, and what it missed shows only end to end. After
-    an interruption it is the best alone. Each applies to the whole model and costs less than it; no two are the same graph.
+    an interruption it is the best alone. Each applies to the whole model and costs less than it; no two are the same graph. The
+    last is the model itself without the conditions in it that never change, where there are such.
 
     Attributes:
         search: at the prices of the last round.
@@ -102,8 +103,8 @@ class Proposals:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is cheaper than the model as it came, nor was ever faster."""
-        return not self.searched.better and self.incumbent is None
+        """Whether nothing is cheaper than the model as it came, nor was ever faster, nor stands in it that is not needed."""
+        return not self.searched.better and self.incumbent is None and not self.search.model.is_unfolded
 
     def __iter__(self) -> Iterator[Proposal]:
         graph = self.search.model.graph if self.short is None else self.short.graph
@@ -112,9 +113,7 @@ class Proposals:
         if self.incumbent is not None:
             digests.add(self.incumbent.candidate.graph.digest)
             yield Proposal(self.incumbent.candidate, was_faster=True)
-        if not self.searched.better:
-            return
-        picked = [self.searched.better[0]] if self.is_interrupted else self._picked(graph)
+        picked = [*self.searched.better[:1]] if self.is_interrupted or not self.searched.better else self._picked(graph)
         for candidate in picked:
             whole = self._on_the_whole_model(candidate)
             # What the price takes for granted of the runtime is written first, so that it holds.
@@ -123,6 +122,8 @@ class Proposals:
                 if proposed.cost < start.cost and proposed.graph.digest not in digests:
                     digests.add(proposed.graph.digest)
                     yield replace(whole, candidate=proposed)
+        if self.search.model.is_unfolded and start.graph.digest not in digests:
+            yield Proposal(start)
 
     def _on_the_whole_model(self, candidate: Candidate) -> Proposal:
         """A candidate as a later run will come to it from its recorded moves, or done in every layer."""

@@ -29,7 +29,7 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
 
-_VERSION = 6
+_VERSION = 7
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
 
 
@@ -140,7 +140,7 @@ class Verdicts:
             search: that makes it; its rules and sizes are this run's.
         """
         record = self._stored(self._incumbent_key) if self._bench.task.options.use_verdicts else None
-        if record is None or record.outcome.latency is None or not record.moves:
+        if record is None or record.outcome.latency is None or record.graph is None:
             return None
         try:
             return Incumbent(self._retraced(search, record), record.outcome.latency)
@@ -174,7 +174,7 @@ class Verdicts:
     def _replayed(self, record: _StoredVerdict) -> Decision:
         bench, told = self._bench, record.outcome
         with bench.clock.lap("replay"):
-            judgement = self._judged_again(record) if record.moves else Judgement(message=told.message)
+            judgement = self._judged_again(record) if record.graph is not None else Judgement(message=told.message)
         predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
         if judgement.winner is None:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)

@@ -13,6 +13,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel
+from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
@@ -177,7 +178,8 @@ def new_search(bench: Workbench) -> ModelSearch:
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
     deadline = clock.instant(_MEASURING) if task.measures else -math.inf
-    costs = CostModel(bench.store, model.opset, task.sizes, target.provider, deadline, target.device)
+    runs = body_runs(model, bench.sizes)
+    costs = CostModel(bench.store, model.opset, bench.sizes, target.provider, deadline, target.device, runs)
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     fold = Folder(model, model.graph).fold

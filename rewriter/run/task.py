@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import onnx
 
 from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load
-from mugraph.terms.shape import Dim
-from rewriter.reference import InputError, bind_sizes, check_data, random_inputs
+from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
 from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
 
-__all__ = ["Task", "read_task"]
+__all__ = ["Task", "not_judged", "read_task"]
+
+_SHOWN = 4
+"""Operators that a line on what is not understood names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,22 @@ class Task:
         """Whether the target is here and may be asked for times."""
         return self.target.here and not self.options.deterministic
 
-    def feeds(self) -> list[Mapping[str, np.ndarray]]:
-        """The inputs that candidates are compared and timed on: the user's, and random ones."""
-        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed) for seed in (1, 2))]
+    def choices(self) -> list[dict[str, float]]:
+        """Numbers for the inputs that decide what the model does: those to time first, then others."""
+        return choices(self.model, self.sizes)
+
+    def feeds(self, chosen: Mapping[str, float] | None = None) -> list[Mapping[str, np.ndarray]]:
+        """The inputs that candidates are compared and timed on: the user's, and random ones.
+
+        Args:
+            chosen: one of :meth:`choices`; by default the first.
+        """
+        return [*self.options.data, *(random_inputs(self.model, self.sizes, seed, chosen=chosen) for seed in (1, 2))]
 
     def notes(self) -> list[str]:
         """Lines about the model as it was read, for the summary."""
-        sizes = f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."
-        return [*self.model.notes, *([sizes] if self.assumed else ())]
+        sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
+        return [*self.model.notes, *sizes]
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
@@ -98,3 +110,27 @@ def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
             if not in_place:
                 raise InputError(f"{path} is the model itself; name another output, or give --in-place to replace it")
     return path
+
+
+def not_judged(model: Model, sizes: Mapping[str, Dim]) -> Iterator[str]:
+    """A line on the parts of a model that no rule and no price is about.
+
+    Args:
+        sizes: of its dimension symbols.
+    """
+    graph, opaque, sizeless, count = model.graph, Counter[str](), 0, 0
+    for node in graph.nodes():
+        if all(graph.tables.constant[value] for value in node.values):
+            continue
+        count += 1
+        if node.is_opaque and node.origin is not None and node.origin not in model.bodies:
+            opaque[model.origins[node.origin].op_type] += 1
+        types = [graph.type(value) for value in (*node.inputs, *node.values)]
+        shapes = (None if t is None else concrete([evaluate_dim(dim, sizes) for dim in t.shape]) for t in types)
+        sizeless += any(shape is None for shape in shapes)
+    kinds = [f"{number} {op_type}" for op_type, number in opaque.most_common(_SHOWN)]
+    kinds += [f"{len(opaque) - _SHOWN} other operators"] if len(opaque) > _SHOWN else []
+    facts = [f"{', '.join(kinds)} not understood"] if kinds else []
+    facts += [f"{sizeless} of {count} nodes without size"] if sizeless else []
+    if facts:
+        yield f"{', '.join(facts)}: they are left as they are, and cost nothing in predictions"

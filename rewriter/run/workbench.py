@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
+from mugraph.terms.shape import Dim
 from rewriter.cost import runtime_directions
 from rewriter.cost.store import ProfileStore, default_profile_path
+from rewriter.reference import observed_sizes
 from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
-from rewriter.run.task import Task
+from rewriter.run.task import Task, not_judged
 from rules_db.library import open_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
@@ -44,6 +46,20 @@ class Workbench:
     clock: Clock
     notes: Notes
     progress: Progress
+
+    @cached_property
+    def sizes(self) -> Mapping[str, Dim]:
+        """Of dimension symbols: those of the task, and those that only a run tells, read from one run of the original.
+
+        Ensures that the notes say so, and what could not be judged for want of a size or a record.
+        """
+        task = self.task
+        observed = observed_sizes(task.model, task.sizes, lambda: task.feeds()[0], task.target.run_on)
+        sizes = {**task.sizes, **observed}
+        if observed:
+            self.notes.add(f"{len(observed)} sizes that only a run tells were read from one run of the original")
+        self.notes.add(*not_judged(task.model, sizes))
+        return sizes
 
     @cached_property
     def runtime_directions(self) -> frozenset[str]:

@@ -29,7 +29,7 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     task = bench.task
     bench.progress("writing")
     with bench.clock.lap("write"):
-        if decision.graph is task.model.graph and task.options.budget > 0:
+        if decision.graph is task.model.as_it_came and task.options.budget > 0:
             saved = copy(task.model, task.output)
         else:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)

@@ -28,6 +28,8 @@ class NoKernel(Exception):
 
 def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> Plan | NoMatch:
     """The values that a match would redefine, or why it does not apply: the same in every candidate in which the match holds."""
+    if _spans_bodies(match, graph):
+        return NoMatch("a part of it stands within a body of If, Loop or Scan, and a part elsewhere", match.values[0])
     dims = check_guards(match, graph, oracle)
     if isinstance(dims, NoMatch):
         return dims
@@ -47,6 +49,15 @@ def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> Plan | NoMatc
     return changes
 
 
+def _spans_bodies(match: Match, graph: Graph) -> bool:
+    """Whether a match with several outputs joins what is computed in different bodies, or in one and around it."""
+    tables = graph.tables
+    if len(match.values) == 1 or not tables.bodies:
+        return False
+    values = (v for v in (*match.values, *match.binding.values()) if not tables.constant[v])
+    return len({tables.bodies.get(v, 0) for v in values}) > 1
+
+
 def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
     """The candidate that a plan gives, unless a value would depend on itself."""
     # With one output, what the pattern bound lies upstream of it; with several, an operand may depend on another output.
@@ -60,7 +71,9 @@ def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
 def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch | None:
     """The reason where a plan cannot be written: an operator has no form in the opset, or needs a size that nothing tells."""
     tables, bound = graph.tables, set(match.binding.values())
-    told = [type_ for v in graph.inputs if (type_ := tables.types[v]) is not None]
+    body = tables.bodies.get(match.values[0], 0)
+    leaves = (v for v, number in tables.bodies.items() if number == body and v not in tables.makers)
+    told = [type_ for v in (*leaves, *graph.inputs) if (type_ := tables.types[v]) is not None]
     stack = [node for node, _ in plan.values()]
     while stack:
         node = stack.pop()
@@ -71,7 +84,8 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                 if form.function is not None:
                     function_of(form.function, opset)
                 for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
-                    computed = (tuple(entries) for entries in tables.sizes.values() if entries.ndim == 1)
+                    vectors = (entries for v, entries in tables.sizes.items() if tables.bodies.get(v, 0) == body)
+                    computed = (tuple(entries) for entries in vectors if entries.ndim == 1)
                     check_sizes(dims, [*told, *types], computed, opset)
         except NotExpressible as problem:
             return NoMatch(str(problem), match.values[0])

@@ -1,18 +1,35 @@
-"""Explains why rules did not fire: the nearest miss of every rule at a node, or of one rule at every node."""
+"""Explains why rules did not fire: the nearest miss of every rule at a node, or of one rule at every node.
+
+A near miss is worth what the rule would take away: the nodes that stand where its pattern wants them, less those of an operator
+that its replacement has, too. It saves that at most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from mugraph.graph import Graph
+from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator
 from mugraph.terms.term import Term, format_attrs, walk
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, NoMatch, resolve
 from rewriter.search.moves import Moves
 
-__all__ = ["NearMiss", "explain_all", "explain_node", "explain_rule", "near_miss"]
+__all__ = ["NearMiss", "Reason", "explain_all", "explain_node", "explain_rule", "near_miss"]
+
+
+class Reason(StrEnum):
+    """Kinds of outcomes."""
+
+    APPLIES = "it applies"
+    DEARER = "it applies and saves nothing"
+    CONDITION = "all operators stand there, and a condition of the rule does not hold"
+    OPERATOR = "another operator stands in a place"
+    ATTRIBUTES = "attributes differ"
+    OPAQUE = "no rule can look at it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,52 +41,57 @@ class NearMiss:
         text: the direction.
         where: name of the value.
         outcome: how far it came, or what it saves.
+        reason: the kind of the outcome, which many lines share.
+        at_stake: microseconds that the rule would save there at most, by the cost model; 0 where it applies.
     """
 
     rule: str
     text: str
     where: str
     outcome: str
+    reason: str = ""
+    at_stake: float = 0.0
 
 
-def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[int, NoMatch | None]:
-    """The number of operators of ``pattern`` that stand at ``value``, and the first that does not.
+def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[tuple[Node, ...], NoMatch | None]:
+    """The nodes at ``value`` that operators of ``pattern`` want there, and the first that is none.
 
     Operands of commutative operators are tried in both orders; the order that gets further is reported.
     """
     at = resolve(graph, value)
     if pattern.is_var:
-        return 0, None
+        return (), None
     maker = graph.definition(at)
     name = graph.tables.names[at] or f"value {at}"
     if pattern.op == "Const":
-        return (0, None) if at in graph.tables.constants else (0, NoMatch(f"{name} is not the constant {pattern!r}", at))
+        return (), None if at in graph.tables.constants else NoMatch(f"{name} is not the constant {pattern!r}", at)
     if maker is None:
         kind = "a constant" if at in graph.tables.constants else "an input"
-        return 0, NoMatch(f"{name} is {kind}, the rule wants {pattern.op}", at)
+        return (), NoMatch(f"{name} is {kind}, the rule wants {pattern.op}", at)
     node, out = maker
     if node.op != pattern.op or out != pattern.out:
-        return 0, NoMatch(f"{name} is computed by {node.op}, the rule wants {pattern.op}", at)
+        return (), NoMatch(f"{name} is computed by {node.op}, the rule wants {pattern.op}", at)
     if len(node.inputs) != len(pattern.inputs):
-        return 0, NoMatch(f"{name}: {node.op} has {len(node.inputs)} operands, the rule wants {len(pattern.inputs)}", at)
+        return (), NoMatch(f"{name}: {node.op} has {len(node.inputs)} operands, the rule wants {len(pattern.inputs)}", at)
     orders = [node.inputs]
     if len(node.inputs) == 2 and get_operator(node.op).commutative:
         orders.append(node.inputs[::-1])
-    best: tuple[int, NoMatch | None] = (-1, None)
+    best: tuple[tuple[Node, ...], NoMatch | None] = ((), None)
     for operands in orders:
-        depth, miss = 1, None
+        met: tuple[Node, ...] = (node,)
+        miss: NoMatch | None = None
         for inner, operand in zip(pattern.inputs, operands, strict=True):
             deeper, miss = near_miss(graph, inner, operand)
-            depth += deeper
+            met += deeper
             if miss is not None:
                 break
         if miss is None:
             attrs_differ = [k for (k, v), (_, w) in zip(pattern.attrs, node.attrs, strict=False) if type(v) is type(w) and v != w]
             if not attrs_differ:
-                return depth, None
+                return met, None
             miss = NoMatch(f"{name}: attributes {attrs_differ} differ from {pattern.op}{format_attrs(pattern)}", at)
-        if depth > best[0]:
-            best = (depth, miss)
+        if len(met) > len(best[0]):
+            best = met, miss
     return best
 
 
@@ -86,28 +108,40 @@ class _Situation:
         for node in self.graph.nodes():
             self.values.setdefault(node.op, []).extend(v for v in node.values if self.graph.is_live(v))
 
-    def outcome(self, direction: Direction, value: int) -> str:
+    def near_miss(self, direction: Direction, value: int) -> NearMiss:
         """Tries a direction at a value of the model, and says what came of it."""
         graph, moves = self.graph, self.moves
+        where = graph.tables.names[value] or f"value {value}"
+        line = NearMiss(direction.id, str(direction), where, "")
+        met, miss = max((near_miss(graph, pattern, value) for pattern in direction.pattern), key=lambda pair: len(pair[0]))
         matches = [m for m in self.matches.get(direction.id, ()) if value in m.values]
         if not matches:
-            misses = [near_miss(graph, pattern, value) for pattern in direction.pattern]
-            _, miss = max(misses, key=lambda pair: pair[0])
-            return miss.reason if miss is not None else "no partner output shares its operands"
+            outcome = miss.reason if miss is not None else "no partner output shares its operands"
+            reason = Reason.ATTRIBUTES if ": attributes [" in outcome else Reason.OPERATOR
+            return replace(line, outcome=outcome, reason=reason, at_stake=self.at_stake(direction, met))
         applied = moves.matches.pool.apply(matches[0], graph)
         if isinstance(applied, NoMatch):
-            return applied.reason
+            at_stake = self.at_stake(direction, met)
+            return replace(line, outcome=applied.reason, reason=Reason.CONDITION, at_stake=at_stake)
         taken = moves.take(self.candidate, matches[:1])
         assert taken is not None
         change = -taken.moves[-1].gain
         if change < 0:
-            return f"applies and saves {-change:.1f} us by the cost model"
-        return f"applies but costs {change:.1f} us more"
+            return replace(line, outcome=f"applies and saves {-change:.1f} us by the cost model", reason=Reason.APPLIES)
+        return replace(line, outcome=f"applies but costs {change:.1f} us more", reason=Reason.DEARER)
 
-    def near_miss(self, direction: Direction, value: int) -> NearMiss:
-        """The line for a direction at a value."""
-        where = self.graph.tables.names[value] or f"value {value}"
-        return NearMiss(direction.id, str(direction), where, self.outcome(direction, value))
+    def at_stake(self, direction: Direction, met: Sequence[Node]) -> float:
+        """Microseconds of nodes that a direction would take away, where most of its pattern stands; else 0."""
+        if 2 * len(met) <= max(sum(1 for term in walk([pattern]) if term.inputs) for pattern in direction.pattern):
+            return 0.0
+        kept = Counter(term.op for term in walk(direction.replacement) if term.inputs)
+        total = 0.0
+        for node in dict.fromkeys(met):
+            if kept[node.op]:
+                kept[node.op] -= 1
+            else:
+                total += self.moves.prices.cost(self.graph, node)
+        return round(total, 2)
 
     def nearest(self, direction: Direction, limit: int) -> list[int]:
         """The values at which most of a direction's pattern stands, the nearest misses first."""
@@ -116,7 +150,7 @@ class _Situation:
         rows: dict[int, int] = {}
         for pattern in direction.pattern:
             for value in self.values.get(pattern.op, ()):
-                rows[value] = max(near_miss(self.graph, pattern, value)[0], rows.get(value, 0))
+                rows[value] = max(len(near_miss(self.graph, pattern, value)[0]), rows.get(value, 0))
         return sorted(rows, key=lambda value: (-rows[value], value))[:limit]
 
 
@@ -129,7 +163,7 @@ def explain_node(moves: Moves, candidate: Candidate, value: int, limit: int = 40
     situation = _Situation(moves, candidate)
     rows = []
     for direction in moves.matches.directions:
-        depths = [near_miss(graph, p, value)[0] for p in direction.pattern if p.op == maker[0].op]
+        depths = [len(near_miss(graph, p, value)[0]) for p in direction.pattern if p.op == maker[0].op]
         if depths:
             total = sum(1 for t in walk(direction.pattern) if t.inputs)
             rows.append((max(depths) - total, direction))

@@ -36,8 +36,11 @@ def says_positions(graph: Graph, op_types: Mapping[int, str], value: int) -> boo
         maker, type_ = tables.makers.get(current), tables.types[current]
         if tables.constant[current]:
             continue
+        if maker is None and current in tables.captured:
+            stack.append(tables.captured[current])
+            continue
         if maker is None:
-            if type_ is None or type_.dtype in FLOATS:
+            if type_ is None or type_.dtype in FLOATS or current in tables.bodies:  # what a loop carries may be anything
                 return False
             continue
         op = maker[0].op if maker[0].origin is None or not maker[0].is_opaque else op_types.get(maker[0].origin, "")

@@ -149,7 +149,15 @@ class RangeOracle:
             if current in self.ranges:
                 stack.pop()
                 continue
-            maker = graph.tables.makers.get(current)
+            maker, outer = graph.tables.makers.get(current), graph.tables.captured.get(current)
+            if outer is not None:
+                if outer in self.ranges:
+                    self.ranges[current] = self.ranges[outer]
+                    if outer in self.huge:
+                        self.huge.add(current)
+                else:
+                    stack.append(outer)
+                continue
             if maker is None:
                 self._enter(graph, current, self._leaf(graph, current))
                 continue
@@ -251,7 +259,8 @@ class RangeOracle:
         integral = type_ is not None and type_.dtype not in (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE)
         if type_ is not None and type_.dtype == DataType.BOOL:
             return Range.finite_input(0, 1)
-        return Range.finite_input() if integral or self.assume_finite else Range.top()
+        is_fed = value not in graph.tables.bodies  # what a loop carries may be anything
+        return Range.finite_input() if integral or (self.assume_finite and is_fed) else Range.top()
 
     @staticmethod
     def _constant(array: np.ndarray) -> Range:

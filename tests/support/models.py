@@ -77,7 +77,7 @@ def build(
 def check_round_trip(proto: ModelProto, feeds: Mapping[str, Any] | None = None, **sizes: int) -> Model:
     """Import and export without a rewrite change neither the message nor what it computes."""
     model = load(proto)
-    written = to_bytes(model, model.graph)
+    written = to_bytes(model, model.as_it_came)
     assert ModelProto.FromString(written) == proto
     before, after = session(proto.SerializeToString()), session(written)
     feeds = feeds or random_feeds(before, **sizes)

@@ -237,7 +237,7 @@ def test_a_slice_beside_what_it_was_cut_for_has_its_size() -> None:
     proto = positions(6)
     model = check_round_trip(proto, n=2, s=5)
     assert not model.opaque and shape_of(model, "position") == (S, 4) and shape_of(model, "y") == (N, S, 4)
-    assert [note for note in model.notes if "min(6,s) = s" in note]
+    assert [note for note in model.notes if "s at most 6" in note]
     running = session(proto.SerializeToString())
     assert running.run(None, random_feeds(running, n=1, s=6))[1].tolist() == [6, 4]
     with pytest.raises(Exception, match=r"broadcast|dimension"):  # the fact holds because nothing else runs
@@ -254,7 +254,7 @@ def test_a_slice_beside_what_it_was_cut_for_has_its_size() -> None:
 )
 def test_what_says_nothing_of_sizes(rows: int, text: str) -> None:
     model = load(positions(rows, text))
-    assert not [note for note in model.notes if "runs only where" in note]
+    assert not [note for note in model.notes if "runs only with" in note]
     assert shape_of(model, "position") == (smaller(rows, S), 4)
 
 
@@ -263,7 +263,7 @@ def test_a_product_says_that_sizes_are_equal() -> None:
     model = load(parsed(text))
     assert not model.opaque
     assert model.inputs["x"].shape[1] == model.inputs["w"].shape[0]
-    assert "equal" not in str(model.notes) and any("runs only where" in note for note in model.notes)
+    assert "equal" not in str(model.notes) and any("runs only with" in note for note in model.notes)
 
 
 # Writing

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import helper
+from onnx import GraphProto, helper
 
+from mugraph.graph import Node
 from mugraph.onnx import Model, load
 from mugraph.onnx.plan import EmissionPlan
 from mugraph.onnx.sources import Leaf, NodeOutput, ValueSources
 from tests.support.models import FLOAT, add_folded, apply, build, two_products, values
+
+
+def _no_bodies(_: Node) -> dict[str, GraphProto]:
+    return {}
 
 
 def chain() -> Model:
@@ -41,7 +46,7 @@ def test_only_what_substitutions_compute_from_constants_is_folded() -> None:
 def test_nodes_behind_folded_constants_are_not_needed() -> None:
     model = load(two_products())
     graph = add_folded(model, "w1")
-    plan = EmissionPlan(model, graph, ValueSources(model, graph))
+    plan = EmissionPlan(model, graph, ValueSources(model, graph), _no_bodies)
     assert {"Add", "Sub"} <= {node.op for node in graph.nodes()}
     assert not {"Add", "Sub"} & {node.op for node in plan.needed()}
     assert {node.op for node in plan.needed()} == {"MatMul", "Relu", "Tanh"}
@@ -59,8 +64,8 @@ def test_a_node_whose_sizes_a_substitution_removed_is_not_kept() -> None:
     v = model.values
     (reshape,) = (node for node in model.graph.nodes() if node.op == "Reshape")
     assert v["s"] not in reshape.inputs, "the record took the sizes for an attribute"
-    unchanged = EmissionPlan(model, model.graph, ValueSources(model, model.graph))
+    unchanged = EmissionPlan(model, model.graph, ValueSources(model, model.graph), _no_bodies)
     assert unchanged.is_kept(reshape) and v["s"] in unchanged.operands(reshape)
     graph = model.graph.substitute({v["y"]: (apply(model, "Abs", [v["x"]]), 0)})  # nothing needs h but the shape
-    plan = EmissionPlan(model, graph, ValueSources(model, graph))
+    plan = EmissionPlan(model, graph, ValueSources(model, graph), _no_bodies)
     assert not plan.is_kept(reshape) and plan.operands(reshape) == [v["t"]]

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from mugraph.onnx import ModelError
 from rewriter import optimize
 from rewriter.cli.main import main
+from rewriter.cli.summary import print_explanations
 from rewriter.run import accept
 from rewriter.run import kernels as run_kernels
+from rewriter.search.explain import NearMiss
 from tests.support.runs import lora
 
 pytestmark = pytest.mark.usefixtures("measured_cache")
@@ -147,4 +150,23 @@ def test_no_room_for_temporary_files_blames_no_rule(
 def test_explanations_are_printed(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain")
-    assert result.exit_code == 0 and "why (not)" in result.output
+    assert result.exit_code == 0 and "why (not)" in result.output and "--json" in result.output
+
+
+def test_explanations_are_one_screen_of_what_would_have_saved_most(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [NearMiss(f"rule{n}", "A -> B", f"at{n}", f"because of {n}", "it misses", float(n)) for n in range(40, 0, -1)]
+    same = [NearMiss(f"other{n}", "A -> B", "at40", "because of 40", "it misses", 40.0) for n in range(7)]
+    unlike = [NearMiss("rule0", "A -> B", "at", "it applies", "it applies")]
+    print_explanations([*lines[:1], *same, *lines[1:], *unlike], Console(width=100))
+    printed = capsys.readouterr().out
+    assert (
+        "rule40 +7" in printed and "because of 21" in printed and "because of 20" not in printed and "it applies" not in printed
+    )
+    assert len(printed.splitlines()) < 25 and "21 more outcomes" in printed
+
+
+def test_an_unknown_name_is_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    monkeypatch.setattr("rewriter.run.optimize.Proposer", lambda *_: pytest.fail("it was searched"))
+    result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain", "scalled")
+    assert result.exit_code == 2 and "did you mean scaled?" in result.output

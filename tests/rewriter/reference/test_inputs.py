@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
-from rewriter.reference import Error, compare, random_inputs, reference_outputs
+from mugraph.terms.shape import Dim
+from rewriter.reference import Error, choices, compare, random_inputs, reference_outputs
 from tests.support.runs import run_model
 
 
@@ -18,3 +21,62 @@ def test_scalar_booleans_are_fed_as_arrays(tmp_path: Path) -> None:
     model = load(tmp_path / "m.onnx")
     feeds = random_inputs(model, {}, 1)
     assert compare(run_model(tmp_path / "m.onnx", feeds)[0], reference_outputs(model, [feeds])[0][0]) == Error(0.0, 0.0)
+
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
+
+
+def draws(text: str, name: str, sizes: dict[str, Dim], **options: Any) -> np.ndarray:
+    """What several seeds feed to an input."""
+    model = load(parse_model(f"{HEADER} {text}"))
+    return np.concatenate([random_inputs(model, sizes, seed, **options)[name].reshape(-1) for seed in range(30)])
+
+
+def test_indices_lie_within_their_table_and_some_are_what_they_are_compared_with() -> None:
+    text = """g (int64[n] ids, float[50,4] t) => (float[n,4] y, bool[n] m) {
+        zero = Constant<value = int64 {0}>() m = Equal(ids, zero) y = Gather(t, ids) }"""
+    fed = draws(text, "ids", {"n": 20})
+    assert fed.min() == 0 and 40 < fed.max() < 50 and 0.05 < np.mean(fed == 0) < 0.2
+    assert set(draws(text, "ids", {"n": 20}, scale=100.0)) == {0, 49}
+
+
+def test_lengths_lie_within_the_positions_that_they_are_compared_with() -> None:
+    text = """g (float[n,s] x, int64[n,1] lengths) => (bool[n,s] y) {
+        shape = Shape(x) one = Constant<value = int64 {1}>() zero = Constant<value = int64 {0}>()
+        size = Gather(shape, one) positions = Range(zero, size, one) y = Less(positions, lengths) }"""
+    assert set(draws(text, "lengths", {"n": 8, "s": 7})) == set(range(1, 8))
+
+
+def test_what_says_how_large_something_is_is_small_and_positive() -> None:
+    text = """g (int64[2] shape) => (float[a,b] y) { y = ConstantOfShape(shape) }"""
+    assert set(draws(text, "shape", {})) == {1, 2, 3, 4}
+
+
+def test_truth_that_decides_is_fed_both_ways() -> None:
+    model = load(
+        parse_model(f"""{HEADER} g (bool flag, bool other, float[2] x) => (float[2] y) {{
+        no = Not(flag) y = If (no) <
+            then_branch = a () => (float[2] p) {{ p = Neg(x) }}, else_branch = b () => (float[2] q) {{ q = Where(other, x, x) }}>
+    }}""")
+    )
+    assert choices(model, {}) == [{"flag": 1.0}, {"flag": 0.0}]
+
+
+def test_numbers_within_a_branch_count_too() -> None:
+    model = load(
+        parse_model(f"""{HEADER} g (bool flag, float level, float[2] x) => (float[2] y) {{
+        y = If (flag) <
+            then_branch = a () => (float[2] p) {{
+                top = Constant<value = float {{3.0}}>() high = Greater(level, top) p = Where(high, x, level) }},
+            else_branch = b () => (float[2] q) {{ q = Neg(x) }}>
+    }}""")
+    )
+    chosen = choices(model, {})
+    assert (
+        {"flag": 1.0, "level": 3.0} in chosen and {"flag": 1.0, "level": 4.0} in chosen and {"flag": 0.0, "level": 3.0} in chosen
+    )
+
+
+def test_masks_hide_something_and_never_all() -> None:
+    text = "g (int64[n] mask, float[n] x) => (float[n] y) { c = Cast<to = 9>(mask) y = Where(c, x, x) }"
+    assert set(draws(text, "mask", {"n": 20})) == {0, 1}

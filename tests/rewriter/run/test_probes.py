@@ -103,7 +103,7 @@ def test_a_model_that_does_not_run_at_size_one_is_compared_at_its_own(tmp_path: 
 def test_probes_are_of_several_scales_and_sizes(tmp_path: Path) -> None:
     onnx.save(parse_model(MODEL.replace("8]", "64]").replace(" x)", " x, int64[M] i)")), tmp_path / "m.onnx")
     with workbench(tmp_path / "m.onnx", shapes={"x": (4, 64), "i": (3,)}) as bench:
-        large, small = probes(bench.task)
+        large, small = probes(bench.task, {})
     assert [probe.feed["x"].shape for probe in large] == [(1, 64), (4, 64)] and large[0].feed["i"].shape == (1,)
     assert [probe.feed["x"].shape for probe in small] == [(3, 64), (4, 64)] and small[0].feed["i"].shape == (2,)
     assert large[0].words == "at scale 100 and N = 1, M = 1" and large[1].words == "at scale 100"
