@@ -77,7 +77,7 @@ class Tables:
     types: list[TensorType | None] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
     constant: list[bool] = field(default_factory=list)
-    """Per value: whether it depends on constants alone, so that it costs nothing at run time."""
+    """Per value: whether it depends on constants alone and is folded, so that it costs nothing at run time."""
     constants: dict[int, Constant] = field(default_factory=dict)
     sizes: dict[int, np.ndarray] = field(default_factory=dict)
     """Integer tensors of the file that shape arithmetic gives: entries are dimensions, not all of them numbers."""
@@ -169,9 +169,13 @@ class Tables:
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             operand_types.append(type_)
         types = get_operator(op).types(attrs, operand_types)
-        sized = any(attr_symbols(value) for _, value in attrs)
-        constant = not sized and all(self.constant[value] for value in inputs)
+        constant = self.folds(op, attrs, inputs)
         return self.add_node(op, attrs, inputs, [self.new_value(t, constant=constant) for t in types])
+
+    def folds(self, op: str, attrs: Attrs, inputs: Sequence[int]) -> bool:
+        """Whether the results of an application are constants: of constants, without sizes that only a run tells."""
+        sized = any(attr_symbols(value) for _, value in attrs)
+        return get_operator(op).runtime.folds and not sized and all(self.constant[value] for value in inputs)
 
 
 _MASK = (1 << 64) - 1

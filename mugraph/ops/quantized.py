@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS, Array, Domain
-from mugraph.ops.base import Operator, floating, get_operator, output_size, register
+from mugraph.ops.base import Operator, RuntimeFacts, floating, get_operator, output_size, register
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
     AttrMap,
@@ -230,6 +230,7 @@ register(
         flops=lambda a, i, o: 2 * output_size(a, i, o),
         defaults={"axis": 0},
         traits=Traits(keeps_shape=True, inverts_inside=True),
+        runtime=RuntimeFacts(folds=False),
         samples=(
             "DequantizeLinear(x, s, z) | x:uint8[4,32] s:[] z:uint8[]",
             "DequantizeLinear[axis=-2](x, s) | x:int8[4,32] s:[4]",

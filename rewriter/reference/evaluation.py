@@ -10,17 +10,17 @@ import numpy as np
 import onnx
 
 from mugraph.domains import Real, Unsupported
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
-from mugraph.ops import get_operator
+from mugraph.ops import Entrywise, get_operator, traits_of
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["Evaluated", "NoReference", "reference_outputs"]
+__all__ = ["Evaluated", "NoReference", "is_quantized", "reference_outputs"]
 
 
 class NoReference(ValueError):
@@ -155,14 +155,25 @@ def _sizes_of(node: Node) -> set[str]:
     return {inner for _, value in node.attrs for name in attr_symbols(value) for inner in symbols_within(symbol(name))}
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether a live node quantises: a number half way between two steps goes to either, which changes all that rests on it."""
+    return any(_rounds(graph, node) and traits_of(node.op).piecewise for node in graph.references)
+
+
+def _rounds(graph: Graph, node: Node) -> bool:
+    """Whether a node makes integers of floats by rounding: a Cast, or what quantises."""
+    traits = traits_of(node.op)
+    operands, results = ([graph.type(value) for value in values] for values in (node.inputs, node.values))
+    return (
+        (traits.entrywise is Entrywise.CONVERSION or traits.piecewise)
+        and any(type_ is not None and type_.dtype in FLOATS for type_ in operands)
+        and any(type_ is not None and type_.dtype in INTEGERS for type_ in results)
+    )
+
+
 def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
     """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
-    types = graph.tables.types
-    deciding = set()
-    for node in nodes:
-        before, after = (types[node.inputs[0]], types[node.values[0]]) if node.op == "Cast" else (None, None)
-        if before is not None and after is not None and before.dtype in FLOATS and after.dtype not in FLOATS | {DataType.BOOL}:
-            deciding.add(node)
+    deciding = {node for node in nodes if _rounds(graph, node)}
     upstream, stack = set(deciding), list(deciding)
     while stack:
         for value in stack.pop().inputs:
