@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mugraph.ops.base import Decompose, RuntimeFacts, applied, operands
-from mugraph.ops.composite import RUNTIME_DOMAIN, Check, define
+from mugraph.ops.composite import RUNTIME_DOMAIN, Check, define, expect_shape
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
     AttrMap,
@@ -87,26 +87,26 @@ def _zeros(columns: bool) -> tuple[str, ...]:
 
 def _qlinear_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = operands(8)
-    product = applied("MatMulInteger", a, b, a_zero, b_zero, zeros=_zeros(attrs["columns"]))
-    return (_quantized(_scaled(product, a_scale, b_scale, attrs["columns"]), y_scale, y_zero, attrs["to"]),)
+    product = applied("MatMulInteger", a, b, a_zero, b_zero, zeros=_zeros(attrs["per_column"]))
+    return (_quantized(_scaled(product, a_scale, b_scale, attrs["per_column"]), y_scale, y_zero, attrs["to"]),)
 
 
 def _qlinear_conv(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = operands(len(types))
     after = range(-len(attrs["strides"]), 0)
     window = {name: attrs[name] for name in ("dilations", "group", "pads", "strides")}
-    product = applied("ConvInteger", x, w, x_zero, w_zero, zeros=_zeros(attrs["columns"]), **window)
+    product = applied("ConvInteger", x, w, x_zero, w_zero, zeros=_zeros(attrs["per_column"]), **window)
     for term in bias:
         product = applied("Add", product, applied("Unsqueeze", term, axes=tuple(after)))
-    return (_quantized(_scaled(product, x_scale, w_scale, attrs["columns"], after), y_scale, y_zero, attrs["to"]),)
+    return (_quantized(_scaled(product, x_scale, w_scale, attrs["per_column"], after), y_scale, y_zero, attrs["to"]),)
 
 
 def _check_factors(attrs: AttrMap, types: Sequence[TensorType]) -> None:
     """The eight operands that a product, or anything of two tensors, is quantised with."""
     a, b = types[0], types[3]
     quantized_types([a, b], BYTES)
-    right = [TensorType(t.dtype, t.shape[1:]) if attrs.get("columns") else t for t in types[4:6]]
-    if attrs.get("columns") and any(t.rank != 1 for t in types[4:6]):
+    right = [TensorType(t.dtype, t.shape[1:]) if attrs.get("per_column") else t for t in types[4:6]]
+    if attrs.get("per_column") and any(t.rank != 1 for t in types[4:6]):
         raise ShapeError(f"scales of columns {types[4]} with zero points {types[5]}")
     parameters = [*types[1:3], *right, *types[6:8]]
     dtypes = [DataType.FLOAT, a.dtype, DataType.FLOAT, b.dtype, DataType.FLOAT, attrs["to"]]
@@ -125,7 +125,7 @@ def _columns(node: ForeignNode) -> bool:
 def _read_qlinear_matmul(node: ForeignNode) -> Reading:
     attributes_of(node)
     inputs = _all_given(node, 8)
-    return Reading({"columns": _columns(node), "to": type_of(node, 7).dtype}, inputs)
+    return Reading({"per_column": _columns(node), "to": type_of(node, 7).dtype}, inputs)
 
 
 def _check_conv(attrs: AttrMap, types: Sequence[TensorType]) -> None:
@@ -147,7 +147,7 @@ class _Factors:
 
 def _read_qlinear_conv(node: ForeignNode) -> Reading:
     inputs = _all_given(node, 9 if node.present(8) else 8)
-    return Reading({**read_conv(_Factors(node)).attrs, "columns": _columns(node), "to": type_of(node, 7).dtype}, inputs)
+    return Reading({**read_conv(_Factors(node)).attrs, "per_column": _columns(node), "to": type_of(node, 7).dtype}, inputs)
 
 
 def _write_qlinear_conv(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
@@ -167,7 +167,7 @@ define(
     traits=Traits(accumulates=True, piecewise=True),
     runtime=RuntimeFacts(fuses=True),
     samples=(f"QLinearMatMul[to=uint8](x, s, z, W, T, U, V, Z) | {_PRODUCT}",),
-    defaults={"columns": False},
+    defaults={"per_column": False},
 )
 define(
     "QLinearConv",
@@ -182,7 +182,7 @@ define(
         "QLinearConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1),to=uint8](x, s, z, W, T, U, V, Z, B) "
         "| x:uint8[1,8,14,14] s:[] z:uint8[] W:uint8[16,8,3,3] T:[] U:uint8[] V:[] Z:uint8[] B:int32[16]",
     ),
-    defaults={"columns": False, "group": 1},
+    defaults={"per_column": False, "group": 1},
 )
 
 
@@ -192,7 +192,7 @@ define(
 def _integer_to_float(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
     a, b, a_scale, b_scale, *others = operands(len(types))
     zeros, bias = others[: len(attrs["zeros"])], others[len(attrs["zeros"]) :]
-    result = _scaled(applied("MatMulInteger", a, b, *zeros, zeros=attrs["zeros"]), a_scale, b_scale, attrs["columns"])
+    result = _scaled(applied("MatMulInteger", a, b, *zeros, zeros=attrs["zeros"]), a_scale, b_scale, attrs["per_column"])
     return (applied("Add", result, *bias) if bias else result,)
 
 
@@ -201,7 +201,7 @@ def _dynamic_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, 
     q, scale, zero = (_output("DynamicQuantizeLinear", x, out, axis=attrs["axis"]) for out in range(3))
     zeros, bias = others[: len(attrs["zeros"])], others[len(attrs["zeros"]) :]
     product = applied("MatMulInteger", q, b, zero, *zeros, zeros=("a", *attrs["zeros"]))
-    result = _scaled(product, scale, b_scale, attrs["columns"])
+    result = _scaled(product, scale, b_scale, attrs["per_column"])
     return (applied("Add", result, *bias) if bias else result,)
 
 
@@ -222,11 +222,10 @@ def _check_dynamic_matmul(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 def _check_tail(attrs: AttrMap, b: TensorType, scale: TensorType, others: Sequence[TensorType]) -> None:
     """The right factor is a matrix; its scale is a scalar or that of each column, and so is the bias."""
     count = len(attrs["zeros"])
-    if b.rank != 2 or scale.dtype != DataType.FLOAT or scale.rank != attrs["columns"] or len(others) not in (count, count + 1):
+    if b.rank != 2 or scale.dtype != DataType.FLOAT or scale.rank != attrs["per_column"] or len(others) not in (count, count + 1):
         raise ShapeError(f"a product with {b} by the scale {scale} and {len(others)} operands more")
-    for vector in (*((scale,) if attrs["columns"] else ()), *others[count:]):
-        if vector != TensorType(DataType.FLOAT, b.shape[1:]):
-            raise ShapeError(f"a product with {b} and {vector}")
+    for vector in (*((scale,) if attrs["per_column"] else ()), *others[count:]):
+        expect_shape("a product of integers", vector, b.shape[1:], DataType.FLOAT)
 
 
 def _read_integer_to_float(node: ForeignNode) -> Reading:
@@ -250,7 +249,7 @@ def _read_tail(node: ForeignNode, first: tuple[int, ...], zeros: tuple[int, ...]
             names.append("columns" if rank else letter)
             inputs.append(index)
     given = (bias,) if node.present(bias) else ()
-    return Reading({"columns": type_of(node, first[-1]).rank == 1, "zeros": tuple(names)}, (*first, *inputs, *given))
+    return Reading({"per_column": type_of(node, first[-1]).rank == 1, "zeros": tuple(names)}, (*first, *inputs, *given))
 
 
 def _placed(attrs: AttrMap, count: int, first: int, letters: str) -> tuple[int | None, ...]:
@@ -280,17 +279,18 @@ define(
     write=_write_integer_to_float,
     contract=_contract("MatMulIntegerToFloat", "", "bbffbbf"),
     vectors=lambda attrs, count: [
-        *((3,) if attrs["columns"] else ()),
+        *((3,) if attrs["per_column"] else ()),
         *((count - 1,) if count > 4 + len(attrs["zeros"]) else ()),
     ],
     traits=Traits(accumulates=True),
     runtime=RuntimeFacts(fuses=True),
     samples=(
         f"MatMulIntegerToFloat[zeros=('a',)](x, W, s, T, z) | {_INTEGER_TO_FLOAT} T:[] z:uint8[]",
-        f"MatMulIntegerToFloat[columns=true,zeros=('a','columns')](x, W, s, T, z, U, B) "
+        f"MatMulIntegerToFloat[per_column=true,zeros=('a',)](x, W, s, T, z, B) | {_INTEGER_TO_FLOAT} T:[48] z:uint8[] B:[48]",
+        f"MatMulIntegerToFloat[per_column=true,zeros=('a','columns')](x, W, s, T, z, U, B) "
         f"| {_INTEGER_TO_FLOAT} T:[48] z:uint8[] U:int8[48] B:[48]",
     ),
-    defaults={"columns": False, "zeros": ()},
+    defaults={"per_column": False, "zeros": ()},
 )
 define(
     "DynamicQuantizeMatMul",
@@ -301,13 +301,16 @@ define(
     write=_write_dynamic_matmul,
     contract=_contract("DynamicQuantizeMatMul", "", "fbfbf"),
     vectors=lambda attrs, count: [
-        *((2,) if attrs["columns"] else ()),
+        *((2,) if attrs["per_column"] else ()),
         *((count - 1,) if count > 3 + len(attrs["zeros"]) else ()),
     ],
     traits=Traits(accumulates=True, piecewise=True, inverts_inside=True),
     runtime=RuntimeFacts(fuses=True),
-    samples=("DynamicQuantizeMatMul[axis=-3](x, W, T) | x:[2,32,64] W:int8[64,48] T:[]",),
-    defaults={"columns": False, "zeros": ()},
+    samples=(
+        "DynamicQuantizeMatMul[axis=-3](x, W, T) | x:[2,32,64] W:int8[64,48] T:[]",
+        "DynamicQuantizeMatMul[axis=-3,per_column=true](x, W, T, B) | x:[2,32,64] W:int8[64,48] T:[48] B:[48]",
+    ),
+    defaults={"per_column": False, "zeros": ()},
 )
 
 

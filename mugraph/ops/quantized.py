@@ -34,7 +34,6 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import ImageRole, ProductKind, Traits
-from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, normalize_axis, same_dim
 
 __all__ = ["BYTES", "laid_along", "means_something", "quantized_types"]
@@ -183,6 +182,7 @@ register(
         traits=Traits(keeps_shape=True, piecewise=True, inverts_inside=True),
         samples=(
             "QuantizeLinear[to=uint8](x, s) | x:[4,32] s:[]",
+            "QuantizeLinear[to=int8](x, s, z) | x:[4,32] s:[] z:int8[]",
             "QuantizeLinear[axis=-1,to=int8](x, s, z) | x:[4,32] s:[32] z:int8[32]",
         ),
     )
@@ -349,8 +349,6 @@ def _form_zeros(attrs: AttrMap) -> tuple[int | None, ...]:
     return (2 if "a" in names else None, 1 + len(names) if names and names[-1] != "a" else None)
 
 
-_TEXTS = {"zeros": AttributeKind.TEXTS}
-
 register(
     Operator(
         "MatMulInteger",
@@ -361,7 +359,6 @@ register(
         write=lambda attrs, types, opset: OnnxForm("MatMulInteger", (0, 1, *_form_zeros(attrs))),
         flops=lambda attrs, inputs, outputs: product_flops(outputs[0], inputs[0].shape[-1]),
         defaults={"zeros": ()},
-        kinds=_TEXTS,
         traits=Traits(product=ProductKind.MATRIX, accumulates=True, inverts_inside=True),
         samples=(
             "MatMulInteger(x, W) | x:uint8[2,32,64] W:int8[64,48]",
@@ -408,7 +405,6 @@ register(
         write=_write_conv_integer,
         flops=lambda attrs, inputs, outputs: get_operator("Conv").flops(attrs, inputs[:2], outputs),
         defaults={"group": 1, "zeros": ()},
-        kinds=_TEXTS,
         traits=Traits(product=ProductKind.CONVOLUTION, image=ImageRole.WINDOW, accumulates=True, inverts_inside=True),
         samples=(
             "ConvInteger[dilations=(1,1),pads=(1,1,1,1),strides=(1,1),zeros=('a',)](x, W, z) "
