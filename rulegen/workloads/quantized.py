@@ -100,6 +100,7 @@ QUANTIZED = (
             ),
             _spread(),
             _spread(", b"),
+            *(f"Add({_dynamic(*scale)[1]}, b) = {_dynamic(*scale, ', b')[1]}" for scale in (("false", "q"), ("true", "t"))),
             *(
                 " = ".join(_dynamic(*options))
                 for options in (("false", "q"), ("true", "t"), ("false", "q", ", b"), ("true", "t", ", b"))
