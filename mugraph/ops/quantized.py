@@ -361,8 +361,8 @@ register(
         defaults={"zeros": ()},
         traits=Traits(product=ProductKind.MATRIX, accumulates=True, inverts_inside=True),
         samples=(
-            "MatMulInteger(x, W) | x:uint8[2,32,64] W:int8[64,48]",
-            "MatMulInteger[zeros=('a','columns')](x, W, z, Y) | x:uint8[2,32,64] W:int8[64,48] z:uint8[] Y:int8[48]",
+            "MatMulInteger(x, w) | x:uint8[2,32,64] w:int8[64,48]",
+            "MatMulInteger[zeros=('a','columns')](x, w, z, u) | x:uint8[2,32,64] w:int8[64,48] z:uint8[] u:int8[48]",
         ),
     )
 )

@@ -140,7 +140,8 @@ def quantized_variables(axiom: Axiom) -> dict[str, QuantizedVariable]:
                 keeps &= traits_of(moved[0].op).keeps_rank
                 moved = [*moved[0].inputs[: 1 if places else None], *moved[1:]]
             for variable in filter(lambda part: part.is_var, moved):
-                found[variable.name] = like if keeps else found.get(variable.name, replace(like, rank=None))
+                known = found.get(variable.name, replace(like, rank=None))
+                found[variable.name] = like if keeps and like.rank is not None else known
     return found
 
 

@@ -22,6 +22,6 @@ def test_quantised_operators_say_what_their_operands_are() -> None:
         "r": "INT8",
         "s": "FLOAT",
     }
-    product = one("a: MatMulInteger(x, Expand[shape=$s](y)) = MatMulInteger(x, y)")
-    assert {name: like.rank for name, like in quantized_variables(product).items()} == {"x": None, "y": 2}
+    product = one("a: MatMulIntegerToFloat(x, y, s, t) = MatMulIntegerToFloat(x, Expand[shape=$h](y), s, t)")
+    assert {name: like.rank for name, like in quantized_variables(product).items()} == {"x": None, "y": 2, "s": 0, "t": 0}
     assert not quantized_variables(one("a: Add(x, y) = Add(y, x)"))
