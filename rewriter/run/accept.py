@@ -30,6 +30,9 @@ _BUSY = 0.05
 _ROUNDS = 120
 """Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
 
+
+_STEP = 2.0**-8
+"""Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
 
@@ -276,7 +279,7 @@ class Acceptance:
                 error = compare(actual, wanted)
                 steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE
                 if steps.relative_l2 <= _STEPS:
-                    fits = error.within(steps, floor)
+                    fits = error.within(steps, max(floor, _STEP))
                 elif own_error.is_small:
                     fits = error.within(own_error, floor)
                 elif is_probe:
