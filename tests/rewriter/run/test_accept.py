@@ -108,7 +108,7 @@ class _Steps:
 
 
 def test_a_step_that_goes_the_other_way_is_accepted_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as many as the runtime's own optimisers change, and one of the whole range; none where the model does not quantise."""
+    """Twice as many as the runtime's own optimisers change, and one of the whole range; none where nothing is quantised."""
     feed = {"x": np.linspace(1, 100, 400, dtype=np.float32).reshape(20, 20)}
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [20, 20]) for name in "xy"]
     one = helper.make_tensor("s", TensorProto.FLOAT, [], [1.0])
