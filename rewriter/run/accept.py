@@ -30,7 +30,6 @@ _BUSY = 0.05
 _ROUNDS = 120
 """Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
 
-
 _STEP = 2.0**-8
 """Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
 _STEPS = 0.5
