@@ -78,7 +78,7 @@ class Tables:
     types: list[TensorType | None] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)
     constant: list[bool] = field(default_factory=list)
-    """Per value: whether it depends on constants alone, so that it costs nothing at run time."""
+    """Per value: whether it depends on constants alone and is folded, so that it costs nothing at run time."""
     constants: dict[int, Constant] = field(default_factory=dict)
     sizes: dict[int, np.ndarray] = field(default_factory=dict)
     """Integer tensors of the file that shape arithmetic gives: entries are dimensions, not all of them numbers."""
@@ -175,13 +175,16 @@ class Tables:
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             operand_types.append(type_)
         types = get_operator(op).types(attrs, operand_types)
-        sized = any(attr_symbols(value) for _, value in attrs)
-        constant = not sized and all(self.constant[value] for value in inputs)
-        values = [self.new_value(t, constant=constant) for t in types]
+        values = [self.new_value(t, constant=self.folds(op, attrs, inputs)) for t in types]
         body = next((self.bodies[value] for value in inputs if value in self.bodies), None)
         if body is not None:
             self.bodies.update(dict.fromkeys(values, body))
         return self.add_node(op, attrs, inputs, values)
+
+    def folds(self, op: str, attrs: Attrs, inputs: Sequence[int]) -> bool:
+        """Whether the results of an application are constants: of constants, without sizes that only a run tells."""
+        sized = any(attr_symbols(value) for _, value in attrs)
+        return get_operator(op).runtime.folds and not sized and all(self.constant[value] for value in inputs)
 
 
 _MASK = (1 << 64) - 1

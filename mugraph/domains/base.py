@@ -91,6 +91,9 @@ class Domain(Protocol):
     def cast(self, a: Array, to: DataType) -> Array:
         """Between floats the identity (a reference stays wide); to integers and booleans as ONNX has it."""
 
+    def whole(self, a: Array, to: DataType) -> Array:
+        """Whole numbers as integers, where the definition of an operator makes them such: nothing is rounded."""
+
     def move(self, function: Callable[..., np.ndarray], *operands: Array) -> Array:
         """Applies a NumPy function that only moves, repeats or drops entries."""
 

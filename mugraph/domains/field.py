@@ -269,6 +269,9 @@ class FiniteField:
             return FieldArray(np.mod(a, float(self.p)), np.mod(a, float(self.q)))
         return np.asarray(a).astype(to.numpy())
 
+    def whole(self, a: Any, to: DataType) -> Any:
+        return a
+
     def move(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:
         if not isinstance(operands[0], FieldArray):
             return function(*operands)

@@ -257,6 +257,9 @@ class RangeDomain:
             return Range.finite_input(float(limits.min), float(limits.max))
         return Range.within(float(math.trunc(a.lo)), float(math.trunc(a.hi)), zero=a.zero or (a.lo < 1 and a.hi > -1))
 
+    def whole(self, a: Range, to: DataType) -> Range:
+        return a
+
     def move(self, function: Callable[..., np.ndarray], *operands: Range) -> Range:
         """Joins the operands; which rows the entries stand in is forgotten."""
         result = operands[0]

@@ -133,10 +133,15 @@ class Real:
             return FUNCTIONS[function].numpy(*operands)
 
     def cast(self, a: Any, to: DataType) -> Any:
-        if to in FLOATS:
-            return a if a.dtype.kind == "f" else a.astype(self.dtype)
+        if to in FLOATS:  # integers as doubles stay exact, whatever the width of the arithmetic
+            wide = np.float64 if to == DataType.DOUBLE else self.dtype
+            return a if a.dtype.kind == "f" else a.astype(wide)
         with np.errstate(invalid="ignore"):
             return a.astype(to.numpy())
+
+    def whole(self, a: Any, to: DataType) -> Any:
+        """Sums beyond the type wrap around, as in kernels."""
+        return np.asarray(a).astype(np.int64).astype(to.numpy())
 
     def move(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:
         return function(*operands)

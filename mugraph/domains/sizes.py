@@ -157,4 +157,4 @@ class Sizes:
         dims = a.dims[start:stop] if isinstance(a, Shaped) else self.shape(a)[start:stop]
         return np.asarray(dims, object)
 
-    sqrt = exp = exp_relative = einsum = matmul = sum = mean = max = min = apply = staticmethod(_refuse)
+    sqrt = exp = exp_relative = einsum = matmul = sum = mean = max = min = apply = whole = staticmethod(_refuse)

@@ -21,6 +21,11 @@ __all__ = ["Folder"]
 _WIDE_LIMIT = 1 << 26
 """Elements of the largest tensor that is computed in double precision (512 MiB); larger ones use single precision."""
 
+_LARGE = 1 << 12
+"""Bytes of weights that are worth keeping as they are."""
+_WIDENING = 8
+"""Times the bytes of an integer that the widest float has."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -63,6 +68,15 @@ class Folder:
         assert result.shape == concrete(type_.shape), f"{result.shape} was computed for {type_}"
         with np.errstate(all="ignore"):
             return np.ascontiguousarray(result.astype(type_.dtype.numpy(), copy=False)).reshape(result.shape)
+
+    def widens(self, value: int) -> bool:
+        """Whether the value takes more bytes than the large tensors of the file that it is made of, as dequantised weights do.
+
+        Repetition is no such thing: what is repeated many times may be an operator's that the runtime has not.
+        """
+        leaves = {key for node in self.steps(value) for key in map(self.key, node.inputs) if isinstance(key, int)}
+        stored = sum(_bytes_of(self.tables.constants[leaf].type) for leaf in leaves)
+        return _LARGE <= stored < _bytes_of(self.tables.types[value]) <= _WIDENING * stored
 
     def key(self, value: int) -> _Key:
         definition = self.graph.definition(value)
@@ -130,6 +144,11 @@ class Folder:
             return tuple(np.asarray(result) for result in ReferenceEvaluator(alone).run(None, feeds))
         except (RuntimeError, TypeError, ValueError, IndexError) as problem:
             raise NotImplementedError(f"onnx's reference implementation of {proto.op_type}: {problem}") from problem
+
+
+def _bytes_of(type_: TensorType | None) -> float:
+    """Bytes of a tensor, none where its type or a size is unknown."""
+    return 0 if type_ is None or concrete(type_.shape) is None else type_.size() * type_.dtype.itemsize
 
 
 def _widen(array: np.ndarray, real: Real) -> np.ndarray:

@@ -28,7 +28,6 @@ from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
 from mugraph.ops import NotUnderstood
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, same_shape
-from mugraph.terms.term import attr_symbols
 
 __all__ = ["load"]
 
@@ -290,8 +289,7 @@ class _GraphReader:
 
     def enter_outputs(self, understood: UnderstoodNode, computed: bool) -> list[int]:
         """New values for all outputs, read or not; ``computed`` says that they are numbers already."""
-        sized = any(attr_symbols(value) for _, value in understood.attrs)
-        constant = computed or (not sized and all(self.tables.constant[value] for value in understood.operands))
+        constant = computed or self.tables.folds(understood.record.name, understood.attrs, understood.operands)
         values = [
             self.scope.new_value(type_, name, constant) for name, type_ in zip(understood.names, understood.outputs, strict=True)
         ]

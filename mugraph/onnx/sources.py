@@ -75,9 +75,12 @@ class ValueSources:
         return source.node if isinstance(source, NodeOutput) else None
 
     def constant_of(self, source: Source) -> np.ndarray | None:
-        """The array that a substitution computes from constants; ``None`` where it is left to the runtime."""
+        """The array that a substitution computes from constants; ``None`` where it is left to the runtime.
+
+        That is so where the array would make the file grow: the runtime makes it when it loads the model.
+        """
         if isinstance(source, Leaf) or source.node.origin is not None or not self.tables.constant[source.value]:
             return None
         if source not in self.folded:
-            self.folded[source] = self.folder.fold(source.value)
+            self.folded[source] = None if self.folder.widens(source.value) else self.folder.fold(source.value)
         return self.folded[source]

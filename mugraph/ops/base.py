@@ -75,11 +75,14 @@ class RuntimeFacts:
             documentation, Graph Optimizations, extended); of products' epilogues only the CPU provider does so.
         name: what it calls the operator that it makes, where that is not the record's own name.
         kernels: how many kernels it runs for one node.
+        folds: it computes what depends on constants alone when it loads a model. It does not dequantise weights, so that products
+            of integers can be made of them.
     """
 
     fuses: bool = False
     name: str | None = None
     kernels: int = 1
+    folds: bool = True
 
 
 PLAIN = RuntimeFacts()

@@ -71,7 +71,7 @@ ATTRIBUTE_KINDS = {
     **dict.fromkeys(("alpha", "beta", "epsilon", "max", "min", "scale", "value"), AttributeKind.NUMBER),
     "activation_params": AttributeKind.NUMBERS,
     **dict.fromkeys(("activation", "approximate", "mask", "mode"), AttributeKind.TEXT),
-    "given": AttributeKind.TEXTS,
+    **dict.fromkeys(("given", "zeros"), AttributeKind.TEXTS),
     **dict.fromkeys(("dtype", "to"), AttributeKind.ELEMENT_TYPE),
     "digest": AttributeKind.NAMED,
 }

@@ -1,13 +1,14 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
-from rewriter.reference.comparison import Error, compare, worst
-from rewriter.reference.evaluation import Evaluated, References, reference_outputs, reference_run
+from rewriter.reference.comparison import INFINITE, Error, compare, worst
+from rewriter.reference.evaluation import Evaluated, References, is_quantized, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 from rewriter.reference.nodes import NoReference
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
 
 __all__ = [
+    "INFINITE",
     "Error",
     "Evaluated",
     "InputError",
@@ -17,6 +18,7 @@ __all__ = [
     "check_data",
     "choices",
     "compare",
+    "is_quantized",
     "observed_sizes",
     "random_inputs",
     "reference_outputs",

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import Body
-from mugraph.terms.shape import DataType, Dim, plain_symbol, symbol, symbols_within
+from mugraph.ops import Entrywise, traits_of
+from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
 
-__all__ = ["Evaluated", "References", "reference_outputs", "reference_run"]
+__all__ = ["Evaluated", "References", "is_quantized", "reference_outputs", "reference_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,14 +313,25 @@ def _sizes_of(node: Node) -> set[str]:
     return {inner for _, value in node.attrs for name in attr_symbols(value) for inner in symbols_within(symbol(name))}
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether a live node quantises: a number half way between two steps goes to either, which changes all that rests on it."""
+    return any(_rounds(graph, node) and traits_of(node.op).piecewise for node in graph.references)
+
+
+def _rounds(graph: Graph, node: Node) -> bool:
+    """Whether a node makes integers of floats by rounding: a Cast, or what quantises."""
+    traits = traits_of(node.op)
+    operands, results = ([graph.type(value) for value in values] for values in (node.inputs, node.values))
+    return (
+        (traits.entrywise is Entrywise.CONVERSION or traits.piecewise)
+        and any(type_ is not None and type_.dtype in FLOATS for type_ in operands)
+        and any(type_ is not None and type_.dtype in INTEGERS for type_ in results)
+    )
+
+
 def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
     """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
-    types = graph.tables.types
-    deciding = set()
-    for node in nodes:
-        before, after = (types[node.inputs[0]], types[node.values[0]]) if node.op == "Cast" else (None, None)
-        if before is not None and after is not None and before.dtype in FLOATS and after.dtype not in FLOATS | {DataType.BOOL}:
-            deciding.add(node)
+    deciding = {node for node in nodes if _rounds(graph, node)}
     upstream, stack = set(deciding), list(deciding)
     while stack:
         for value in stack.pop().inputs:

@@ -16,7 +16,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
-from rewriter.reference import Error, Evaluated, References, compare, reference_run, worst
+from rewriter.reference import INFINITE, Error, Evaluated, References, compare, is_quantized, reference_run, worst
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -29,6 +29,12 @@ _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
 _ROUNDS = 120
 """Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
+
+_STEP = 2.0**-8
+"""Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
+_STEPS = 0.5
+"""Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
+
 _MARGIN = 2.0
 """Widths of its interval by which a saving has to exceed that, for a short measurement to be enough."""
 
@@ -196,6 +202,7 @@ class Acceptance:
         rest = reference_run(model, self.compared[len(known.outputs) :])
         self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
         self.own_errors = self._errors(self.outputs)
+        self.step_errors = self._step_errors(original) if is_quantized(model.graph) else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
@@ -215,6 +222,17 @@ class Acceptance:
     def own_error(self) -> Error:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
         return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
+
+    def _step_errors(self, original: Path) -> list[Error]:
+        """How far an original that quantises is from the reference, by output: the worst over inputs, and of two ways to run it.
+
+        A number that lies half way between two steps goes to either, by a rounding error; so the runtime's own optimisers change
+        its outputs, by more on one input than on another.
+        """
+        plain = new_session(original, self.provider, spinning=False, optimize=False)
+        runs = [self.own_errors, self._errors([plain.run(None, feed) for feed in self.compared])]
+        by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
+        return [worst(errors) for errors in by_output]
 
     def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
@@ -242,7 +260,8 @@ class Acceptance:
         original itself is far from the reference (an overflow, an index or a cast to integers that rounding decides),
         the candidate must give what the original gives. A candidate that is evaluated instead of run is compared with the
         original evaluated in the same way, since kernels round elsewhere. On a probe on which the original itself is far from
-        the reference, such as one whose numbers overflow, nothing is asked of an output but its shape.
+        the reference, such as one whose numbers overflow, nothing is asked of an output but its shape. Of a model that quantises
+        the own error is the worst of those at the timed inputs, run with the runtime's optimisers and without.
 
         Raises:
             RuntimeFailure: onnxruntime does not run the candidate.
@@ -258,11 +277,14 @@ class Acceptance:
         rows = zip(self.compared, originals, self.references, own_errors, strict=True)
         for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
             is_probe = number >= len(self.feeds)
-            for actual, original, wanted, own_error, floor in zip(
-                session.run(None, feed), outputs, references, errors_of_original, self.floors, strict=True
+            for output, (actual, original, wanted, own_error, floor) in enumerate(
+                zip(session.run(None, feed), outputs, references, errors_of_original, self.floors, strict=True)
             ):
                 error = compare(actual, wanted)
-                if own_error.is_small:
+                steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE
+                if steps.relative_l2 <= _STEPS:
+                    fits = error.within(steps, max(floor, _STEP))
+                elif own_error.is_small:
                     fits = error.within(own_error, floor)
                 elif is_probe:
                     fits = np.shape(actual) == np.shape(original)

@@ -94,6 +94,8 @@ class _DegreeDomain:
     def cast(self, a: _Degree, to: DataType) -> _Degree:
         return a
 
+    whole = cast
+
     def move(self, function: Callable[..., np.ndarray], *operands: _Degree) -> _Degree:
         return _Degree(*(max(getattr(a, name) for a in operands) for name in ("above", "below", "terms")))
 

@@ -14,7 +14,7 @@ from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 from mugraph.terms.term import substitute, walk
 from rulegen.candidate import CandidateRule
-from rulegen.numeric.samples import arrange, dim_sizes
+from rulegen.numeric.samples import arrange, dim_sizes, whole_numbers
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import FloatClass, dim_symbols
 
@@ -60,6 +60,9 @@ def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], 
         if type_.dtype == DataType.BOOL:
             drawn[name] = np.asarray(value > 0)
             continue
+        if (whole := whole_numbers(generator, type_.dtype, shape)) is not None:
+            drawn[name] = whole
+            continue
         if kind == "positive":
             value = np.abs(value) + 0.25
         elif kind == "special":
@@ -75,7 +78,7 @@ def _worst(
 ) -> float:
     """The worst relative error over the outputs; 0 is bit-identical, infinity says that NaN or infinity differ."""
     inputs = arrange(_draw(kind, candidate.types, sizes, seed), conditions)
-    drawn = {k: v if v.dtype == bool else v.astype(dtype) for k, v in inputs.items()}
+    drawn = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in inputs.items()}
     roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
     with np.errstate(all="ignore"):
         values = evaluate(roots, Real(dtype), drawn)

@@ -6,14 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mugraph.domains.base import Array
+from mugraph.domains.base import INTEGERS, Array
 from mugraph.domains.field import FieldArray, FiniteField
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import Term, substitute
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
 
-__all__ = ["ROOM", "arrange", "assignments", "causal_mask", "dim_sizes", "random_input", "same_residues", "specialise"]
+__all__ = [
+    "ROOM",
+    "arrange",
+    "assignments",
+    "causal_mask",
+    "dim_sizes",
+    "random_input",
+    "same_residues",
+    "specialise",
+    "whole_numbers",
+]
 
 _SIZES = ((2, 3, 5, 7, 4, 6, 9, 8), (3, 2, 4, 5, 7, 9, 6, 10), (5, 4, 2, 3, 6, 8, 7, 9))
 """Sizes given to the symbols in order, distinct within an assignment."""
@@ -52,6 +63,13 @@ def random_input(field: FiniteField, generator: np.random.Generator, type_: Tens
     if type_.dtype == DataType.BOOL:
         return generator.integers(0, 2, shape).astype(bool)
     return field.random(generator, shape)
+
+
+def whole_numbers(generator: np.random.Generator, dtype: DataType, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Numbers for a variable of integers: places that every table has, or small bytes; ``None`` for floats and booleans."""
+    if dtype not in INTEGERS:
+        return None
+    return generator.integers(0, 8 if dtype in BYTES else 2, shape).astype(dtype.numpy())
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:

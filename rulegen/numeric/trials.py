@@ -14,7 +14,7 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from rulegen.numeric.floats import FloatVerdict
-from rulegen.numeric.samples import arrange, assignments, random_input, same_residues, specialise
+from rulegen.numeric.samples import arrange, assignments, random_input, same_residues, specialise, whole_numbers
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule
@@ -97,8 +97,10 @@ def _floats(
     positive = any(not c.guard.of_entries for c in about)
     inputs: dict[str, np.ndarray] = {}
     for name, type_ in types.items():
-        drawn = generator.standard_normal(concrete(type_.shape))
-        inputs[name] = drawn > 0 if type_.dtype == DataType.BOOL else np.abs(drawn) + 0.1 if positive else drawn
+        drawn = np.asarray(generator.standard_normal(concrete(type_.shape)))
+        whole = whole_numbers(generator, type_.dtype, drawn.shape)
+        real = np.abs(drawn) + 0.1 if positive else drawn
+        inputs[name] = np.asarray(drawn > 0 if type_.dtype == DataType.BOOL else real if whole is None else whole)
     try:
         values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
     except Unsupported:

@@ -8,8 +8,9 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, Array
 from mugraph.domains.field import FiniteField
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType, concrete
-from rulegen.numeric.samples import causal_mask, random_input
+from rulegen.numeric.samples import causal_mask, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -22,7 +23,7 @@ def places(types: Mapping[str, TensorType], generator: np.random.Generator) -> d
     if not tables:
         return {}
     rows = min((int(t.shape[-2]) for t in tables if t.rank >= 2), default=1)  # type: ignore[arg-type]
-    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, DataType.BOOL)}
+    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, *BYTES, DataType.BOOL)}
     return {n: generator.integers(0, rows, concrete(t.shape) or ()).astype(t.dtype.numpy()) for n, t in integers.items()}
 
 
@@ -48,6 +49,8 @@ def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.ran
             values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
         if name in whole:
             values = whole[name]
+        elif (bytes_ := whole_numbers(generator, type_.dtype, shape)) is not None and type_.dtype in BYTES:
+            values = bytes_.astype(values.dtype)
         elif type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
         if ("causal", name) in cited and len(shape) >= 2:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 
 from mugraph.domains.range import Range
+from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import AttrValue, AttrVar, walk
+from mugraph.terms.term import AttrValue, AttrVar, Term, walk
+from mugraph.terms.text import parse_term, parse_type
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
-__all__ = ["WINDOWS", "attribute_choices", "boolean_variables", "open_attributes"]
+__all__ = ["WINDOWS", "QuantizedVariable", "attribute_choices", "boolean_variables", "open_attributes", "quantized_variables"]
 
 _AXES = (-1, -2, -3, -4)
 _PERMS = (*(p for n in (0, 2, 3, 4) for p in itertools.permutations(range(n)) if not p or p[0]), (0, 1), (0, 2, 1))
@@ -76,6 +80,7 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "length": (1, 2, 3),
     "transBatchA": (True, False),
     "transBatchB": (True, False),
+    "per_column": (True, False),
 }
 WINDOWS = {"strides": 1, "dilations": 1, "pads": 2, "kernel": 1, "begins": 1, "ends": 1}
 """Attributes of windows, with their number of entries for a spatial axis: a choice speaks of as many axes in all of them."""
@@ -110,6 +115,53 @@ def boolean_variables(axiom: Axiom) -> set[str]:
             wanted = operand.inputs[0] if operand.op == "Expand" else operand
             names |= {wanted.name} if wanted.is_var else set()
     return names
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedVariable:
+    """What a quantised operator wants of a variable: its element type, and its rank where that is always the same."""
+
+    dtype: DataType
+    rank: int | None
+
+
+def quantized_variables(axiom: Axiom) -> dict[str, QuantizedVariable]:
+    """Term variables that stand, perhaps moved, where quantised operators want bytes, weights or parameters."""
+    found: dict[str, QuantizedVariable] = {}
+    terms = list(walk([axiom.left, axiom.right]))
+    named = [value for term in terms for name, value in term.attrs if name == "to" and value in BYTES]
+    for term in terms:
+        wanted = [] if term.op in ("Var", "Const") else _wanted(term)
+        for operand, want in zip(term.inputs, wanted, strict=False):
+            like = replace(want, dtype=named[0]) if want.dtype in BYTES and named else want
+            moved, keeps = [operand], True
+            while moved and not moved[0].is_var and traits_of(moved[0].op).movement is not None:
+                places = traits_of(moved[0].op).movement is Movement.LOOKUP
+                keeps &= traits_of(moved[0].op).keeps_rank
+                moved = [*moved[0].inputs[: 1 if places else None], *moved[1:]]
+            for variable in filter(lambda part: part.is_var, moved):
+                known = found.get(variable.name, replace(like, rank=None))
+                found[variable.name] = like if keeps and like.rank is not None else known
+    return found
+
+
+def _wanted(term: Term) -> list[QuantizedVariable]:
+    """By the sample of a quantised operator that is most like a term, where weights are constants; nothing for others."""
+    record = get_operator(term.op)
+    attrs = {**record.defaults, **dict(term.attrs)}
+    best: tuple[int, list[QuantizedVariable]] = (-1, [])
+    quantized = False
+    for text in record.samples:
+        sample, types = text.split(" | ")
+        named = {name: parse_type(type_) for name, type_ in (item.split(":") for item in types.split())}
+        root = parse_term(sample)
+        given = {**record.defaults, **dict(root.attrs)}
+        quantized |= any(type_.dtype in BYTES for type_ in named.values())
+        alike = sum(given.get(name) == value for name, value in attrs.items()) + (len(root.inputs) >= len(term.inputs))
+        operands = [(named[o.name], named[o.name].rank < 2 or o.name.isupper()) for o in root.inputs]
+        wants = [QuantizedVariable(type_.dtype, type_.rank if fixed else None) for type_, fixed in operands]
+        best = max(best, (alike, wants), key=lambda pair: pair[0])
+    return best[1] if quantized else []
 
 
 def open_attributes(axiom: Axiom) -> dict[str, tuple[str, bool]]:

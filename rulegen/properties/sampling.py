@@ -10,9 +10,10 @@ import numpy as np
 
 from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
-from rulegen.properties.parameters import boolean_variables, open_attributes
+from rulegen.properties.parameters import boolean_variables, open_attributes, quantized_variables
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Sample", "Sampler"]
@@ -37,7 +38,8 @@ class Sampler:
         if self._draws.generator.random() < 0.9:
             return drawn
         dtype = self._draws.pick(DataType.FLOAT16, DataType.INT64)
-        types = {name: t if t.dtype == DataType.BOOL else TensorType(dtype, t.shape) for name, t in drawn[0].items()}
+        kept = BYTES | {DataType.BOOL}
+        types = {name: t if t.dtype in kept else TensorType(dtype, t.shape) for name, t in drawn[0].items()}
         return types, drawn[1]
 
     def _is_empty(self, attrs: Mapping[str, AttrValue]) -> bool:
@@ -134,7 +136,7 @@ class _TensorDraws:
 
     def __init__(self, draws: _Draws) -> None:
         self.draws, self.axiom, self.generator, self.pick = draws, draws.axiom, draws.generator, draws.pick
-        self.booleans = boolean_variables(self.axiom)
+        self.booleans, self.quantized = boolean_variables(self.axiom), quantized_variables(self.axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in self.axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
 
@@ -144,12 +146,16 @@ class _TensorDraws:
         sizes = (pool[0], pool[0], pool[1], pool[1], 1, sum(pool), 1 + sum(pool))
         base = tuple(self.pick(*sizes) for _ in range(4))
         aligned, common = self.pick(0.6, 0.8), self.pick(0, 0, 2, 2, 3)
-        types = {}
+        types, byte = {}, self.pick(*sorted(BYTES))
         for name in self.axiom.variables:
             rank = common or self.pick(0, 1, 1, 2, 2, 2, 3, 3, 4)
             rank = self.pick(rank, self.ranks.get(name, rank))
+            like = self.quantized.get(name)
+            if like is not None and like.rank is not None:
+                rank = like.rank
             shape = [base[4 - rank + i] if self.generator.random() < aligned else self.pick(*sizes) for i in range(rank)]
-            types[name] = TensorType(DataType.BOOL if name in self.booleans else DataType.FLOAT, tuple(shape))
+            dtype = DataType.BOOL if name in self.booleans else DataType.FLOAT
+            types[name] = TensorType(byte if like is not None and like.dtype in BYTES else dtype, tuple(shape))
         attrs = {name: self.draws.attribute(*self.draws.kinds.get(name, ("", False)), pool) for name in self.axiom.attr_variables}
         self._measure(types, attrs)
         return (types, attrs) if self.draws.solved(attrs) else None

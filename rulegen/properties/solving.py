@@ -23,7 +23,7 @@ from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
 from rulegen.properties.case_typing import TypedSides
-from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes
+from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes, quantized_variables
 from rulegen.typings.dimensions import Dimensions
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
@@ -332,6 +332,7 @@ def _given_ranks(axiom: Axiom, attrs: Mapping[str, AttrValue]) -> dict[str, int]
         for operand, rank in zip(term.inputs, _ranks_of_operands(term), strict=False):
             joined = traits_of(operand.op).movement is Movement.CONCATENATION
             given |= {part.name: rank for part in (operand.inputs if joined else (operand,)) if part.is_var}
+    given |= {name: like.rank for name, like in quantized_variables(axiom).items() if like.rank is not None}
     return given
 
 
@@ -348,8 +349,8 @@ def _ranks_of_operands(term: Term) -> Sequence[int]:
 
 def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
     """Element types of the variables: floats and booleans, then places in a table, then another one for a single variable."""
-    booleans = boolean_variables(axiom)
-    base = {name: DataType.BOOL if name in booleans else DataType.FLOAT for name in axiom.variables}
+    booleans, quantized = boolean_variables(axiom), {n: like.dtype for n, like in quantized_variables(axiom).items()}
+    base = dict.fromkeys(axiom.variables, DataType.FLOAT) | quantized | dict.fromkeys(booleans, DataType.BOOL)
     terms = walk([axiom.left, axiom.right])
     places = [t.inputs[1].name for t in terms if traits_of(t.op).movement is Movement.LOOKUP and t.inputs[1].is_var]
     if not places:
@@ -357,5 +358,5 @@ def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
     for dtype in (DataType.INT64, DataType.INT32) if places else ():
         yield base | dict.fromkeys(places, dtype)
     for name, dtype in itertools.product(axiom.variables, (DataType.INT64, DataType.BOOL)):
-        if not places and name not in booleans:
+        if not (places or quantized) and name not in booleans:
             yield base | {name: dtype}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mugraph.domains.base import INTEGERS
 from mugraph.terms.shape import TensorType
-from mugraph.terms.term import AttrValue, Term, attr_symbols, open_names, variables, walk
+from mugraph.terms.term import AttrValue, Term, attr_symbols, open_names, var, variables, walk
 from rulegen.prove.language import Language
 from rulegen.prove.matching import Match, Peek, write_match, write_peek
 from rulegen.prove.patterns import Apply, Computed, Pattern, measure
@@ -31,10 +32,12 @@ class Law:
 
     @staticmethod
     def of(origin: Axiom | Rule) -> Law:
-        """The equation that a property or a rule states."""
+        """The equation that a property or a rule states; integers of a rule are meant as they stand."""
         if isinstance(origin, Axiom):
             return Law(origin, (origin.left,), (origin.right,), origin.conditions, {})
-        return Law(origin, origin.source, origin.target, origin.conditions, origin.types)
+        integers = [(var(name), type_.dtype) for name, type_ in origin.types.items() if type_.dtype in INTEGERS]
+        conditions = (*origin.conditions, *(Condition("dtype", argument) for argument in integers))
+        return Law(origin, origin.source, origin.target, conditions, origin.types)
 
     @cached_property
     def _cited(self) -> list[Term]:

@@ -49,6 +49,8 @@ def infer_typing(
     roots = (*source, *target)
     names = [v.name for v in variables(roots)]
     open_names = [name for name in names if name not in declared]
+    if not open_names and (given := _given(source, target, {name: declared[name] for name in names})) is not None:
+        return given, given
     problem: ShapeError | None = None
     first: EquationTyping | None = None
     usual = 0
@@ -81,6 +83,16 @@ def infer_typing(
         elif max(ranks.values(), default=0) <= usual and _generality(typed.types) > _generality(best.types):
             best = typed
     return (first, best) if first is not None else problem or ShapeError("no ranks fit")
+
+
+def _given(source: Side, target: Side, types: dict[str, TensorType]) -> EquationTyping | None:
+    """The typing by the types of all variables, where both sides are well-typed and alike with them as they stand."""
+    try:
+        inferred = infer_types([*source, *target], types)
+    except (ShapeError, Undecided):
+        return None
+    alike = all(inferred[a] == inferred[b] for a, b in zip(source, target, strict=True))
+    return EquationTyping(source, target, types) if alike else None
 
 
 def _ranks(root_terms: Side, names: Sequence[str]) -> Iterator[dict[str, int]]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from mugraph.domains.base import INTEGERS
 from mugraph.terms.shape import SymDim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import (
     AttrValue,
@@ -101,13 +102,18 @@ class Rule:
 
     @cached_property
     def id(self) -> str:
-        """Identity: a digest of the canonical form of source, target and conditions (16 hexadecimal digits)."""
+        """Identity: a digest of the canonical form of source, target and conditions (16 hexadecimal digits).
+
+        Types are samples and no part of it, but for those of integers, which are meant as they stand.
+        """
         canonical = self.canonical()
+        integers = [f"{name}:{t.dtype.name.lower()}" for name, t in sorted(canonical.types.items()) if t.dtype in INTEGERS]
         text = "\n".join(
             [
                 "; ".join(map(format_term, canonical.source)),
                 "; ".join(map(format_term, canonical.target)),
                 ", ".join(sorted(map(str, canonical.conditions))),
+                *([", ".join(integers)] if integers else []),
             ]
         )
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

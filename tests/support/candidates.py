@@ -54,9 +54,9 @@ def candidate_of(text: str, types: Mapping[str, TensorType] = TYPES) -> Candidat
     return CandidateRule(source, target, candidate_types(source, target, types))
 
 
-def proved(text: str) -> Rule:
+def proved(text: str, types: Mapping[str, TensorType] = TYPES) -> Rule:
     """The rule of a candidate that is proved."""
-    like = candidate_of(text)
+    like = candidate_of(text, types)
     proof = certify(like.source, like.target, like.types)
     assert proof is not None, text
     return Rule(like.source, like.target, like.types, proof.conditions, FloatClass.EXACT, proof.certificate)

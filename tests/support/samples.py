@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mugraph.ops import Operator
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term, parse_type
@@ -33,7 +34,7 @@ def _shape(type_: TensorType) -> tuple[int, ...]:
 
 
 def random_numbers(types: Sequence[TensorType], seed: int = 0, scale: float = 1.0) -> list[np.ndarray]:
-    """Normal floats, truth values, and indices that every sample's tables have."""
+    """Normal floats, truth values, indices that every sample's tables have, and small bytes that differ."""
     generator = np.random.default_rng(seed)
     arrays: list[np.ndarray] = []
     for type_ in types:
@@ -42,6 +43,8 @@ def random_numbers(types: Sequence[TensorType], seed: int = 0, scale: float = 1.
             arrays.append(generator.random(shape) < 0.5)
         elif type_.dtype in (DataType.INT32, DataType.INT64):
             arrays.append(generator.integers(0, 2, shape).astype(type_.dtype.numpy()))
+        elif type_.dtype in BYTES:
+            arrays.append(generator.integers(0, 8, shape).astype(type_.dtype.numpy()))
         else:
             arrays.append(generator.normal(size=shape) * scale)
     return arrays

@@ -98,8 +98,9 @@ def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
         elif type_.dtype == DataType.BOOL:
             arrays.append(generator.random(shape) < 0.5)
         else:
-            array = (generator.random(shape) < 0.8).astype(type_.dtype.numpy())
-            array[..., 0] = 1
+            array = np.asarray(generator.random(shape) < 0.8, type_.dtype.numpy())
+            if array.ndim:
+                array[..., 0] = 1
             arrays.append(array)
     return arrays
 

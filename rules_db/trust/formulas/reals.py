@@ -190,7 +190,7 @@ class Formulas:
     def shape(self, a: Formula) -> tuple[int, ...]:
         return ()
 
-    exp_relative = einsum = matmul = sum = mean = max = min = sizes = staticmethod(_refuse)
+    exp_relative = einsum = matmul = sum = mean = max = min = sizes = whole = staticmethod(_refuse)
 
 
 def _alone(formula: Formula) -> Atom | None:

@@ -130,6 +130,17 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Eye[size=2]()": {},
     "IdentityKernel[channels=2,kernel=(1,3)]()": {},
     "AveragingKernel[channels=2,kernel=(2,2)]()": {},
+    "QuantizeLinear[to=uint8](x, y)": {"x": X, "y": ()},
+    "QuantizeLinear[to=int8](x, 0.5)": {"x": X},
+    "DequantizeLinear[axis=-1](Cast[to=int8](Clip[max=9.0,min=-9.0](x)), y)": {"x": X, "y": ROW},
+    "DynamicQuantizeLinear[axis=-2](x)": {"x": X},
+    "DynamicQuantizeLinear[axis=-2].1(x)": {"x": X},
+    "DynamicQuantizeLinear[axis=-2].2(x)": {"x": X},
+    "MatMulInteger(DynamicQuantizeLinear[axis=-2](x), DynamicQuantizeLinear[axis=-2](y))": {"x": X, "y": (3, 2)},
+    "ConvInteger[dilations=(1,),pads=(1,0),strides=(1,)](DynamicQuantizeLinear[axis=-3](x), DynamicQuantizeLinear[axis=-3](y))": {
+        "x": (1, 2, 3),
+        "y": (2, 2, 2),
+    },
     "CausalMask[columns=3,rows=2]()": {},
     "Positions[length=3]()": {},
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, load_model_from_string, numpy_helper
 
-from mugraph.onnx import load, to_proto
+from mugraph.onnx import load, to_bytes, to_proto
 from tests.support.models import (
     FLOAT,
     add_folded,
@@ -14,6 +14,7 @@ from tests.support.models import (
     build,
     op_types,
     run_both,
+    session,
     values,
 )
 
@@ -77,3 +78,33 @@ def test_constants_that_cannot_be_folded_are_left_to_the_runtime(monkeypatch: py
     model = load(proto)
     written = run_both(proto, model, add_folded(model, "shrunk"), rtol=1e-5, atol=1e-6)
     assert op_types(written) == ["Shrink", "Add", "Sub", "MatMul"]
+
+
+def test_dequantised_weights_do_not_make_the_file_grow() -> None:
+    """Sums of weights that are stored as bytes stay sums of them; of weights that are stored as floats they are folded."""
+    for kind, dtype in ((TensorProto.INT8, np.int8), (TensorProto.FLOAT, np.float32)):
+        stored = {name: np.full((64, 64), number, dtype) for name, number in (("q", 3), ("r", 4))}
+        nodes = [helper.make_node("Cast", [name], [f"{name}f"], to=FLOAT) for name in stored]
+        nodes += [helper.make_node("MatMul", ["x", "qf"], ["y"]), helper.make_node("MatMul", ["x", "rf"], ["z"])]
+        ends = values(("x", FLOAT, [2, 64])), values(("y", FLOAT, [2, 64]), ("z", FLOAT, [2, 64]))
+        proto = build(nodes, *ends, stored)
+        model = load(proto)
+        v = model.values
+        total = apply(model, "Add", [v["qf"], v["rf"]])
+        product = apply(model, "MatMul", [v["x"], total.values[0]])
+        content = to_bytes(model, model.graph.substitute({v["y"]: (product, 0), v["z"]: (product, 0)}))
+        assert ("Add" in op_types(load_model_from_string(content))) == (kind == TensorProto.INT8)
+        assert len(content) < proto.ByteSize() + 100
+        assert (session(content).run(None, {"x": np.ones((2, 64), np.float32)})[0] == 64 * 7).all()
+
+
+def test_dequantised_weights_are_no_constants() -> None:
+    """The runtime does not fold them, so that they are neither free nor written as floats."""
+    stored = {"q": np.ones((64, 64), np.int8), "s": np.float32(0.5)}
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    proto = build(nodes, values(("x", FLOAT, [2, 64])), values(("y", FLOAT, [2, 64])), stored)
+    model = load(proto)
+    v = model.values
+    assert not model.tables.constant[v["w"]]
+    again = apply(model, "DequantizeLinear", [v["q"], v["s"]], axis=0)
+    assert not model.tables.constant[again.values[0]]

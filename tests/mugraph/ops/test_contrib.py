@@ -18,6 +18,7 @@ from mugraph.domains import FiniteField, Range, RangeDomain, Real, Unsupported
 from mugraph.onnx import load
 from mugraph.ops import RUNTIME_OPERATORS, NotExpressible, NotUnderstood, Operator, Reading, get_operator, reader_of
 from mugraph.ops.interp import evaluate, infer_types
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
 from mugraph.terms.term import Term, make_attrs, substitute, var
 from mugraph.terms.text import parse_type
@@ -245,6 +246,7 @@ CASES = [*_embeddings(), *_products(), *_activations(), *_normalizations(), *_at
 def test_every_operator_has_a_case() -> None:
     contrib = {(case.domain, case.op) for case in CASES}
     elsewhere = {(MS, "NhwcConv"), ("onnx.superopt", "Kernel")}  # no kernel on a CPU: test_layouts.py, test_kernel_op.py
+    elsewhere |= {key for key, record in RUNTIME_OPERATORS.items() if BYTES in record.contract.inputs}  # test_quantized.py
     assert contrib | elsewhere == {*RUNTIME_OPERATORS, ("", "Attention"), ("", "RotaryEmbedding")}
 
 

@@ -305,7 +305,64 @@ def _indexing() -> list[Case]:
     return cases
 
 
-CASES = [*_elementwise(), *_products(), *_movements(), *_reductions(), *_normalizations(), *_convolutions(), *_indexing()]
+def _bytes(shape: tuple[int, ...], signed: bool = False) -> np.ndarray:
+    generator = np.random.default_rng(shape)
+    return generator.integers(-128, 128, shape).astype(np.int8) if signed else generator.integers(0, 256, shape).astype(np.uint8)
+
+
+def _quantized() -> list[Case]:
+    one, many, channels = np.asarray(0.03, F), np.asarray([0.01, 0.02, 0.5, 0.004], F), np.asarray([0.01, 0.02, 0.5], F)
+    cases = [
+        Case("QuantizeLinear", [(2, 3, 4), one, np.asarray(zero, dtype)], constants=constants, since=10)
+        for zero, dtype in ((0, np.uint8), (7, np.uint8), (0, np.int8), (-7, np.int8))
+        for constants in ((1, 2), ())
+    ]
+    cases += [Case("QuantizeLinear", [(3, 4), one], low=-9, high=9, since=10)]
+    ties = np.asarray([-1.5, -0.5, 0.5, 1.5, 2.5, 255.5, 300.0], F)
+    cases += [Case("QuantizeLinear", [ties, np.asarray(1, F), np.asarray(z, np.uint8)], constants=(2,), since=10) for z in (0, 1)]
+    for axis, scale in ((-1, many), (1, channels)):
+        zeros = np.arange(scale.size, dtype=np.int8)
+        cases += [Case("QuantizeLinear", [(2, 3, 4), scale, zeros], {"axis": axis}, since=13)]
+        cases += [Case("QuantizeLinear", [(2, 3, 4), scale, 0 * zeros], {"axis": axis}, constants=(1, 2), since=13)]
+        cases += [Case("DequantizeLinear", [_bytes((2, 3, 4), True), scale, zeros], {"axis": axis}, since=13)]
+        cases += [Case("DequantizeLinear", [_bytes((2, 3, 4), True), scale], {"axis": axis}, since=13)]
+    words = [np.asarray(5, d) for d in (np.uint16, np.int16)]
+    cases += [Case("QuantizeLinear", [(3, 4), np.asarray(1e-4, F), word], since=21) for word in words]
+    cases += [Case("QuantizeLinear", [(3, 4), one], {"output_dtype": int(DataType.INT8)}, since=21)]
+    cases += [Case("QuantizeLinear", [(3, 4), np.asarray([0.03], F), np.asarray([3], np.uint8)], since=10)]
+    cases += [Case("DequantizeLinear", [np.full((3, 4), word), np.asarray(1e-4, F), word], since=21) for word in words]
+    cases += [
+        Case("DequantizeLinear", [_bytes((2, 3, 4)), one, np.asarray(zero, np.uint8)], constants=constants, since=10)
+        for zero, constants in ((0, (2,)), (9, ()), (9, (1, 2)))
+    ]
+    cases += [Case("DequantizeLinear", [np.asarray([1 << 20, -7], np.int32), one], since=10)]
+    cases += [Case("DynamicQuantizeLinear", [(3, 4)], outputs=3, low=low, high=high, since=11) for low, high in ((-2, 2), (1, 3))]
+    cases += [Case("DynamicQuantizeLinear", [array], outputs=3, since=11) for array in (np.zeros((2, 3), F), -np.ones(5, F))]
+    x, signed, w = _bytes((2, 3, 5)), _bytes((2, 3, 5), True), _bytes((5, 4), True)
+    left, right, columns = np.asarray(3, np.uint8), np.asarray(-2, np.int8), np.arange(4).astype(np.int8)
+    cases += [Case("MatMulInteger", [x, w], since=10), Case("MatMulInteger", [signed, w, None, right], since=10)]
+    cases += [Case("MatMulInteger", [x, w, left], since=10), Case("MatMulInteger", [x, w, left, right], since=10)]
+    cases += [Case("MatMulInteger", [x, w, left, columns], since=10), Case("MatMulInteger", [x, w, None, columns], since=10)]
+    cases += [Case("MatMulInteger", [x, w, left, 0 * columns], constants=(3,), since=10)]
+    image, kernel = _bytes((1, 4, 6, 5)), _bytes((6, 2, 3, 2))
+    for attrs in ({}, {"pads": (1, 0, 2, 1), "strides": (2, 1)}):
+        window = {"group": 2, **attrs}
+        cases += [Case("ConvInteger", [image, kernel], window, since=10)]
+        cases += [Case("ConvInteger", [image, kernel, left, np.asarray(9, np.uint8)], window, since=10)]
+        cases += [Case("ConvInteger", [image, kernel, None, np.asarray(0, np.uint8)], window, constants=(3,), since=10)]
+    return cases
+
+
+CASES = [
+    *_elementwise(),
+    *_products(),
+    *_movements(),
+    *_reductions(),
+    *_normalizations(),
+    *_convolutions(),
+    *_indexing(),
+    *_quantized(),
+]
 
 
 def test_every_operator_has_a_case() -> None:

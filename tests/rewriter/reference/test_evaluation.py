@@ -10,7 +10,7 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
-from rewriter.reference import NoReference, bind_sizes, compare, random_inputs, reference_outputs
+from rewriter.reference import NoReference, bind_sizes, compare, is_quantized, random_inputs, reference_outputs
 from tests.support.runs import block, run_model
 
 
@@ -134,3 +134,25 @@ def test_what_cannot_be_evaluated_says_at_which_node(tmp_path: Path) -> None:
         }"""
     with pytest.raises(NoReference, match=r"'s'.*no tensor"):
         outputs_of(tmp_path, text)
+
+
+def test_a_model_that_quantises_is_rounded_as_it_rounds_itself(tmp_path: Path) -> None:
+    """0.7 / 0.2 in single precision is 3.5 and rounds to 4; in double precision of the same numbers it is less."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (uint8[2] q, float[2] y) {
+            s = Constant<value_float = 0.2>()
+            z = Constant<value = uint8 {0}>()
+            q = QuantizeLinear(x, s, z)
+            y = DequantizeLinear(q, s, z)
+        }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    loaded = load(tmp_path / "m.onnx")
+    x = np.asarray([0.7, 0.3], np.float32)
+    wide = x.astype(np.float64) / np.float64(np.float32(0.2))
+    assert np.round(wide).tolist() != np.round(x / np.float32(0.2)).tolist(), "rounding decides"
+    q, y = reference_outputs(loaded, [{"x": x}])[0]
+    assert q.tolist() == run_model(tmp_path / "m.onnx", {"x": x})[0].tolist()
+    np.testing.assert_array_equal(y, q * np.float64(np.float32(0.2)))
+    assert is_quantized(loaded.graph)
+    assert not is_quantized(load(block(tmp_path / "block.onnx")).graph)

@@ -93,3 +93,32 @@ def test_every_session_is_run_in_every_place() -> None:
     assert [len(column) for column in times] == [12, 12, 12]
     assert sorted(set(rounds)) == ["abc", "acb", "bac", "bca", "cab", "cba"]
     assert all({one[place] for one in rounds} == set("abc") for place in range(3))
+
+
+class _Steps:
+    """Rounds to steps of 1, and takes the first entries further."""
+
+    def __init__(self, entries: int, by: float = 1.0) -> None:
+        self.entries, self.by = entries, by
+
+    def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        numbers = np.round(feed["x"])
+        numbers.ravel()[: self.entries] += np.float32(self.by)
+        return [numbers]
+
+
+def test_a_step_that_goes_the_other_way_is_accepted_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many as the runtime's own optimisers change, and one of the whole range; none where nothing is quantised."""
+    feed = {"x": np.linspace(1, 100, 400, dtype=np.float32).reshape(20, 20)}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [20, 20]) for name in "xy"]
+    one = helper.make_tensor("s", TensorProto.FLOAT, [], [1.0])
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s"], ["q"]), helper.make_node("DequantizeLinear", ["q", "s"], ["y"])]
+    fits = {}
+    for quantizes, body in ((True, nodes), (False, [helper.make_node("Round", ["x"], ["y"])])):
+        path = tmp_path / f"{quantizes}.onnx"
+        graph = helper.make_graph(body, "m", ends[:1], ends[1:], [one] if quantizes else [])
+        path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+        monkeypatch.setattr(accept, "new_session", lambda *_, optimize=True, **__: _Steps(0 if optimize else 4))
+        acceptance = Acceptance(load(path), path, [feed], "cpu")
+        fits[quantizes] = [acceptance.judge(_Steps(*steps))[1] for steps in ((0,), (4,), (100,), (4, 9.0))]
+    assert fits == {True: [True, True, False, False], False: [True, False, False, False]}

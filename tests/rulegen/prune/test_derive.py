@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mugraph.terms.term import AttrValue
-from mugraph.terms.text import Parser
+from mugraph.terms.text import Parser, parse_type
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_terms
 from rulegen.prune.derive import Deriver
@@ -56,3 +56,13 @@ def test_conditions_become_those_of_the_variable() -> None:
     assert known.derives(candidate_of("Relu(Add(Relu(x), Relu(y))) = Add(Relu(x), Relu(y))"))  # evidently not negative
     assert not known.derives(candidate_of("Relu(Add(Relu(x), y)) = Add(Relu(x), y)"))
     assert known.derives(candidate_of("Relu(x) = x"), (parse_condition(Parser("nonnegative(x)")),))
+
+
+def test_a_rule_of_integers_is_of_those_alone() -> None:
+    """As in the rewriter: what is written of unsigned bytes does not derive the same of signed ones, and is another rule."""
+    text = "Transpose[perm=(1,0)](DequantizeLinear[axis=0](x, s)) = DequantizeLinear[axis=0](Transpose[perm=(1,0)](x), s)"
+    unsigned, signed = (proved(text, {"x": parse_type(f"{dtype}[m,n]"), "s": parse_type("[]")}) for dtype in ("uint8", "int8"))
+    assert Deriver([unsigned]).derives(unsigned) and not Deriver([unsigned]).derives(signed)
+    assert unsigned.id != signed.id
+    wide = proved(text, {"x": parse_type("uint8[k,m]"), "s": parse_type("float16[]")})
+    assert wide.id == unsigned.id, "dimensions and float types are samples"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mugraph.terms.shape import ShapeError, symbol
-from mugraph.terms.text import parse_term
+from mugraph.terms.text import parse_term, parse_type
 from rulegen.typings.dimensions import Dimensions
 from rulegen.typings.inference import infer_typing
 
@@ -17,3 +17,12 @@ def test_named_symbols_stay() -> None:
     found = infer_typing(source, (parse_term("y"),), {})
     assert not isinstance(found, ShapeError)
     assert {name: str(type_) for name, type_ in found[0][2].items()} == {"x": "float[m,n+p]", "y": "float[m,n]"}
+
+
+def test_declared_types_of_all_variables_are_taken_as_they_are() -> None:
+    """Of integers, too, of which inference knows nothing; what does not fit is still told."""
+    source, target = ((parse_term(text),) for text in ("Neg(DequantizeLinear(x, s))", "DequantizeLinear(x, Neg(s))"))
+    types = {"x": parse_type("int8[m,n]"), "s": parse_type("[]")}
+    found = infer_typing(source, target, types)
+    assert not isinstance(found, ShapeError) and found[0].types == types
+    assert isinstance(infer_typing(source, target, types | {"s": parse_type("[n]")}), ShapeError)

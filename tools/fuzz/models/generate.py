@@ -16,6 +16,7 @@ from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
+from tools.fuzz.models.quantized import QUANTIZED
 from tools.fuzz.oracle import EMPTY
 from tools.fuzz.running import CannotRun, run, session
 
@@ -24,7 +25,7 @@ __all__ = ["RandomModel", "random_model"]
 _OPSETS = (13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 23, 24, 25)
 _FLOATS = (DataType.FLOAT,) * 12 + (DataType.FLOAT16, DataType.FLOAT16, DataType.DOUBLE, DataType.DOUBLE, DataType.BFLOAT16)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
-_WAYS = PIECES + IDIOMS
+_WAYS = PIECES + IDIOMS + QUANTIZED
 _EXTREME = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e-20, 1e20, 3e38, -3e38, 6e4, 1e-7, 88.0, -104.0)
 _LARGE = (0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 1e-6, 1e-3, 100.0, 12.0)
 _MOST = 1 << 16

@@ -10,14 +10,15 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import REGISTRY, Entrywise, get_operator
+from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import bind_value, make, substitute, var, variables, walk
 from mugraph.terms.text import parse_term, parse_type
 from rules_db.library import open_rules
 from rules_db.trust.rule import Rule, dim_symbols
-from tools.fuzz.models.draft import ModelDraft, Rejected
+from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 
-__all__ = ["PIECES", "Piece", "sample_of"]
+__all__ = ["PIECES", "Piece", "sample_entries", "sample_of"]
 
 Piece = Callable[[ModelDraft], None]
 """Adds nodes to a draft. Raises Rejected where it does not fit."""
@@ -70,15 +71,27 @@ def sample_of(draft: ModelDraft, text: str) -> None:
     """The application that a sample describes; its operands bound to what is there or to new leaves."""
     text, types = text.split(" | ")
     binding = {}
-    for name, one in (item.split(":") for item in types.split()):
-        type_ = parse_type(one)
-        dtype = draft.dtype if type_.dtype == DataType.FLOAT else type_.dtype
+    named = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
+    quantized = any(type_.dtype in BYTES for type_ in named.values())
+    for name, type_ in named.items():
+        dtype = draft.dtype if type_.dtype == DataType.FLOAT and not quantized else type_.dtype
         small = _checked(TensorType(dtype, type_.shape), _MOST_OF_SAMPLE)
-        if type_.dtype not in FLOATS and type_.dtype != DataType.BOOL:
+        if type_.dtype in BYTES or (quantized and type_.rank < 2):
+            binding[name] = draft.constant(sample_entries(draft, small))
+        elif type_.dtype not in FLOATS and type_.dtype != DataType.BOOL:
             binding[name] = draft.input(small, bound=2) if name.islower() else draft.constant(np.zeros(type_.shape), dtype)
         else:
             binding[name] = draft.leaf(small) if name.islower() else draft.constant(draft.numbers(small))
     draft.term(parse_term(text), binding)
+
+
+def sample_entries(draft: ModelDraft, type_: TensorType) -> np.ndarray:
+    """Bytes from all of their range, or positive scales."""
+    shape, dtype = concrete(type_.shape) or (), np_type(type_.dtype)
+    if type_.dtype in FLOATS:
+        return np.asarray(draft.generator.uniform(0.01, 0.1, shape)).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.asarray(draft.generator.integers(limits.min, limits.max + 1, shape)).astype(dtype)
 
 
 def _checked(type_: TensorType, most: int = _MOST) -> TensorType:
