@@ -21,6 +21,7 @@ from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
+from mugraph.onnx.positions import PositionReader
 from mugraph.onnx.scopes import captured, executed_nodes, names_read, nested_tensors
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
@@ -98,6 +99,7 @@ class _GraphReader:
         self.names_read = names_read(self.graph)
         self.tables = Tables()
         self.integers = IntegerEvaluator(self.tables, symbols)
+        self.positions = PositionReader(self.tables)
         self.values: dict[str, int] = {}
         self.opaque: dict[int, str] = {}
         self.carriers: dict[int, int] = {}
@@ -213,7 +215,11 @@ class _GraphReader:
             if name is not None:
                 self.check_declared(name, type_)
         numbers, dimensions = self.integers.evaluate(understood)
+        entry = self.positions.result(understood)
+        if numbers is None and dimensions is None:
+            understood = self.positions.plainest(understood, entry)
         values = self.enter_outputs(understood, numbers is not None)
+        self.positions.learn(values[0], entry)
         self.tables.add_node(understood.record.name, understood.attrs, understood.operands, values, origin)
         if understood.compiled is not None:
             self.programs.setdefault(kernel_of(understood.attrs), understood.compiled)

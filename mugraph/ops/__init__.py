@@ -34,6 +34,7 @@ from mugraph.ops.base import (
 from mugraph.ops.forms import (
     DESCRIBED_OPSET,
     Contract,
+    Counted,
     ForeignNode,
     FormInput,
     LocalFunction,
@@ -51,6 +52,7 @@ __all__ = [
     "REGISTRY",
     "RUNTIME_OPERATORS",
     "Contract",
+    "Counted",
     "DegreeBound",
     "Entrywise",
     "ForeignNode",
