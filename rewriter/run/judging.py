@@ -11,7 +11,7 @@ import numpy as np
 
 from mugraph.files import Scratch
 from mugraph.onnx import Model
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, TensorType
 from rewriter.reference import Error, NoReference, reference_outputs
 from rewriter.run import accept
 from rewriter.run.background import in_background
@@ -30,6 +30,12 @@ __all__ = ["Judge", "Judgement"]
 
 _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
+
+
+_EVALUATED = (
+    "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
+    "mean, each value rounded to its own type"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,7 @@ class Judge:
         elif untyped := _untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
             judgement = Judgement(message=f"{reason}: nothing can be compared, the original was written")
-        elif task.target.run_on == "cpu" and any(
-            type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in task.model.inputs.values()
-        ):
+        elif task.target.here and task.target.run_on == "cpu" and _holds_bfloat16(task.model.inputs.values()):
             judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was written")
         else:
             with Scratch() as scratch:
@@ -132,8 +136,14 @@ class Judge:
         """What candidates are compared with; the judgement where there is nothing to compare."""
         task = self._bench.task
         self._bench.progress("running the original and its reference in float64")
+        evaluates = not task.target.here and _holds_bfloat16(task.model.tables.types)
+        if evaluates:
+            self._bench.notes.add(_EVALUATED)
+        references, provider = self._references, task.target.run_on
         try:
-            acceptance = accept.Acceptance(task.model, original, task.feeds(), task.target.run_on, self._references, probes(task))
+            acceptance = accept.Acceptance(
+                task.model, original, task.feeds(), provider, references, probes(task), evaluates=evaluates
+            )
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was written")
         except NoReference as problem:
@@ -272,3 +282,7 @@ def _untyped_inputs(model: Model) -> list[str]:
         for value in model.graph.inputs
         if tables.types[value] is None and (name := tables.names[value]) is not None and name not in model.defaults
     ]
+
+
+def _holds_bfloat16(types: Iterable[TensorType | None]) -> bool:
+    return any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in types)
