@@ -90,14 +90,15 @@ def moved(entry: Entry, places: Mapping[str, Dim]) -> Entry:
 
 
 def least(entry: Dim) -> Dim:
-    """A dimension that an integer entry never falls below, where each place takes part in it by itself; else the entry."""
+    """A dimension that an integer entry never falls below, where each place grows it or shrinks it, whatever the others are; else
+    the entry."""
     ends: dict[str, Dim] = {}
     for monomial, coefficient in entry.terms if isinstance(entry, SymDim) else ():
-        for name, power in monomial:
-            if isinstance(name, AxisPlace):
-                if len(monomial) > 1 or power > 1:
-                    return entry
-                ends[name] = 0 if coefficient > 0 else name.second - 1
+        places = [(name, power) for name, power in monomial if isinstance(name, AxisPlace)]
+        for name, power in places:
+            end = 0 if coefficient > 0 else name.second - 1
+            if len(places) > 1 or power > 1 or ends.setdefault(name, end) != end:
+                return entry
     return evaluate_dim(entry, ends)
 
 

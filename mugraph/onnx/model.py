@@ -38,6 +38,7 @@ class Model:
         carriers: constant to the origin of the Constant node that holds it.
         captures: origin to the outer values that the node's subgraphs read by name.
         programs: how the kernels that the model came with are launched.
+        plainer: origins of nodes that were read as a plainer operator than theirs; rewritten models have that.
     """
 
     path: Path | None
@@ -56,6 +57,7 @@ class Model:
     carriers: Mapping[int, int]
     captures: Mapping[int, tuple[int, ...]]
     programs: Programs = field(default_factory=dict)
+    plainer: frozenset[int] = frozenset()
 
     def digest(self) -> str:
         """Digest of the file's bytes and of its data files by name, size and modification time; stable across runs.

@@ -19,6 +19,7 @@ from mugraph.domains.positions import AxisPlace, Entries, Entry, Truth, least, m
 from mugraph.graph import Tables
 from mugraph.onnx.understand import UnderstoodNode
 from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops.movement import reshape_attrs
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, at_most, concrete
 from mugraph.terms.term import make_attrs
 
@@ -196,8 +197,11 @@ class PositionReader:
         return self._brought(node, value, node.outputs[0].shape)
 
     def _selected(self, node: UnderstoodNode) -> UnderstoodNode | None:
-        """A choice that is made the same everywhere, and logic with what is true or false everywhere: one of the operands."""
+        """One of the operands: of a choice that is made the same everywhere, of logic with what is true or false everywhere, of a
+        Cast that does nothing."""
         op, shape = node.record.name, node.outputs[0].shape
+        if op == "Cast" and node.operand_types == node.outputs:
+            return self._brought(node, node.operands[0], shape)
         entries = [self.entry(operand) for operand in node.operands]
         if op == "Where" and isinstance(entries[0], bool):
             return self._brought(node, node.operands[1 if entries[0] else 2], shape)
@@ -215,16 +219,19 @@ class PositionReader:
         shape, data = node.outputs[0].shape, node.operand_types[0].shape
         if source is None:
             return None
-        axes = []
+        axes: list[int] = []
         for position, size in zip(source, data, strict=True):
-            if size != 1:
-                axes += [axis for axis in range(-len(shape), 0) if position == place(axis, shape[axis]) and shape[axis] == size]
-        kept = [size for size in data if size != 1]
-        if len(axes) != len(kept) or axes != sorted(set(axes)):
+            digits = [] if size == 1 else _digits(position, size, shape)
+            if digits is None:
+                return None
+            axes += digits
+        if axes != sorted(set(axes)):
             return None
-        value = node.operands[0]
+        value, kept = node.operands[0], tuple(shape[axis] for axis in axes)
         ones = tuple(axis - len(data) for axis, size in enumerate(data) if size == 1)
-        if ones:
+        if kept != tuple(size for size in data if size != 1):
+            (value,) = self.tables.apply("Reshape", make_attrs(reshape_attrs(data, kept)), (value,)).values
+        elif ones:
             (value,) = self.tables.apply("Squeeze", make_attrs({"axes": ones}), (value,)).values
         first = min(axes, default=0)
         between = tuple(axis for axis in range(first, 0) if axis not in axes)
@@ -286,6 +293,16 @@ def _binding(shape: Shape, places: Sequence[Dim]) -> dict[str, Dim]:
         for axis, (size, position) in enumerate(zip(shape, places, strict=True))
         if size != 1
     }
+
+
+def _digits(position: Dim, size: Dim, shape: Shape) -> list[int] | None:
+    """The axes of a tensor along which a position in a dimension counts all its entries in their order, as digits of a number."""
+    axes = sorted(name.first for name in places_in(position))
+    counted: Dim = 0
+    whole: Dim = 1
+    for axis in axes:
+        counted, whole = counted * shape[axis] + place(axis, shape[axis]), whole * shape[axis]
+    return axes if axes and counted == position and whole == size else None
 
 
 def _unsqueezed(before: Shape, after: Shape, at: Sequence[Dim]) -> list[Dim] | None:

@@ -105,6 +105,7 @@ class _GraphReader:
         self.carriers: dict[int, int] = {}
         self.captures: dict[int, tuple[int, ...]] = {}
         self.programs: dict[Kernel, CompiledKernel] = {}
+        self.plainer: set[int] = set()
 
     def read(self) -> Model:
         """The model. Raises :class:`ModelError` where it contradicts itself."""
@@ -138,6 +139,7 @@ class _GraphReader:
             carriers=self.carriers,
             captures=self.captures,
             programs=self.programs,
+            plainer=frozenset(self.plainer),
         )
 
     def notes(self, untyped: Sequence[str], has_defaults: bool) -> Iterator[str]:
@@ -217,7 +219,9 @@ class _GraphReader:
         numbers, dimensions = self.integers.evaluate(understood)
         entry = self.positions.result(understood)
         if numbers is None and dimensions is None:
-            understood = self.positions.plainest(understood, entry)
+            plainest = self.positions.plainest(understood, entry)
+            self.plainer |= {origin} if plainest is not understood else set()
+            understood = plainest
         values = self.enter_outputs(understood, numbers is not None)
         self.positions.learn(values[0], entry)
         self.tables.add_node(understood.record.name, understood.attrs, understood.operands, values, origin)

@@ -24,6 +24,8 @@ def test_an_axis_of_one_entry_has_one_place() -> None:
 def test_a_place_is_within_its_axis() -> None:
     assert (least(COLUMN), least(N - COLUMN), least(ROW - COLUMN), least(-3 * COLUMN)) == (0, 1, 1 - N, 3 - 3 * N)
     assert least(ROW * COLUMN) == ROW * COLUMN, "a product of places is left as it is"
+    assert least(N * N - 1 - (ROW * N + COLUMN)) == 0, "a number of two digits"
+    assert least(ROW * N - 2 * ROW) == ROW * N - 2 * ROW, "which grows with the row where n is more than 2"
 
 
 @pytest.mark.parametrize(

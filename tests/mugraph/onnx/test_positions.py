@@ -154,6 +154,25 @@ def test_entries_at_all_places_in_order_are_a_view() -> None:
     assert "GatherND" not in op_types(rewritten(proto))
 
 
+def test_rows_of_all_batches_are_counted_by_two_digits() -> None:
+    """As TorchScript exports it: a mask laid flat, and looked up at batch times positions plus position."""
+    flat = """
+        kept = Cast <to: int = 9> (ids)
+        flat = Flatten <axis: int = 2> (kept)
+        whole = Mul(LEFT, SIZE)
+        at = Add(keys, whole)
+        found = Gather <axis: int = 0> (flat, at)
+        again = Cast <to: int = 9> (found)
+        y = Squeeze(again, back)
+    """
+    proto = model_of(LOOKED_UP + flat.replace("LEFT", "batch").replace("SIZE", "sv"), "bool[b,1,s]")
+    written = op_types(rewritten(proto))
+    assert {"Add", "Range"}.isdisjoint(written) and written.count("Cast") == 1
+    assert reading(load(proto), "found") == "Reshape"
+    other = model_of(LOOKED_UP + flat.replace("LEFT", "batch").replace("SIZE", "one"), "bool[b,1,s]")
+    assert reading(load(other), "found") == "Gather"
+
+
 @pytest.mark.parametrize(
     "change",
     [
