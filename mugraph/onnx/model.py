@@ -42,6 +42,7 @@ class Model:
         captures: origin to the outer values that the node's subgraphs read by name.
         bodies: origin to the bodies of a control-flow node, where they were read.
         programs: how the kernels that the model came with are launched.
+        plainer: origins of nodes that were read as a plainer operator than theirs; rewritten models have that.
     """
 
     path: Path | None
@@ -63,6 +64,7 @@ class Model:
     captures: Mapping[int, tuple[int, ...]]
     bodies: Mapping[int, tuple[Body, ...]]
     programs: Programs = field(default_factory=dict)
+    plainer: frozenset[int] = frozenset()
 
     @property
     def is_unfolded(self) -> bool:

@@ -107,7 +107,8 @@ class EmissionPlan:
         if node.origin is None:
             return False
         if node not in self.kept:
-            self.kept[node] = not self.sources.modified or node.is_opaque or self.reaches_sizes(node)
+            plainer = node.origin in self.model.plainer
+            self.kept[node] = not self.sources.modified or node.is_opaque or (not plainer and self.reaches_sizes(node))
         return self.kept[node]
 
     def reaches_sizes(self, node: Node) -> bool:

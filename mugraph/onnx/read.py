@@ -22,6 +22,7 @@ from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
+from mugraph.onnx.positions import PositionReader
 from mugraph.onnx.scopes import captured, executed_nodes, name_apart, names_read, nested_tensors
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
@@ -102,6 +103,7 @@ class _GraphReader:
         self.origins = list(self.graph.node)
         self.reads: list[tuple[int | None, ...]] = [()] * len(self.origins)
         self.integers = IntegerEvaluator(self.tables, symbols)
+        self.positions = PositionReader(self.tables)
         self.values: dict[str, int] = {}
         self.opaque: dict[int, str] = {}
         self.carriers: dict[int, int] = {}
@@ -110,6 +112,7 @@ class _GraphReader:
         self.body_count = 0
         self.chosen: dict[int, Definition] = {}
         self.programs: dict[Kernel, CompiledKernel] = {}
+        self.plainer: set[int] = set()
 
     def read(self) -> Model:
         """The model. Raises :class:`ModelError` where it contradicts itself."""
@@ -146,6 +149,7 @@ class _GraphReader:
             captures=self.captures,
             bodies=self.bodies,
             programs=self.programs,
+            plainer=frozenset(self.plainer),
         )
 
     def enter(self, name: str, value: int) -> int:
@@ -277,7 +281,13 @@ class _GraphReader:
             if name is not None:
                 self.check_declared(name, type_)
         numbers, dimensions = self.integers.evaluate(understood)
+        entry = self.positions.result(understood)
+        if numbers is None and dimensions is None:
+            plainest = self.positions.plainest(understood, entry)
+            self.plainer |= {origin} if plainest is not understood else set()
+            understood = plainest
         values = self.enter_outputs(understood, numbers is not None)
+        self.positions.learn(values[0], entry)
         self.tables.add_node(understood.record.name, understood.attrs, understood.operands, values, origin)
         if understood.compiled is not None:
             self.programs.setdefault(kernel_of(understood.attrs), understood.compiled)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import FormInput, NotExpressible
+from mugraph.ops import Counted, FormInput, NotExpressible
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
@@ -62,6 +62,7 @@ class SizeWriter:
         self.vectors: dict[tuple[Dim, ...], str] = {}
         self.scalars: dict[Dim, str] = {}
         self.shapes: dict[str, str] = {}
+        self.ranges: dict[Counted, str] = {}
         self.made: list[NodeProto] = []
 
     def take(self) -> list[NodeProto]:
@@ -104,7 +105,20 @@ class SizeWriter:
             return operands[item][0]
         if isinstance(item, np.ndarray):
             return self.literal(item)
+        if isinstance(item, Counted):
+            return self.counted(item, operands)
         return self.scalar(item, operands) if isinstance(item, SymDim) else self.vector(item, operands)
+
+    def counted(self, item: Counted, near: Sequence[Carrier] = ()) -> str:
+        """The name of the int64 tensor. Raises as :meth:`vector`."""
+        name = self.ranges.get(item)
+        if name is None:
+            bounds = (item.start, item.start + item.count)
+            first, last = (self.literal(np.asarray(b, np.int64)) if isinstance(b, int) else self.scalar(b, near) for b in bounds)
+            entries = self.emit("Range", [first, last, self.literal(np.asarray(1, np.int64))])
+            shape = self.literal(np.asarray(item.shape, np.int64))
+            name = self.ranges[item] = self.emit("Reshape", [entries, shape])
+        return name
 
     def emit(self, op_type: str, inputs: Sequence[str], **attributes: int) -> str:
         proto, name = self.node(op_type, inputs, attributes)

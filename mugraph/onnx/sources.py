@@ -46,14 +46,14 @@ class ValueSources:
     """
 
     def __init__(self, model: Model, graph: Graph) -> None:
-        self.graph, self.tables = graph, model.tables
+        self.graph, self.tables, self.plainer = graph, model.tables, model.plainer
         self.modified = graph.definitions is not model.as_it_came.definitions
         self.folder = Folder(model, graph)
         self.sources: dict[int, Source] = {}
         self.folded: dict[NodeOutput, np.ndarray | None] = {}
 
     def of(self, value: int) -> Source:
-        """Follows the identities that substitutions made; those of the file are nodes like others."""
+        """Follows the identities that substitutions made, and nodes read as such; those of the file are nodes like others."""
         source = self.sources.get(value)
         if source is None:
             source = self.sources[value] = self._followed(value)
@@ -65,7 +65,8 @@ class ValueSources:
             if definition is None or (self.modified and value in self.tables.constants):
                 return Leaf(value)
             node, index = definition
-            if node.op != "Identity" or (node.origin is not None and value in node.values):
+            is_plainer = self.modified and node.origin in self.plainer
+            if node.op != "Identity" or (node.origin is not None and value in node.values and not is_plainer):
                 return NodeOutput(node, index)
             value = node.inputs[0]
 

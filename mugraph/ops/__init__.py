@@ -36,6 +36,7 @@ from mugraph.ops.base import (
 from mugraph.ops.forms import (
     DESCRIBED_OPSET,
     Contract,
+    Counted,
     ForeignNode,
     FormInput,
     LocalFunction,
@@ -53,6 +54,7 @@ __all__ = [
     "REGISTRY",
     "RUNTIME_OPERATORS",
     "Contract",
+    "Counted",
     "DegreeBound",
     "Entrywise",
     "ForeignNode",

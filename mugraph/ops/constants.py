@@ -13,9 +13,9 @@ import numpy as np
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import Operator, register
-from mugraph.ops.forms import AttrMap, OnnxForm, integers
+from mugraph.ops.forms import AttrMap, Counted, OnnxForm, integers
 from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, concrete
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 
@@ -107,13 +107,19 @@ def _positions(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple
     return (Range.of(_counted(attrs)) if isinstance(domain, RangeDomain) else _counted(attrs),)
 
 
+def _write_positions(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    length = attrs["length"]
+    return OnnxForm("Identity", (_counted(attrs) if isinstance(length, int) else Counted(0, length, (1, -1)),))
+
+
 register(
     Operator(
         "Positions",
         (0, 0),
         _infer_positions,
         _positions,
-        write=lambda attrs, types, opset: OnnxForm("Identity", (_counted(attrs),)),
+        write=_write_positions,
+        sized=frozenset({"length"}),
         onnx=(),
     )
 )
@@ -136,13 +142,22 @@ def _causal(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
     return (Range.of(np.tri(2, dtype=bool)) if isinstance(domain, RangeDomain) else _triangle(attrs),)
 
 
+def _write_causal(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """A constant; where sizes are symbols, each key's position compared with that of each query."""
+    rows, columns = attrs["rows"], attrs["columns"]
+    if concrete((rows, columns)) is not None:
+        return OnnxForm("Identity", (_triangle(attrs),))
+    return OnnxForm("LessOrEqual", (Counted(0, columns, (1, -1)), Counted(columns - rows, rows, (-1, 1))))
+
+
 register(
     Operator(
         "CausalMask",
         (0, 0),
         _infer_causal,
         _causal,
-        write=lambda attrs, types, opset: OnnxForm("Identity", (_triangle(attrs),)),
+        write=_write_causal,
+        sized=frozenset({"rows", "columns"}),
         onnx=(),
     )
 )

@@ -17,6 +17,7 @@ __all__ = [
     "DESCRIBED_OPSET",
     "AttrMap",
     "Contract",
+    "Counted",
     "ForeignNode",
     "FormInput",
     "LocalFunction",
@@ -97,7 +98,16 @@ class Reading:
     outputs: tuple[int, ...] | None = None
 
 
-FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | None
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """An int64 input ``start, start+1, ...`` of ``count`` entries, a tensor of this shape: -1 is where they stand."""
+
+    start: Dim
+    count: Dim
+    shape: tuple[int, ...]
+
+
+FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | Counted | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,27 +185,28 @@ class CustomKernels:
         chosen, problems = scheduled(fresh, self.device, self.sizes, self.store)
         programs, wrong = compile_kernels(chosen, self.compiler, self.architectures)
         if wrong and not self.strict:
-            first, alone = wrong, [s for s in chosen if s.kernel in wrong]
-            more, wrong = compile_kernels(alone, self.compiler, self.architectures[:1])
+            first, again = wrong, [s for s in chosen if s.kernel in wrong]
+            more, wrong = compile_kernels(again, self.compiler, self.architectures[:1])
             programs |= more
             only = [reason for kernel, reason in first.items() if kernel not in wrong]
             self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
-        for kernel in list(wrong):
-            if (rival := self._rival(kernel)) is not None:
-                programs[kernel] = rival
-                del wrong[kernel]
+        for alone in chosen:
+            if alone.kernel in wrong and (rival := self._rival(alone)) is not None:
+                programs[alone.kernel] = rival
+                del wrong[alone.kernel]
         problems |= wrong | untrue
         self._refused |= problems
         self.programs |= programs
         return list(problems.values())
 
-    def _rival(self, kernel: Kernel) -> CompiledKernel | None:
-        """A kernel whose best schedule does not compile, under the next best that does: the model of memory may err."""
-        for _, schedules in ranked(kernel, self.device, self.sizes, _RIVALS + 1)[1:]:
-            needed = self.architectures if self.strict else self.architectures[:1]
-            programs, _ = compile_kernels([Scheduled(kernel, schedules)], self.compiler, needed)
-            if kernel in programs:
-                return programs[kernel]
+    def _rival(self, failed: Scheduled) -> CompiledKernel | None:
+        """A kernel whose schedules do not compile, under the next best that do: the model of memory may err."""
+        kernel, needed = failed.kernel, self.architectures if self.strict else self.architectures[:1]
+        for _, schedules in ranked(kernel, self.device, self.sizes, _RIVALS + 1):
+            if schedules != failed.schedules:
+                programs, _ = compile_kernels([Scheduled(kernel, schedules)], self.compiler, needed)
+                if kernel in programs:
+                    return programs[kernel]
         return None
 
     def _own(self, graph: Graph) -> list[Kernel]:

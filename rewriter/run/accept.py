@@ -16,7 +16,17 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
-from rewriter.reference import INFINITE, Error, Evaluated, References, compare, is_quantized, reference_run, worst
+from rewriter.reference import (
+    INFINITE,
+    Error,
+    Evaluated,
+    NoReference,
+    References,
+    compare,
+    is_quantized,
+    reference_run,
+    worst,
+)
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -166,6 +176,8 @@ class Acceptance:
         feeds: inputs to compare and time on.
         references: the float64 outputs for them, where they are being made already.
         probes: further inputs to compare on; of each list the first counts that the original runs.
+        evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
+            the provider lacks kernels for one of these.
 
     Attributes:
         probed: what is particular of the probes that count.
@@ -186,9 +198,12 @@ class Acceptance:
         provider: str,
         references: Future[References] | None = None,
         probes: Sequence[Sequence[InputProbe]] = (),
+        *,
+        evaluates: bool = False,
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
-        self.original = self.open(original)
+        self.evaluates = evaluates
+        self.original = self.open(original, model.graph if evaluates else None)
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
         self.probed: list[str] = []
         self.unprobed: list[str] = []
@@ -202,7 +217,7 @@ class Acceptance:
         rest = reference_run(model, self.compared[len(known.outputs) :])
         self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
         self.own_errors = self._errors(self.outputs)
-        self.step_errors = self._step_errors(original) if is_quantized(model.graph) else []
+        self.step_errors = self._step_errors(original) if is_quantized(model.graph) and not evaluates else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
@@ -211,7 +226,7 @@ class Acceptance:
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
-        if graph is not None and any(_lacks_kernel(graph, node, self.provider) for node in graph.references):
+        if graph is not None and (self.evaluates or any(_lacks_kernel(graph, n, self.provider) for n in graph.references)):
             return Evaluated(self.model, graph)
         return new_session(path, self.provider, spinning=False)
 
@@ -242,7 +257,7 @@ class Acceptance:
                 feed = dict(probe.feed)
                 try:
                     outputs = self.original.run(None, feed)
-                except RuntimeFailure:  # a model may ask more of its sizes than it says
+                except (RuntimeFailure, NoReference):  # a model may ask more of its sizes than it says
                     refused.append(probe.words)
                     continue
                 self.probed.append(probe.words)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mugraph.files import Scratch
 from mugraph.onnx import Model
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, TensorType
 from rewriter.reference import Error, NoReference, References, reference_run
 from rewriter.run import accept
 from rewriter.run.background import in_background
@@ -31,6 +31,12 @@ __all__ = ["Judge", "Judgement"]
 
 _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
+
+
+_EVALUATED = (
+    "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
+    "mean, each value rounded to its own type"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,7 @@ class Judge:
         elif untyped := _untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
             judgement = Judgement(message=f"{reason}: nothing can be compared, the original was written")
-        elif task.target.run_on == "cpu" and any(
-            type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in task.model.inputs.values()
-        ):
+        elif task.target.here and task.target.run_on == "cpu" and _holds_bfloat16(task.model.inputs.values()):
             judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was written")
         else:
             with Scratch() as scratch:
@@ -132,9 +136,13 @@ class Judge:
 
     def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
+        task = self._bench.task
         self._bench.progress("running the original and its reference in float64")
+        evaluates = not task.target.here and _holds_bfloat16(task.model.tables.types)
+        if evaluates:
+            self._bench.notes.add(_EVALUATED)
         try:
-            acceptance = self._opened(original)
+            acceptance = self._opened(original, evaluates)
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was written")
         except NoReference as problem:
@@ -147,7 +155,7 @@ class Judge:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
         return acceptance
 
-    def _opened(self, original: Path) -> accept.Acceptance:
+    def _opened(self, original: Path, evaluates: bool) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
 
         Raises:
@@ -158,7 +166,7 @@ class Judge:
             known = self._references if not number else None
             try:
                 feeds, further = task.feeds(chosen), probes(task, chosen)
-                return accept.Acceptance(task.model, original, feeds, task.target.run_on, known, further)
+                return accept.Acceptance(task.model, original, feeds, task.target.run_on, known, further, evaluates=evaluates)
             except RuntimeFailure as problem:
                 failure = failure or problem
         assert failure is not None, "there is one choice at least"
@@ -291,3 +299,7 @@ def _untyped_inputs(model: Model) -> list[str]:
         for value in model.graph.inputs
         if tables.types[value] is None and (name := tables.names[value]) is not None and name not in model.defaults
     ]
+
+
+def _holds_bfloat16(types: Iterable[TensorType | None]) -> bool:
+    return any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in types)

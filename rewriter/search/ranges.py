@@ -21,7 +21,7 @@ from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
-from rewriter.search.masks import says_positions
+from rewriter.search.masks import CausalMasks, says_positions, spreads
 
 __all__ = ["Assumption", "RangeOracle", "is_square"]
 
@@ -127,6 +127,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
+        self._masks = CausalMasks()
         self.huge: set[int] = set()
 
     @cached_property
@@ -187,7 +188,10 @@ class RangeOracle:
         return self.ranges[value]
 
     def value(self, graph: Graph, value: int) -> np.ndarray | None:
-        """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at."""
+        """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at.
+
+        Of a causal mask of symbolic size, and of what is made of it entry by entry, those at three positions: they stand for all.
+        """
         constant = graph.tables.constants.get(value)
         if constant is not None:
             return constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _CHUNK else None
@@ -218,29 +222,35 @@ class RangeOracle:
         array, type_ = entries[value], graph.type(value)
         if array is None or type_ is None:
             return None
+        shape = concrete(type_.shape)
         with np.errstate(all="ignore"):
-            return np.broadcast_to(array.astype(type_.dtype.numpy(), copy=False), concrete(type_.shape) or ())
+            array = array.astype(type_.dtype.numpy(), copy=False)
+        return np.broadcast_to(array, array.shape if shape is None else shape)
 
     def _broadcast(self, graph: Graph, value: int) -> tuple[int, ...]:
-        """The operands of an elementwise operator on constants, or of an Expand of one; nothing for any other value."""
+        """The operands of an elementwise operator on constants, or of what repeats one; nothing for any other value."""
         maker = graph.tables.makers.get(value)
-        if maker is None or maker[0].is_opaque or not graph.tables.constant[value]:
+        if maker is None or maker[0].is_opaque or not (graph.tables.constant[value] or self._masks.made(graph, value)):
             return ()
-        return maker[0].inputs if maker[0].op == "Expand" or get_operator(maker[0].op).elementwise else ()
+        return maker[0].inputs if spreads(graph, maker[0]) else ()
 
     def _entries(self, graph: Graph, value: int, operands: Sequence[np.ndarray | None]) -> np.ndarray | None:
         """A constant value of length one along axes along which it is known to repeat, floats in double precision."""
         type_, constant = graph.type(value), graph.tables.constants.get(value)
-        if not graph.tables.constant[value] or type_ is None or concrete(type_.shape) is None:
+        is_mask = self._masks.made(graph, value)
+        is_constant = graph.tables.constant[value] and type_ is not None and concrete(type_.shape) is not None
+        if type_ is None or not (is_constant or is_mask):
             return None
         if not operands or any(operand is None for operand in operands):
+            if is_mask:
+                return None if operands else CausalMasks.ENTRIES
             array = None
             if type_.size() <= _CHUNK:
                 array = self.fold(value) if constant is None else constant.load()
             return None if array is None else _narrowed(_wide(array))
         node, out = graph.tables.makers[value]
         arrays = [operand for operand in operands if operand is not None]
-        if node.op == "Expand":
+        if not get_operator(node.op).elementwise:
             return arrays[0]
         if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
             return None

@@ -14,13 +14,13 @@ it is matched, applied, recorded and replayed as rules are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
-from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, const, make, var
+from mugraph.terms.shape import DataType, TensorType, plain_symbol
+from mugraph.terms.term import Term, attr_symbols, const, make, var
 from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
 from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds
 from rewriter.kernels.fuse.reading import GraphReading
@@ -59,10 +59,32 @@ def propose(graph: Graph) -> Iterator[FusableSet]:
     kinds = NodeKinds(reading)
     seen = set()
     for grown in SetGrowth(reading, kinds).all():
-        fusable = _fusable(grown, reading, kinds)
+        fusable = _fusable(_with_sizes_told(grown, reading, kinds), reading, kinds)
         if fusable is not None and fusable.key not in seen:
             seen.add(fusable.key)
             yield fusable
+
+
+def _with_sizes_told(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> GrownNodes:
+    """A set without the movements that ask for sizes which no operand would tell: behind them, their results do.
+
+    A kernel knows the sizes of a run by the dimensions of what it reads: not batch and positions where rows are all of them.
+    """
+    kept = grown.nodes
+    while True:
+        operands = {v for node in kept for v in node.inputs if (maker := reading.maker(v)) is None or maker not in kept}
+        types = [type_ for type_ in map(reading.graph.type, operands) if type_ is not None]
+        told = {name for type_ in types for dim in type_.shape if (name := plain_symbol(dim)) is not None}
+        lowest = {
+            node
+            for node in kept & grown.prologue
+            if kinds[node] == "movement"
+            and operands.issuperset(node.inputs)
+            and not {s for _, value in node.attrs for s in attr_symbols(value)} <= told
+        }
+        if not lowest:
+            return replace(grown, nodes=kept, prologue=grown.prologue & kept)
+        kept -= lowest
 
 
 def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> FusableSet | None:

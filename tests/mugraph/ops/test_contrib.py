@@ -485,7 +485,6 @@ def test_not_understood(case: Case, reason: str) -> None:
         ("MultiHeadAttention", {"num_heads": 2, "scale": 0.5}, "double[2,3,8] double[2,3,8] double[2,3,8]", "of double"),
         ("GroupQueryAttention", {"num_heads": 2, "kv_num_heads": 2, "scale": 1.0}, "[b,3,16] [b,3,16] [b,3,16]", "lengths"),
         ("Attention", {"scale": 1.0}, "[2,2,3,8] [2,2,3,8] [2,2,3,8]", "does not exist"),
-        ("CausalMask", {"rows": symbol("n"), "columns": symbol("n")}, "", "causal mask"),
     ],
 )
 def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, reason: str | None) -> None:
@@ -495,6 +494,13 @@ def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, reason: 
         return
     with pytest.raises(NotExpressible, match=reason):
         get_operator(op).to_onnx(attrs, operands, 17)
+
+
+def test_a_causal_mask_of_symbolic_size_is_written_where_positions_are_compared() -> None:
+    attrs = {"rows": symbol("n"), "columns": symbol("n")}
+    assert get_operator("CausalMask").to_onnx(attrs, [], 12).op_type == "LessOrEqual"
+    with pytest.raises(NotExpressible, match="LessOrEqual does not exist at opset 11"):
+        get_operator("CausalMask").to_onnx(attrs, [], 11)
 
 
 def test_the_contract_is_checked() -> None:

@@ -18,18 +18,21 @@ from onnx.parser import parse_model
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.onnx import load
+from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize, runtime_env
 from rewriter.cli.main import main
 from rewriter.cost.devices import default_device, get_device
 from rewriter.cost.kernel_times import Measured, record
+from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
+from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.programs import Scheduled, kernels_of
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.reference import InputError
@@ -43,6 +46,7 @@ from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
+from tests.support.kernel_help import with_kernel
 
 FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
 SM_90 = (Architecture(90),)
@@ -189,6 +193,38 @@ def test_a_schedule_that_does_not_compile_gives_way_to_the_next_best(
     assert outcome.kernels == 1 and not outcome.dropped
     (written,) = (tmp_path / "kept").glob("*.py")
     assert written.read_text() not in refused
+
+
+def test_attention_that_wants_more_memory_than_there_is_takes_a_schedule_that_fits() -> None:
+    """32 heads of 128 over 4096 positions: what looks best wants more shared memory than a block of an L4 has."""
+    attributes = "given=(),mask_filter_value=-10000.0,num_heads=32,present=false,scale=0.0884,unidirectional=true"
+    call = f"MultiHeadAttention[{attributes}](q, k, v)"
+    kernel = lower("attention", {name: parse_type("float16[1,4096,4096]") for name in "qkv"}, [("y", parse_term(call))])
+    device, (best, *_) = get_device("l4"), ranked(kernel, get_device("l4"), {}, 1)
+    custom = CustomKernels(device, ProfileStore(None, "l4"), {}, [], (Architecture(device.architecture),), False, measures=False)
+    (refused,) = custom.compiler.compile([("attention", Scheduled(kernel, best[1]).source())], custom.architectures)
+    assert isinstance(refused, NotCompiled) and "bytes of shared memory, more than sm_89 has" in str(refused)
+    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].schedules != best[1]
+    custom.close()
+
+
+def test_a_known_schedule_that_does_not_compile_gives_way_to_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store remembers, of another compiler, say, is not the one that the model likes best: that one is tried, too."""
+    kernel = lower("relu", {"x": parse_type("float16[64,64]")}, [("y", parse_term("Relu(Neg(x))"))])
+    device, store = get_device("h200"), ProfileStore(tmp_path / "profile.sqlite", "a GPU")
+    (_, best), *_, (_, last) = ranked(kernel, device, {}, 4)
+    record(store, kernel, {}, Measured(last, 1.0))
+    plain = Compiler.compile
+
+    def compile_(self: Compiler, sources: list, architectures: tuple = SM_90) -> list:  # type: ignore[type-arg]
+        wrong = Scheduled(kernel, last).source().text
+        made = plain(self, sources, architectures)
+        return [NotCompiled("no") if source.text == wrong else m for (_, source), m in zip(sources, made, strict=True)]
+
+    monkeypatch.setattr(Compiler, "compile", compile_)
+    custom = CustomKernels(device, store, {}, [], SM_90, False, measures=False)
+    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].schedules == best
+    custom.close()
 
 
 def test_what_was_refused_once_is_dropped_from_later_candidates_too(

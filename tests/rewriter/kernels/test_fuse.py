@@ -17,12 +17,15 @@ from mugraph.blocks.statements import Compute, Dot, Load, Predicate
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.text import parse_term
+from mugraph.terms.text import parse_term, parse_type
+from rewriter.cost.devices import DEVICES
+from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.programs import Scheduled
 from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.match import Direction, compile_rules
 from rewriter.search.replay import replay
@@ -402,6 +405,24 @@ def test_a_causal_mask_is_part_of_its_region() -> None:
     assert [str(t.type) for t in made.general.inputs] == [f"float16[d0,{d}]" for d in ("d1,d2", "d3,d2", "d3,d4")]
     assert made.general.blocks[0].accumulators[0].keep is not None
     assert len(matches_of(graph, Direction(made.rule, True, "cuda"))) == 1
+
+
+@pytest.mark.parametrize("bias", ["", "b,1,s,s"])
+def test_a_movement_whose_sizes_no_operand_tells_is_left_outside(bias: str) -> None:
+    """Rows are batch times positions: a kernel that reads them as rows knows neither, unless another operand has them."""
+    rows, width = parse_type("float16[b*s,24]"), "drop=2,shape=(b,s,24)"
+    parts = [f"Split[axis=-1,sizes=(8,8,8)].{i}(Reshape[{width}](x))" for i in range(3)]
+    given = "given=('attention_bias',)" if bias else "given=()"
+    attributes = f"{given},mask_filter_value=-10000.0,num_heads=2,present=false,scale=0.5,unidirectional={str(not bias).lower()}"
+    call = f"MultiHeadAttention[{attributes}]({', '.join([*parts, *(['m'] if bias else [])])})"
+    shapes = {"x": rows.shape} | ({"m": parse_type(f"[{bias}]").shape} if bias else {})
+    graph = graph_of(shapes, {}, [call])  # type: ignore[arg-type]
+    wholes = [fusable for fusable in propose(graph) if fusable.roots == tuple(graph.outputs)]
+    read = {str(type_) for fusable in wholes for type_ in fusable.types.values()}
+    assert read == ({"float16[b*s,24]", "float16[b,1,s,s]"} if bias else {"float16[b,s,24]"})
+    for fusable in wholes:
+        kernel = kernel_of_rule(KernelBuilder().build(fusable).rule)
+        assert kernel is not None and Scheduled(kernel, default_schedules(kernel, DEVICES["h200"], {"b": 2, "s": 8})).source()
 
 
 def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:

@@ -406,12 +406,29 @@ def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypat
     assert outcome.improved and not outcome.message and outcome.latency == FASTER
 
 
+def bfloat16_model(path: Path, inputs: str = "bfloat16[n,64] x") -> Path:
+    text = f"g ({inputs}) => (bfloat16[n,64] y) {{ s = Cast <to: int = 16> (x) a = Neg(s) b = Neg(a) y = Tanh(b) }}"
+    onnx.save(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), path)
+    return path
+
+
 def test_inputs_in_bfloat16_are_not_measured_on_the_cpu(tmp_path: Path) -> None:
-    text = "g (bfloat16[64,64] x) => (bfloat16[64,64] y) { a = Neg(x) b = Neg(a) y = Tanh(b) }"
-    onnx.save(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "m.onnx")
-    with workbench(tmp_path / "m.onnx", [NEGATION]) as bench:
-        proposals = proposals_of(bench)
-        assert not proposals.is_empty and "bfloat16 inputs are not measured" in judge_of(bench).judge(proposals).message
+    source = bfloat16_model(tmp_path / "m.onnx")
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20, cache=tmp_path / "c.sqlite")
+    assert not outcome.improved and "bfloat16 inputs are not measured" in outcome.message
+
+
+@pytest.mark.parametrize("inputs", ["bfloat16[n,64] x", "int64[n,64] x"])
+@pytest.mark.parametrize("right", [True, False])
+def test_bfloat16_for_a_gpu_that_is_not_here_is_evaluated(tmp_path: Path, inputs: str, right: bool) -> None:
+    """The CPU provider here has no kernels for it: what the operators mean decides, rounded as their types are."""
+    source = bfloat16_model(tmp_path / "m.onnx", inputs)
+    rules = [NEGATION if right else rule("Neg(Neg(X))", "Neg(X)", "X:[m,n]")]
+    outcome = optimize(source, tmp_path / "o.onnx", device="h200", rules=rules, kernels=False, deterministic=True)
+    assert any("evaluated by what their operators mean" in note for note in outcome.notes)
+    assert outcome.improved is right and bool(outcome.dropped) is not right
+    assert outcome.error_before is not None and 0 < outcome.error_before.relative_l2 < 1e-2
+    assert [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node].count("Neg") == (0 if right else 2)
 
 
 # Remembering and writing

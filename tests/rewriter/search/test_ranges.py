@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mugraph.graph import Constant, Graph
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_type
 from rewriter.search.match import NoMatch
 from rewriter.search.ranges import Assumption, RangeOracle
@@ -148,6 +148,23 @@ def test_a_mask_that_is_computed_of_positions_for_a_batch_is_causal(batch: int, 
     graph = b.graph(b.op("Add", scores, b.op("Expand", mask, shape=(12, length, length))))
     oracle = RangeOracle({}, fold=lambda value: pytest.fail("the whole batch is looked at") if batch > 2 else None)
     (after,) = (apply_match(m, graph, oracle) for m in matches_of(graph, CAUSAL) if dict(m.variables)["X"] == scores)
+    assert isinstance(after, NoMatch) and "causal(M)" in after.reason if change else isinstance(after, Graph)
+
+
+@pytest.mark.parametrize("change", ["", "not square", "an input", "too small", "turned"])
+def test_a_mask_of_symbolic_length_is_causal(change: str) -> None:
+    b = Builder()
+    seen = b.op("CausalMask", rows=symbol("n"), columns=symbol("n") + (change == "not square"))
+    if change == "turned":
+        seen = b.op("Transpose", seen, perm=(1, 0))
+    if change == "an input":
+        seen = b.op("And", seen, b.input("bool[1,n]"))
+    hidden = b.constant(np.asarray(-5.0 if change == "too small" else -np.inf, np.float32))
+    mask = b.op("Where", b.op("Unsqueeze", seen, axes=(-4, -3)), b.constant(np.zeros((), np.float32)), hidden)
+    columns = symbol("n") + (change == "not square")
+    scores = b.input(f"[b,12,n,{columns}]")
+    graph = b.graph(b.op("Add", scores, b.op("Expand", mask, shape=(symbol("b"), 1, symbol("n"), columns))))
+    (after,) = (apply_match(m, graph, RangeOracle({})) for m in matches_of(graph, CAUSAL) if dict(m.variables)["X"] == scores)
     assert isinstance(after, NoMatch) and "causal(M)" in after.reason if change else isinstance(after, Graph)
 
 
