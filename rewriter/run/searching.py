@@ -19,7 +19,7 @@ from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
 from rewriter.search.layouts import LayoutChooser
-from rewriter.search.match import Direction
+from rewriter.search.match import Direction, Match, beyond_numbers
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
@@ -27,6 +27,7 @@ from rewriter.search.ranges import Assumption, RangeOracle
 from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
 from rules_db.trust.rule import Rule
+from rules_db.trust.verbatim import keeps_operations
 
 __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 
@@ -38,7 +39,11 @@ _SEARCHING = 0.2
 """Share of the budget that one search may take."""
 
 
-_DROPPED_BY = {Assumption.FINITE: "--inputs-may-be-infinite", Assumption.ATTENDED: "--no-assume-attended"}
+_DROPPED_BY = {
+    Assumption.FINITE: "--inputs-may-be-infinite",
+    Assumption.ORDER: "--budget 0",
+    Assumption.ATTENDED: "--no-assume-attended",
+}
 
 
 class UnknownRule(ValueError):
@@ -140,13 +145,14 @@ class ModelSearch:
         return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
 
     def assumed(self, candidate: Candidate) -> tuple[Assumed, ...]:
-        """The assumptions without which guards of its moves would not hold, and where."""
-        names, relied = self.model.tables.names, self.moves.matches.pool.oracle.relied
+        """The assumptions without which its moves would not be right for all that is known, and where."""
+        names, oracle = self.model.tables.names, self.moves.matches.pool.oracle
         needed: dict[Assumption, dict[tuple[str, str], None]] = {}
         for move in candidate.moves:
             for match in move.matches:
                 at = names[match.values[0]] or f"value {match.values[0]}"
-                for assumption in relied.get((move.direction.id, match.values), ()):
+                relied = oracle.relied.get((move.direction.id, match.values), frozenset())
+                for assumption in relied.union(self._of_numbers(match)):
                     needed.setdefault(assumption, {})[move.direction.id, at] = None
         return tuple(
             Assumed(
@@ -158,6 +164,14 @@ class ModelSearch:
             for assumption in Assumption
             if assumption in needed
         )
+
+    def _of_numbers(self, match: Match) -> tuple[Assumption, ...]:
+        """What a rule that is an equation of numbers takes for granted at a match."""
+        oracle, rule = self.moves.matches.pool.oracle, match.direction.rule
+        unassuming = oracle.lesser.get(Assumption.FINITE)
+        if keeps_operations(rule) or beyond_numbers(match, self.model.graph, unassuming or oracle) is None:
+            return ()
+        return (Assumption.ORDER if unassuming is None else Assumption.FINITE,)
 
 
 def _changed(before: Graph, after: Graph) -> list[tuple[Graph, Node]]:
