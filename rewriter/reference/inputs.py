@@ -54,7 +54,8 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
-            raise InputError(f"--input {name}: {list(measured)} is no size that can be measured; give smaller sizes")
+            who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
+            raise InputError(f"{who}: {list(measured)} is no size that can be measured; give smaller sizes with --input")
     return sizes, assumed
 
 
@@ -109,9 +110,9 @@ def random_inputs(model: Model, sizes: Mapping[str, Dim], seed: int, scale: floa
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
         elif type_.dtype == DataType.STRING:
-            feeds[name] = np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)]
+            feeds[name] = np.asarray(np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)], object)  # also of rank 0
         else:
-            bound = _index_bound(model, model.values[name])
+            bound = _index_bound(model, model.values[name], sizes)
             values = generator.integers(0, bound, shape) if bound else np.asarray(generator.random(shape) < 0.8, np.int64)
             if bound and scale != 1:
                 values = np.asarray(generator.integers(0, 2, shape) * (bound - 1))
@@ -129,7 +130,7 @@ def _extreme(floats: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     return mixed
 
 
-def _index_bound(model: Model, value: int) -> int:
+def _index_bound(model: Model, value: int, sizes: Mapping[str, Dim]) -> int:
     """Size of the smallest table axis that an integer input indexes, 0 if it indexes none."""
     graph, bounds, stack, seen = model.graph, [], [value], set()
     while stack:
@@ -142,7 +143,7 @@ def _index_bound(model: Model, value: int) -> int:
             if op_type == "Gather" and len(node.inputs) > 1 and node.inputs[1] == current:
                 table = graph.type(node.inputs[0])
                 axis = next((v for k, v in node.attrs if k == "axis"), 0)
-                size = table.shape[axis] if table is not None else None
+                size = evaluate_dim(table.shape[axis], sizes) if table is not None else None
                 if isinstance(size, int):
                     bounds.append(size)
             elif op_type in ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"):
