@@ -12,6 +12,9 @@ from dataclasses import replace
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
+from mugraph.ops import RowRole, get_operator
+from mugraph.terms.shape import SymDim
+from mugraph.terms.term import walk
 from rewriter.cost import CostModel
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
@@ -42,6 +45,7 @@ _SEARCHING = 0.2
 _DROPPED_BY = {
     Assumption.FINITE: "--inputs-may-be-infinite",
     Assumption.ORDER: "--budget 0",
+    Assumption.NONEMPTY: "--budget 0",
     Assumption.ATTENDED: "--no-assume-attended",
 }
 
@@ -146,13 +150,13 @@ class ModelSearch:
 
     def assumed(self, candidate: Candidate) -> tuple[Assumed, ...]:
         """The assumptions without which its moves would not be right for all that is known, and where."""
-        names, oracle = self.model.tables.names, self.moves.matches.pool.oracle
+        graph, names, oracle = self.model.graph, self.model.tables.names, self.moves.matches.pool.oracle
         needed: dict[Assumption, dict[tuple[str, str], None]] = {}
         for move in candidate.moves:
             for match in move.matches:
                 at = names[match.values[0]] or f"value {match.values[0]}"
                 relied = oracle.relied.get((move.direction.id, match.values), frozenset())
-                for assumption in relied.union(self._of_numbers(match)):
+                for assumption in relied | _of_numbers(match, graph, oracle) | _of_sizes(match, graph):
                     needed.setdefault(assumption, {})[move.direction.id, at] = None
         return tuple(
             Assumed(
@@ -165,19 +169,36 @@ class ModelSearch:
             if assumption in needed
         )
 
-    def _of_numbers(self, match: Match) -> tuple[Assumption, ...]:
-        """What a rule that is an equation of numbers takes for granted at a match."""
-        oracle, rule = self.moves.matches.pool.oracle, match.direction.rule
-        unassuming = oracle.lesser.get(Assumption.FINITE)
-        if keeps_operations(rule) or beyond_numbers(match, self.model.graph, unassuming or oracle) is None:
-            return ()
-        return (Assumption.ORDER if unassuming is None else Assumption.FINITE,)
-
 
 def _changed(before: Graph, after: Graph) -> list[tuple[Graph, Node]]:
     """The nodes in which two graphs differ, each with its graph."""
     gone = [(before, node) for node in before.references if node not in after.references]
     return gone + [(after, node) for node in after.references if node not in before.references]
+
+
+_LEAVES = frozenset({"Var", "Const"})
+
+
+def _of_numbers(match: Match, graph: Graph, oracle: RangeOracle) -> frozenset[Assumption]:
+    """What a rule that is an equation of numbers takes for granted at a match."""
+    unassuming = oracle.lesser.get(Assumption.FINITE)
+    if keeps_operations(match.direction.rule) or beyond_numbers(match, graph, unassuming or oracle) is None:
+        return frozenset()
+    return frozenset({Assumption.ORDER if unassuming is None else Assumption.FINITE})
+
+
+def _of_sizes(match: Match, graph: Graph) -> frozenset[Assumption]:
+    """What the operators that a match brings take for granted: the runtime refuses empty tensors for some, or worse."""
+    before, after = ({term.op for term in walk(side)} for side in (match.direction.pattern, match.direction.replacement))
+    types = (graph.type(value) for value in match.binding.values())
+    changes = any(isinstance(dim, SymDim) for type_ in types if type_ is not None for dim in type_.shape)
+    return frozenset({Assumption.NONEMPTY} if changes and any(map(_refuses_empty, after - before - _LEAVES)) else ())
+
+
+def _refuses_empty(op: str) -> bool:
+    """Whether onnxruntime may refuse empty tensors: for operators that stand for several, that normalise or have windows."""
+    record = get_operator(op)
+    return record.composite or record.traits.rows is RowRole.NORMALISATION or record.traits.image is not None
 
 
 def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:

@@ -32,6 +32,7 @@ class Assumption(StrEnum):
 
     FINITE = "floating inputs hold no infinity and no NaN, and nothing that is computed overflows"
     ORDER = "no sum and no product overflows in one order and not in another"
+    NONEMPTY = "no dimension that may change is 0"
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
 
 

@@ -266,6 +266,21 @@ def test_equations_of_numbers_are_named_or_do_not_fire(tmp_path: Path) -> None:
     assert not results[False].fired and not results[False].assumed
 
 
+@pytest.mark.parametrize("size", ["N", "8"])
+def test_operators_that_refuse_empty_tensors_are_named_where_sizes_may_change(tmp_path: Path, size: str) -> None:
+    """onnxruntime runs a normalisation that is spelled out on no entries, and its own operator on one at least."""
+    model = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 23]>
+        norm (float[2,{size}] x, float[{size}] g) => (float[2,{size}] y) <float e = {{0.00001}}> {{
+            s = Mul(x, x) m = ReduceMean<keepdims = 1>(s, last) a = Add(m, e) r = Sqrt(a) d = Div(x, r) y = Mul(d, g)
+        }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
+    onnx.save(model, tmp_path / "norm.onnx")
+    outcome = optimize(tmp_path / "norm.onnx", tmp_path / "out.onnx", device="h200", kernels=False, deterministic=True)
+    assert any("Normalization" in op for op in ops(tmp_path / "out.onnx"))
+    assert any("is 0" in one.assumption for one in outcome.assumed) is (size == "N")
+
+
 def test_a_mask_of_activations_is_assumed_nothing_of(tmp_path: Path) -> None:
     """Where no entry of a row is positive the softmax is NaN, and the guard's 0.5 is the result."""
     model = parse_model("""
