@@ -16,8 +16,9 @@ from pathlib import Path
 
 __all__ = ["PACKAGES", "ROOTS", "imported_files", "stamp", "trusted_files"]
 
-ROOTS = ("rules_db.trust.check", "rules_db.exchange", "rules_db.stamp")
-"""The checker, the reader of rules, and this module, which says what else is trusted."""
+ROOTS = ("rules_db.trust.check", "rules_db.trust.verbatim", "rules_db.exchange", "rules_db.stamp")
+"""The checker, what tells rules that hold of infinities too, the reader of rules, and this module, which says what else is
+trusted."""
 
 PACKAGES = ("mugraph", "rules_db")
 """The packages in which the trusted base stands."""

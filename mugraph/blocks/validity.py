@@ -26,7 +26,8 @@ from mugraph.blocks.statements import (
     statement_title,
 )
 from mugraph.blocks.thread import why_not_elementwise
-from mugraph.terms.shape import Dim, TensorType, Undecided, same_dim
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, same_dim, same_shape
 from mugraph.terms.term import variables
 
 __all__ = ["check_kernel"]
@@ -46,6 +47,7 @@ def check_kernel(kernel: Kernel) -> None:
     for leaf in variables(kernel.body):
         if leaf.name not in inputs:
             raise InvalidBlock(f"kernel {kernel.name}: the body uses '{leaf.name}', which is no input")
+    _check_body(kernel)
     held = set(inputs)
     for block in kernel.blocks:
         _check_block(block, kernel.tensors, held, inputs)
@@ -53,6 +55,18 @@ def check_kernel(kernel: Kernel) -> None:
     for tensor in (*kernel.scratch, *kernel.outputs):
         if tensor.name not in held:
             raise InvalidBlock(f"kernel {kernel.name}: nothing saves {tensor.name}")
+
+
+def _check_body(kernel: Kernel) -> None:
+    """Raises InvalidBlock where a term of the body is not shown to have the type of its output."""
+    try:
+        types = infer_types(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs})
+    except (ShapeError, Undecided) as problem:
+        raise InvalidBlock(f"kernel {kernel.name}: the body is ill-typed: {problem}") from None
+    for term, output in zip(kernel.body, kernel.outputs, strict=True):
+        type_ = types[term]
+        if type_.dtype != output.type.dtype or same_shape(type_.shape, output.type.shape) is not True:
+            raise InvalidBlock(f"kernel {kernel.name}: the body gives {type_} for {output.name}, which is {output.type}")
 
 
 def _check_block(block: Block, tensors: Mapping[str, TensorType], held: set[str], inputs: set[str]) -> None:
@@ -98,7 +112,7 @@ def _form_problem(block: Block, statement: Statement, defined: set[str], tensors
         if not all(_at_least(d, 0) for d in (index.shift, index.offset)) or not (
             _at_least(index.divide, 1) and (index.modulo is None or _at_least(index.modulo, 1))
         ):
-            return f"an index of {index.axis or 'nothing'} by negative numbers or zero"
+            return f"an index of {index.axis or 'nothing'} by what may be negative or zero"
     if isinstance(statement, Load | Store):
         if statement.tensor not in tensors:
             return f"no tensor '{statement.tensor}'"
@@ -201,8 +215,8 @@ def _covers(factors: Sequence[Factor], size: Dim) -> bool:
 
 
 def _at_least(dim: Dim, bound: int) -> bool:
-    """Whether a dimension is no smaller, where symbols do not leave it open."""
-    return dim >= bound if isinstance(dim, int) else True
+    """Whether a dimension is no smaller; symbols stand for sizes, and one by which is divided is not zero."""
+    return dim >= bound if isinstance(dim, int) else all(count >= 0 for _, count in dim.terms)
 
 
 def _reach(index: Index, sizes: Mapping[str, Dim]) -> Dim:

@@ -136,7 +136,7 @@ class Symbolic:
         (value,) = values
         return value.terms.get(_ONE, Fraction(0)) if not set(value.terms) - {_ONE} else None
 
-    def _map(self, function: Callable[..., Poly], *operands: Any) -> np.ndarray:
+    def _map(self, function: Callable[..., Any], *operands: Any) -> np.ndarray:
         if any(np.asarray(x).dtype != object for x in operands):
             raise Unsupported("arithmetic on booleans or indices as polynomials")
         arrays = np.broadcast_arrays(*operands)
@@ -228,7 +228,7 @@ class Symbolic:
             product = product[..., 0, :]
         return product[..., 0] if b.ndim == 1 else product
 
-    def _reduce(self, function: Callable[[Iterable[Poly]], Poly], a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    def _reduce(self, function: Callable[[Iterable[Any]], Any], a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         axes = tuple(sorted(axis % a.ndim for axis in axes))
         kept = [i for i in range(a.ndim) if i not in axes]
         moved = np.transpose(a, [*kept, *axes])

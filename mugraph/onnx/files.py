@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import IO
 
 from mugraph.files import Draft
 from mugraph.onnx.weights import CHUNK, ModelError
 
+if sys.platform == "linux":
+    import fcntl
+
 __all__ = ["FileSet", "content_digest", "unwritable"]
+
+_CLONE = 0x40049409
+"""Linux's FICLONE."""
 
 
 def _ignore(_: bytes) -> None:
@@ -69,16 +78,32 @@ class FileSet:
         if not draft.settle(final, is_lasting=self.is_lasting) and content_digest(final) != content_digest(draft.path):
             raise ModelError(f"{self.target} cannot be written: {final} is another file; move that away or choose another output")
 
-    def link(self, source: Path, final: Path) -> None:
-        """Makes ``final`` the file ``source``, or a copy of it."""
+    def copy(self, source: Path, final: Path) -> None:
+        """Makes ``final`` a copy of ``source``, which shares its blocks where the file system can do that.
+
+        It is never the same file: onnx loads no data from files that have a second name, as the user's would have for a run, and
+        for good where a run is killed.
+        """
         if final.exists():
             return
         final.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            final.hardlink_to(source.resolve())
-        except OSError:  # another device, or a file system without links
-            with source.open("rb") as file:
-                self.settle(self.write(iter(lambda: file.read(CHUNK), b""), final), final)
+        with source.open("rb") as file:
+            draft = self._drafts.enter_context(Draft(final))
+            if not _shares_blocks(file, draft.file):
+                shutil.copyfileobj(file, draft.file, CHUNK)
+            draft.file.flush()
+            self.settle(draft, final)
+
+
+def _shares_blocks(source: IO[bytes], copy: IO[bytes]) -> bool:
+    """Makes an empty file share all blocks of another until one of them is written to; whether the file system could."""
+    if sys.platform != "linux":
+        return False
+    try:
+        fcntl.ioctl(copy.fileno(), _CLONE, source.fileno())
+    except OSError:
+        return False
+    return True
 
 
 def content_digest(path: Path) -> str:

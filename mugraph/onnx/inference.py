@@ -46,10 +46,20 @@ def infer(model: ModelProto) -> tuple[ModelProto, str]:
     except (InferenceError, ValueError, RuntimeError) as problem:
         return model, f"onnx's shape inference failed: {' '.join(str(problem).split())}"
     try:
-        text = run_limited(_SCRIPT, model.SerializeToString(), seconds=_SECONDS, memory=_MEMORY)
+        text = _inferred_apart(model.SerializeToString())
     except LimitExceeded as problem:
         return inferred, f"sizes that are computed are not known: onnx's shape inference {problem}"
     return ModelProto.FromString(text), ""
+
+
+@lru_cache(maxsize=2)
+def _inferred_apart(text: bytes) -> bytes:
+    """A model with types, inferred in a process of its own; a run and its reference read the same model, one after the other.
+
+    Raises:
+        LimitExceeded: there is no result.
+    """
+    return run_limited(_SCRIPT, text, seconds=_SECONDS, memory=_MEMORY)
 
 
 def expanded_nodes(model: ModelProto) -> float:

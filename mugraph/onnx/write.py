@@ -203,9 +203,8 @@ def _differ(one: Path, other: Path) -> bool:
 def open_in(model: Model, graph: Graph, directory: str | Path, programs: Programs | None = None) -> Path:
     """Writes a candidate to be measured: its file holds no weights of the original.
 
-    External data of the original is linked into ``directory``; where the file system has no hard links between the two
-    (another device), it is copied once. Weights that the original has inline are copied once, into one file. The directory is
-    for candidates of one model.
+    External data of the original is copied into ``directory`` once, and so are weights that it has inline, into one file. The
+    directory is for candidates of one model.
 
     Returns:
         the model's file; each call makes another one.
@@ -223,7 +222,7 @@ def open_in(model: Model, graph: Graph, directory: str | Path, programs: Program
     with FileSet(target, is_lasting=False) as files:
         for location in layout.locations():
             assert model.path is not None
-            files.link(model.path.parent / location, folder / location)
+            files.copy(model.path.parent / location, folder / location)
         if layout.reads_shared and not (folder / SHARED).exists():
             files.settle(files.write(layout.data_chunks(shared), folder / SHARED), folder / SHARED)
         data = files.write(layout.data_chunks(layout.data)) if layout.data else None

@@ -59,7 +59,8 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
-            raise InputError(f"--input {name}: {list(measured)} is no size that can be measured; give smaller sizes")
+            who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
+            raise InputError(f"{who}: {list(measured)} is no size that can be measured; give smaller sizes with --input")
     return sizes, assumed
 
 
@@ -122,7 +123,7 @@ def random_inputs(
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
         elif type_.dtype == DataType.STRING:
-            feeds[name] = np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)]
+            feeds[name] = np.asarray(np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)], object)  # also of rank 0
         else:
             feeds[name] = _integers(use_of(model, name, sizes), shape, generator, scale).astype(type_.dtype.numpy())
     return feeds

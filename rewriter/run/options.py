@@ -113,10 +113,14 @@ class Options:
 
     assume_finite: bool = option(
         True,
-        flag=Flag("--inputs-may-be-infinite", "Do not assume that model inputs are finite numbers.", negates=True),
+        flag=Flag(
+            "--inputs-may-be-infinite",
+            "Do not assume that model inputs are finite numbers, and that nothing computed of them overflows.",
+            negates=True,
+        ),
         verdict=same,
     )
-    """Model inputs hold no NaN and no infinity."""
+    """Model inputs hold no NaN and no infinity, and nothing that is computed of them overflows."""
 
     assume_attended: bool = option(
         True,

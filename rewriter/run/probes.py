@@ -63,9 +63,17 @@ def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:
 
 
 def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
-    """Whether inputs of these sizes exist: a dimension may be a symbol less a number."""
-    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in task.model.inputs.values())
-    return all(shape is not None and min(shape, default=1) >= 1 for shape in shapes)
+    """Whether inputs of these sizes exist, and every value has entries for them, as far as its type says.
+
+    A dimension may be a symbol less a number, and a window may be larger than its image: some kernels of onnxruntime end the
+    process then.
+    """
+    graph = task.model.graph
+    inputs = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in task.model.inputs.values())
+    computed = (type_ for node in graph.references for value in node.values if (type_ := graph.type(value)) is not None)
+    dims = (evaluate_dim(dim, sizes) for type_ in computed for dim in type_.shape)
+    fed = all(shape is not None and min(shape, default=1) >= 1 for shape in inputs)
+    return fed and all(not isinstance(dim, int) or dim >= 1 for dim in dims)
 
 
 def _probe(

@@ -12,6 +12,9 @@ from dataclasses import replace
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
+from mugraph.ops import RowRole, get_operator
+from mugraph.terms.shape import SymDim
+from mugraph.terms.term import walk
 from rewriter.cost import CostModel
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
@@ -20,7 +23,7 @@ from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
 from rewriter.search.layouts import LayoutChooser
-from rewriter.search.match import Direction
+from rewriter.search.match import Direction, Match, beyond_numbers
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
@@ -28,6 +31,7 @@ from rewriter.search.ranges import Assumption, RangeOracle
 from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
 from rules_db.trust.rule import Rule
+from rules_db.trust.verbatim import keeps_operations
 
 __all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
 
@@ -39,7 +43,12 @@ _SEARCHING = 0.2
 """Share of the budget that one search may take."""
 
 
-_DROPPED_BY = {Assumption.FINITE: "--inputs-may-be-infinite", Assumption.ATTENDED: "--no-assume-attended"}
+_DROPPED_BY = {
+    Assumption.FINITE: "--inputs-may-be-infinite",
+    Assumption.ORDER: "--budget 0",
+    Assumption.NONEMPTY: "--budget 0",
+    Assumption.ATTENDED: "--no-assume-attended",
+}
 
 
 class UnknownRule(ValueError):
@@ -141,13 +150,14 @@ class ModelSearch:
         return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
 
     def assumed(self, candidate: Candidate) -> tuple[Assumed, ...]:
-        """The assumptions without which guards of its moves would not hold, and where."""
-        names, relied = self.model.tables.names, self.moves.matches.pool.oracle.relied
+        """The assumptions without which its moves would not be right for all that is known, and where."""
+        graph, names, oracle = self.model.graph, self.model.tables.names, self.moves.matches.pool.oracle
         needed: dict[Assumption, dict[tuple[str, str], None]] = {}
         for move in candidate.moves:
             for match in move.matches:
                 at = names[match.values[0]] or f"value {match.values[0]}"
-                for assumption in relied.get((move.direction.id, match.values), ()):
+                relied = oracle.relied.get((move.direction.id, match.values), frozenset())
+                for assumption in relied | _of_numbers(match, graph, oracle) | _of_sizes(match, graph):
                     needed.setdefault(assumption, {})[move.direction.id, at] = None
         return tuple(
             Assumed(
@@ -165,6 +175,31 @@ def _changed(before: Graph, after: Graph) -> list[tuple[Graph, Node]]:
     """The nodes in which two graphs differ, each with its graph."""
     gone = [(before, node) for node in before.references if node not in after.references]
     return gone + [(after, node) for node in after.references if node not in before.references]
+
+
+_LEAVES = frozenset({"Var", "Const"})
+
+
+def _of_numbers(match: Match, graph: Graph, oracle: RangeOracle) -> frozenset[Assumption]:
+    """What a rule that is an equation of numbers takes for granted at a match."""
+    unassuming = oracle.lesser.get(Assumption.FINITE)
+    if keeps_operations(match.direction.rule) or beyond_numbers(match, graph, unassuming or oracle) is None:
+        return frozenset()
+    return frozenset({Assumption.ORDER if unassuming is None else Assumption.FINITE})
+
+
+def _of_sizes(match: Match, graph: Graph) -> frozenset[Assumption]:
+    """What the operators that a match brings take for granted: the runtime refuses empty tensors for some, or worse."""
+    before, after = ({term.op for term in walk(side)} for side in (match.direction.pattern, match.direction.replacement))
+    types = (graph.type(value) for value in match.binding.values())
+    changes = any(isinstance(dim, SymDim) for type_ in types if type_ is not None for dim in type_.shape)
+    return frozenset({Assumption.NONEMPTY} if changes and any(map(_refuses_empty, after - before - _LEAVES)) else ())
+
+
+def _refuses_empty(op: str) -> bool:
+    """Whether onnxruntime may refuse empty tensors: for operators that stand for several, that normalise or have windows."""
+    record = get_operator(op)
+    return record.composite or record.traits.rows is RowRole.NORMALISATION or record.traits.image is not None
 
 
 def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:

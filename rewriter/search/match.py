@@ -33,6 +33,7 @@ from rewriter.search.ranges import RangeOracle, is_square
 from rules_db.solving import Determined, determined
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
+from rules_db.trust.verbatim import is_verbatim
 
 __all__ = [
     "Binding",
@@ -547,6 +548,10 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
     for divisor in match.direction.brought:
         if not facts.range_of(divisor).nonzero:
             return NoMatch(f"it would divide by {divisor!r}, which may be zero", match.values[0])
+    if not oracle.assume_finite and not is_verbatim(match.direction.rule):
+        beyond = beyond_numbers(match, graph, oracle)
+        if beyond is not None:
+            return NoMatch("the rule is proved for numbers, and this value may be infinite or NaN", beyond)
     of_values = [_close_condition(c, dims) for c in match.direction.rule.conditions if c.guard.of_values]
     asks = of_values or match.direction.brought
     needed = [
@@ -556,6 +561,12 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
     ]
     oracle.rely(match.direction.id, match.values, needed)
     return dims
+
+
+def beyond_numbers(match: Match, graph: Graph, oracle: RangeOracle) -> int | None:
+    """A value of a match that may be infinite or NaN for all that ranges tell; ``None`` where there is none."""
+    values = (value for term, value in match.binding.items() if term.op != "Const")
+    return next((value for value in values if not oracle.is_number(graph, value)), None)
 
 
 def _shown(conditions: Sequence[Condition], divisors: Sequence[Term], facts: ModelFacts) -> bool:
@@ -575,4 +586,4 @@ def _explain(condition: Condition, verdict: bool | None) -> str:
     return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
 
 
-__all__ += ["ModelFacts", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]
+__all__ += ["ModelFacts", "beyond_numbers", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]

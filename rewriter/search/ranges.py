@@ -1,7 +1,8 @@
 """Ranges of a model's values: the Range domain over the graph, on demand.
 
-Two assumptions about model inputs are stated and switchable: they are finite, and a mask computed from them lets every
-position attend to something. Without the second no softmax under a float16 padding mask can be shown free of NaN.
+Two assumptions about model inputs are stated and switchable: they and what is computed of them are finite, and a mask computed
+from them lets every position attend to something. Without the second no softmax under a float16 padding mask can be shown free
+of NaN.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from mugraph.domains import Real
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
@@ -29,7 +30,9 @@ __all__ = ["Assumption", "RangeOracle", "is_square"]
 class Assumption(StrEnum):
     """What is taken for granted of the inputs that a model is fed, unless the user says otherwise."""
 
-    FINITE = "floating inputs hold no infinity and no NaN"
+    FINITE = "floating inputs hold no infinity and no NaN, and nothing that is computed overflows"
+    ORDER = "no sum and no product overflows in one order and not in another"
+    NONEMPTY = "no dimension that may change is 0"
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
 
 
@@ -59,14 +62,17 @@ def _limit(type_: TensorType | None) -> float:
     return math.inf if largest is None else largest / 2
 
 
-def _rounded(range_: Range, type_: TensorType | None) -> Range:
-    """A range in an element type: with infinities where a finite bound says that entries may exceed its largest number.
+def _rounded(range_: Range, type_: TensorType | None, overflows: bool) -> Range:
+    """A range in an element type: with infinities where a bound says that entries may exceed its largest number.
 
     In float16, half of that is enough: a score of -16 added to a mask of -65504 rounds to -inf.
+
+    Args:
+        overflows: whether entries without a bound may do so, too.
     """
     limit = _limit(type_) * (1 if type_ is not None and type_.dtype == DataType.FLOAT16 else 2)
-    low = -math.inf < range_.lo < -limit
-    high = limit < range_.hi < math.inf
+    low = range_.lo < -limit and (overflows or range_.lo > -math.inf)
+    high = range_.hi > limit and (overflows or range_.hi < math.inf)
     if not (low or high):
         return range_
     return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
@@ -100,7 +106,8 @@ class RangeOracle:
 
     Args:
         op_types: ONNX op type of opaque nodes, by origin.
-        assume_finite: model inputs of floating type hold no infinity and no NaN (stated in the report).
+        assume_finite: model inputs of floating type hold no infinity and no NaN, and sums and products do not overflow for all
+            that is known of them (stated in the report).
         assume_attended: a mask ``Where(c, ordinary, -inf)`` (or a number that counts as such) whose condition is computed
             from integers and truth values that the model is fed (:func:`rewriter.search.masks.says_positions`) leaves each row of
             the last axis an ordinary entry, unless constants in the condition say otherwise.
@@ -181,11 +188,18 @@ class RangeOracle:
                     problem.add_note(f"at {graph.tables.label(maker[0])}")
                     raise
                 for result, range_ in zip(maker[0].values, ranges, strict=True):
-                    self.ranges[result] = Range.top() if overflows else _rounded(range_, graph.type(result))
+                    self.ranges[result] = (
+                        Range.top() if overflows else _rounded(range_, graph.type(result), not self.assume_finite)
+                    )
                     limit = _limit(graph.type(result))
                     if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
                         self.huge.add(result)
         return self.ranges[value]
+
+    def is_number(self, graph: Graph, value: int) -> bool:
+        """Whether every entry of a value is a finite number for all that is known; truth values and integers are."""
+        type_ = graph.type(value)
+        return (type_ is not None and type_.dtype not in FLOATS) or self.range(graph, value).finite
 
     def value(self, graph: Graph, value: int) -> np.ndarray | None:
         """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at.
@@ -263,14 +277,20 @@ class RangeOracle:
         constant = graph.tables.constants.get(value)
         if constant is not None:
             return self._constant(constant.load())
-        if value in self.defaults:  # whoever overrides it may give the same kind of values
-            return self._constant(self.defaults[value].load()).join(Range.finite_input())
         type_ = graph.type(value)
-        integral = type_ is not None and type_.dtype not in (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16, DataType.DOUBLE)
-        if type_ is not None and type_.dtype == DataType.BOOL:
+        fed = self._fed(None if type_ is None else type_.dtype)
+        if value in graph.tables.bodies and (type_ is None or type_.dtype in FLOATS):
+            return Range.top()  # what a loop carries may be anything
+        if value in self.defaults:  # whoever overrides it may give the same kind of values
+            return self._constant(self.defaults[value].load()).join(fed)
+        return fed
+
+    def _fed(self, dtype: DataType | None) -> Range:
+        """The range of what a model is fed."""
+        if dtype == DataType.BOOL:
             return Range.finite_input(0, 1)
-        is_fed = value not in graph.tables.bodies  # what a loop carries may be anything
-        return Range.finite_input() if integral or (self.assume_finite and is_fed) else Range.top()
+        is_integral = dtype is not None and dtype not in FLOATS
+        return Range.finite_input() if is_integral or self.assume_finite else Range.top()
 
     @staticmethod
     def _constant(array: np.ndarray) -> Range:

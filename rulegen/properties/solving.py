@@ -21,7 +21,7 @@ from mugraph.ops import ImageRole, Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
-from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, walk
+from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, variables, walk
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes, quantized_variables
 from rulegen.typings.dimensions import Dimensions
@@ -179,10 +179,12 @@ class _Search:
         symbols = {name: symbol(f"?{name}") for name in self.sizes}
         for choice in choices:
             found, known = 0, len(self.worked)
+            asked = _OperandSearch(self.axiom, dict(choice) | symbols, self.kernels)
             for number, (ranks, dtypes) in enumerate(self._kinds(choice, types, rankings)):
                 if number >= known > 0 and found:
                     break  # other ranks were looked for before
-                tried = (self._solve(dict(choice) | symbols, ranks, dtypes, size) for size in self.kernel_sizes)
+                kinds = {name: _Kind(rank, dtypes[name]) for name, rank in ranks.items()}
+                tried = (asked.solution(kinds, size) for size in self.kernel_sizes)
                 solved = [solution for solution in tried if solution is not None]
                 if solved:
                     if number >= known:
@@ -208,30 +210,77 @@ class _Search:
                 if (ranks, dtypes) not in self.worked:
                     yield ranks, dtypes
 
-    def _solve(
-        self, attrs: Mapping[str, AttrValue], ranks: Mapping[str, int], dtypes: Mapping[str, DataType], kernel: int
-    ) -> Solution | None:
-        dims = Dimensions()
-        sides = [substitute(side, {}, attrs) for side in (self.axiom.left, self.axiom.right)]
-        shapes = {name: dims.shape(rank) for name, rank in ranks.items()}
-        for name in self.kernels & shapes.keys():  # no typing rule says how large one is
-            shapes[name] = (*shapes[name][:2], *((kernel,) * (ranks[name] - 2)))
-        types = {name: TensorType(dtypes[name], shape) for name, shape in shapes.items()}
-        conditions = [c.substitute({}, attrs) for c in self.axiom.conditions]
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Rank and element type of a variable."""
+
+    rank: int
+    dtype: DataType
+
+
+class _OperandSearch:
+    """What a property asks under some attributes, with answers for operands of given ranks and element types.
+
+    Most ranks contradict each other within a term of few variables. That such a term has no solution is found once for all
+    ranks of the variables that it does not have.
+    """
+
+    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], kernels: set[str]) -> None:
+        self.attrs, self.kernels = attrs, kernels
+        self.conditions = [c.substitute({}, attrs) for c in axiom.conditions]
+        sides = [substitute(side, {}, attrs) for side in (axiom.left, axiom.right)]
+        self.roots = (*(t for c in self.conditions for t in c.terms()), *sides[::-1])
+        parts = {t: tuple(v.name for v in variables([t])) for t in walk(self.roots) if t.op not in ("Var", "Const")}
+        self.parts = [(part, names) for part, names in parts.items() if len(names) < len(axiom.variables)]
+        self._typed: dict[tuple[Term, tuple[_Kind, ...], int], bool] = {}
+
+    def solution(self, kinds: Mapping[str, _Kind], kernel: int) -> Solution | None:
+        """Types of the variables; ``None`` where none are found. A kernel is of so many entries along each spatial axis."""
+        if not all(self._may_be_typed(part, names, kinds, kernel) for part, names in self.parts):
+            return None
+        dims, types = self._types(kinds, kernel)
         equations = _Equations(dims, types)
         try:
             for _ in range(3):  # what one term tells may be what another waits for
-                for condition in conditions:
+                for condition in self.conditions:
                     equations.meet(condition)
-                for root in (*(t for c in conditions for t in c.terms()), *sides[::-1]):
+                for root in self.roots:
                     equations.settle(root)
-        except (ValueError, IndexError, TypeError, AttributeError):  # also an attribute that is not of its kind
+        except _IMPOSSIBLE:
             return None
         shapes = {name: dims.resolved(type_.shape) for name, type_ in types.items()}
-        final = {name: bind_value(value, binding_of({}, equations.bound())) for name, value in attrs.items()}
+        final = {name: bind_value(value, binding_of({}, equations.bound())) for name, value in self.attrs.items()}
         free = {s for shape in shapes.values() for d in shape if isinstance(d, SymDim) for s in d.symbols()}
         free |= {s for value in final.values() for s in _symbols(value)}
-        return Solution({n: TensorType(dtypes[n], shape) for n, shape in shapes.items()}, final, tuple(sorted(free)))
+        return Solution({n: TensorType(kinds[n].dtype, shape) for n, shape in shapes.items()}, final, tuple(sorted(free)))
+
+    def _types(self, kinds: Mapping[str, _Kind], kernel: int) -> tuple[Dimensions, dict[str, TensorType]]:
+        """Types of which every dimension is a symbol of its own, but those of kernels, which no typing rule tells."""
+        dims, types = Dimensions(), {}
+        for name, kind in kinds.items():
+            shape = dims.shape(kind.rank)
+            if name in self.kernels:
+                shape = (*shape[:2], *((kernel,) * (kind.rank - 2)))
+            types[name] = TensorType(kind.dtype, shape)
+        return dims, types
+
+    def _may_be_typed(self, part: Term, names: tuple[str, ...], kinds: Mapping[str, _Kind], kernel: int) -> bool:
+        """Whether typing leaves it open that a term has operands of these kinds, before any size is known."""
+        key = part, tuple([kinds[name] for name in names]), kernel
+        if key not in self._typed:
+            self._typed[key] = True
+            try:
+                infer_types([part], self._types({name: kinds[name] for name in names}, kernel)[1])
+            except Undecided:
+                pass
+            except _IMPOSSIBLE:
+                self._typed[key] = False
+        return self._typed[key]
+
+
+_IMPOSSIBLE = (ValueError, IndexError, TypeError, AttributeError)
+"""Errors that say that no operands fit, also an attribute that is not of its kind."""
 
 
 class _Equations:

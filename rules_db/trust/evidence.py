@@ -31,7 +31,7 @@ from rules_db.trust.certificate import BoundedTests, Certificate
 from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule, dim_symbols
 
-__all__ = ["LEAST_DELTA", "gather", "repeat_tests"]
+__all__ = ["LEAST_DELTA", "gather", "programs_at", "repeat_tests", "used_symbols"]
 
 LEAST_DELTA = 60
 """The error must be at most 2 to the power of minus this."""
@@ -82,7 +82,7 @@ def _delta(degree: int, tests: int) -> int:
     return math.floor(tests * (math.log2(min(SAFE_PRIMES)) - math.log2(max(degree, 1))))
 
 
-def _symbols(rule: Rule) -> list[str]:
+def used_symbols(rule: Rule) -> list[str]:
     """Dimension symbols that the sides and conditions use, which shapes of operands do not give."""
     cited = [term for condition in rule.conditions for term in condition.terms()]
     used = dim_symbols([*rule.source, *rule.target, *cited])
@@ -90,7 +90,7 @@ def _symbols(rule: Rule) -> list[str]:
     return sorted(used)
 
 
-def _programs(rule: Rule, types: Mapping[str, TensorType], sizes: Mapping[str, int]) -> list[Term] | None:
+def programs_at(rule: Rule, types: Mapping[str, TensorType], sizes: Mapping[str, int]) -> list[Term] | None:
     """The outputs of both sides, the source's first; ``None`` where the rule cannot be applied to operands of these types."""
     programs = [substitute(root, {}, dims=sizes) for root in (*rule.source, *rule.target)]
     conditions = [c.substitute({}, dims=sizes) for c in rule.conditions if not c.guard.of_values]
@@ -112,7 +112,7 @@ def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, Tenso
 
     Left out are types under which a part of a side is not typed or a condition fails, whatever the remaining variables are.
     """
-    lengths, symbols, names = range(1, tested.shapes + 1), _symbols(rule), list(rule.types)
+    lengths, symbols, names = range(1, tested.shapes + 1), used_symbols(rule), list(rule.types)
     shapes = [shape for rank in range(tested.ranks + 1) for shape in itertools.product(lengths, repeat=rank)]
     conditions = [c for c in rule.conditions if not c.guard.of_values]
     needs = {t: {v.name for v in variables([t])} for t in walk([*rule.source, *rule.target]) if not dim_symbols([t])}
@@ -142,7 +142,7 @@ def _choices(rule: Rule, tested: BoundedTests) -> Iterator[tuple[dict[str, Tenso
 
 def _count(rule: Rule, tested: BoundedTests) -> int:
     shapes: int = sum(tested.shapes**rank for rank in range(tested.ranks + 1))
-    return math.prod([shapes] * len(rule.types) + [tested.shapes] * len(_symbols(rule)))
+    return math.prod([shapes] * len(rule.types) + [tested.shapes] * len(used_symbols(rule)))
 
 
 def _bounded(rule: Rule, tested: BoundedTests) -> str | None:
@@ -150,7 +150,7 @@ def _bounded(rule: Rule, tested: BoundedTests) -> str | None:
     if _count(rule, tested) > _MOST:
         return f"more than {_MOST:,} choices of shapes to go through; lower the bound"
     for types, sizes in _choices(rule, tested):
-        programs = _programs(rule, types, sizes)
+        programs = programs_at(rule, types, sizes)
         if programs is None:
             continue
         applied += 1
@@ -177,8 +177,8 @@ def _probabilistic(rule: Rule, tested: BoundedTests) -> str | None:
         prefix = _PREFIXES[generator.integers(len(_PREFIXES))]
         wider = {n: TensorType(t.dtype, prefix + t.shape) for n, t in sample.items()}
         small = sum(t.size() for t in wider.values()) <= _MOST_ENTRIES
-        types = wider if small and _programs(rule, wider, sizes) else sample
-        programs = _programs(rule, types, sizes)
+        types = wider if small and programs_at(rule, wider, sizes) else sample
+        programs = programs_at(rule, types, sizes)
         if programs is None:
             return "the sample types do not satisfy the conditions, or the sides' types differ"
         if sum(t.size() for t in infer_types(programs, types).values()) > _MOST_ENTRIES:

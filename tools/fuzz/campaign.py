@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,7 +35,7 @@ _CASES = 2000
 
 @dataclass(frozen=True, slots=True)
 class CaseLimits:
-    """The most that a case may take: seconds, and bytes of resident memory of its process."""
+    """The most that a case may take: seconds, without those in which it waits for a busy processor; bytes of resident memory."""
 
     seconds: float = 60.0
     memory: int = 4 << 30
@@ -96,7 +97,8 @@ class _Server:
         theirs.close()
 
     def begin(self, name: str) -> None:
-        self.name, self._began, self._shown = name, time.monotonic(), {}
+        self.name, self._shown = name, {}
+        self._began = time.monotonic() - _waited(self._process.pid)
         self._cases += 1
         self.connection.send(name)
 
@@ -116,7 +118,7 @@ class _Server:
             self.stop()
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return self._reported(CaseReport(Fate.DIED, name))
-        if time.monotonic() - self._began > self.limits.seconds:
+        if time.monotonic() - _waited(self._process.pid) - self._began > self.limits.seconds:
             self.stop()
             return self._reported(CaseReport(Fate.HANG, f"more than {self.limits.seconds:g} s"))
         if _resident(self._process.pid) > self.limits.memory:
@@ -136,6 +138,14 @@ class _Server:
             self._process.kill()
         self._process.join()
         self.connection.close()
+
+
+def _waited(pid: int | None) -> float:
+    """Seconds in which a process could have run and others did, where the system tells."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _resident(pid: int | None) -> int:

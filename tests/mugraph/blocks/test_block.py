@@ -228,7 +228,12 @@ INVALID = {
         "load x[m{offset=1}:5, n]",
         "dimension 0 of size 5 is addressed up to 6",
     ),
-    "an index that may be negative": ("softmax", "load x[m, n]", "load x[m{shift=-1}, n]", "an index of m by negative numbers"),
+    "an index that may be negative": (
+        "softmax",
+        "load x[m, n]",
+        "load x[m{shift=-1}, n]",
+        "an index of m by what may be negative",
+    ),
     "an axis cut into blocks is reduced": (
         "softmax",
         "max(x_tile; n)",
@@ -273,6 +278,7 @@ INVALID = {
         "store y[{}:3, n] = bias_tile",
         "blocks along m would write over each other",
     ),
+    "a shift by a negative symbol": ("softmax", "load x[m, n]", "load x[m{shift=-1*d}, n]", "by what may be negative"),
     "a name twice": ("softmax", "x_tile = load x[m, n]", "x_tile = load x[m, n]\nx_tile = load x[m, n]", "the name is taken"),
 }
 
@@ -287,7 +293,7 @@ def test_invalid_block_graphs_are_refused(case: str) -> None:
 
 def test_invalid_kernels_are_refused() -> None:
     kernel = EXACT["skip_layer_norm"][0]
-    block = kernel.blocks[0]
+    block, (first, *others) = kernel.blocks[0], kernel.outputs
     without = replace(block, statements=tuple(s for s in block.statements if not (isinstance(s, Store) and s.tensor == "total")))
     for broken, message in (
         (replace(kernel, blocks=(without,)), "nothing saves total"),
@@ -295,6 +301,7 @@ def test_invalid_kernels_are_refused() -> None:
         (replace(kernel, inputs=kernel.inputs[1:]), "which is no input"),
         (replace(kernel, blocks=(replace(block, name="a b"),)), "'a b' is no name"),
         (replace(kernel, blocks=(replace(block, grid=("z",)),)), "'z' is no axis"),
+        (replace(kernel, outputs=(replace(first, type=replace(first.type, dtype=F16)), *others)), "the body gives"),
     ):
         with pytest.raises(InvalidBlock, match=message):
             check_kernel(broken)

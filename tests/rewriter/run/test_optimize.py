@@ -238,6 +238,49 @@ def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
     assert [entry["option"] for entry in json.loads(results[True].to_json())["assumed"]] == [finite.option, attended.option]
 
 
+def test_equations_of_numbers_are_named_or_do_not_fire(tmp_path: Path) -> None:
+    """One product for two, where one that is infinite times 2 and times -1 would be NaN before and infinite after."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        twice (float[64,64] x, float[64,64] v, float[64,64] w) => (float[64,64] y) {
+            a = MatMul(x, v) b = MatMul(x, w) y = Add(a, b)
+        }""")
+    onnx.save(model, tmp_path / "twice.onnx")
+    (factor,) = [r for r in shipped_rules() if r.id == "304ea43aeda0bfbe"]
+    results = {
+        finite: optimize(
+            tmp_path / "twice.onnx",
+            tmp_path / f"{finite}.onnx",
+            rules=[factor],
+            device="h200",
+            kernels=False,
+            deterministic=True,
+            assume_finite=finite,
+        )
+        for finite in (True, False)
+    }
+    assert ops(tmp_path / "True.onnx").count("MatMul") == 1 and ops(tmp_path / "False.onnx").count("MatMul") == 2
+    (assumed,) = results[True].assumed
+    assert (assumed.option, assumed.rules, assumed.nodes) == ("--inputs-may-be-infinite", (f"{factor.id}>",), ("y",))
+    assert "no infinity and no NaN" in assumed.assumption and "overflows" in assumed.assumption
+    assert not results[False].fired and not results[False].assumed
+
+
+@pytest.mark.parametrize("size", ["N", "8"])
+def test_operators_that_refuse_empty_tensors_are_named_where_sizes_may_change(tmp_path: Path, size: str) -> None:
+    """onnxruntime runs a normalisation that is spelled out on no entries, and its own operator on one at least."""
+    model = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 23]>
+        norm (float[2,{size}] x, float[{size}] g) => (float[2,{size}] y) <float e = {{0.00001}}> {{
+            s = Mul(x, x) m = ReduceMean<keepdims = 1>(s, last) a = Add(m, e) r = Sqrt(a) d = Div(x, r) y = Mul(d, g)
+        }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
+    onnx.save(model, tmp_path / "norm.onnx")
+    outcome = optimize(tmp_path / "norm.onnx", tmp_path / "out.onnx", device="h200", kernels=False, deterministic=True)
+    assert any("Normalization" in op for op in ops(tmp_path / "out.onnx"))
+    assert any("is 0" in one.assumption for one in outcome.assumed) is (size == "N")
+
+
 def test_a_mask_of_activations_is_assumed_nothing_of(tmp_path: Path) -> None:
     """Where no entry of a row is positive the softmax is NaN, and the guard's 0.5 is the result."""
     model = parse_model("""

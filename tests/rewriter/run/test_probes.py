@@ -110,3 +110,15 @@ def test_probes_are_of_several_scales_and_sizes(tmp_path: Path) -> None:
     assert np.abs(large[1].feed["x"]).max() > 100 > np.abs(small[1].feed["x"]).max() * 1000
     for probe in (*large, *small):
         assert (probe.feed["x"][0] < 0).all() and (probe.feed["x"] == 0).any() != (probe.feed["x"].shape[0] == 1)
+
+
+def test_no_probe_is_of_sizes_into_which_a_window_does_not_fit(tmp_path: Path) -> None:
+    """onnxruntime's pools of float16 end the process there."""
+    model = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float16[1,2,H,8] x) => (float16[1,2,K,6] y) { a = Neg(x) b = Neg(a) y = MaxPool<kernel_shape = [3,3]>(b) }"""
+    outcome = run(tmp_path, model, RIGHT, shapes={"x": (1, 2, 8, 8)})
+    assert outcome.fault is None
+    with workbench(tmp_path / "m.onnx", shapes={"x": (1, 2, 8, 8)}) as bench:
+        sizes = [probe.feed["x"].shape[2] for alternatives in probes(bench.task) for probe in alternatives]
+    assert sizes and min(sizes) >= 3 and 8 in sizes

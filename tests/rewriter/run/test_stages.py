@@ -443,6 +443,7 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     proposals = proposals_of(bench)
     best = next(iter(proposals)).candidate
     judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, FASTER, is_interrupted)
+    judgement = replace(judgement, assumed=proposals.search.assumed(best))
     return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
 
 

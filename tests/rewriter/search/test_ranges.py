@@ -245,6 +245,35 @@ def test_inputs_that_may_be_infinite_keep_the_guard() -> None:
     assert isinstance(apply_match(match, graph, RangeOracle({}, assume_finite=True)), Graph)
 
 
+FACTORED = rule("Add(MatMul(X, Y), MatMul(X, Z))", "MatMul(X, Add(Y, Z))", "X:[m,n] Y:[n,k] Z:[n,k]")
+MOVED = rule("Neg(Transpose[perm=(1,0)](X))", "Transpose[perm=(1,0)](Neg(X))", "X:[m,n]")
+
+
+def test_an_equation_of_numbers_does_not_fire_where_inputs_may_be_infinite() -> None:
+    """inf * 1 + inf * -1 is NaN, inf * (1 - 1) too, but inf * 2 + inf * -1 is NaN and inf * (2 - 1) is not."""
+    b = Builder()
+    x = b.input("[4,4]")
+    added = b.op("Add", b.op("MatMul", x, b.weight(4, 4)), b.op("MatMul", x, b.weight(4, 4)))
+    graph = b.graph(b.op("Neg", b.op("Transpose", added, perm=(1, 0))))
+    for one, anywhere in ((FACTORED, False), (MOVED, True)):
+        match = matches_of(graph, one)[0]
+        assert isinstance(apply_match(match, graph, RangeOracle({})), Graph)
+        strict = apply_match(match, graph, RangeOracle({}, assume_finite=False))
+        assert isinstance(strict, Graph) is anywhere
+        assert anywhere or (isinstance(strict, NoMatch) and "may be infinite or NaN" in strict.reason)
+
+
+@pytest.mark.parametrize(("bounded", "number"), [(True, True), (False, False)])
+def test_what_has_no_bound_may_overflow_where_nothing_is_assumed(bounded: bool, number: bool) -> None:
+    """A sum of numbers between -1 and 1 that a model is not fed but computes from integers."""
+    b = Builder()
+    value = b.op("Cast", b.input("int64[4,4]"), to=DataType.FLOAT)
+    value = b.op("Tanh", value) if bounded else value
+    graph = b.graph(value)
+    assert RangeOracle({}, assume_finite=False).is_number(graph, value) is number
+    assert RangeOracle({}).is_number(graph, value)
+
+
 def _of(b: Builder, how: str) -> int:
     """A condition [4,4] that is computed in some way."""
     four = b.constant(np.asarray(2, np.float32))

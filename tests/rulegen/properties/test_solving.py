@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from mugraph.ops.interp import infer_types
+from rulegen.properties import solving
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.solving import SMALL, SolvedSampler, solutions
 from tests.support.properties import AXIOMS, one
@@ -42,3 +46,16 @@ def test_sizes_are_those_of_real_heads_too() -> None:
 def test_what_cannot_be_typed_has_no_solution() -> None:
     assert solutions(one("a: MatMul(x, y) = Neg(x) when typed(MatMul(x, y)), rank(y, 0)")) == ()
     assert SolvedSampler(one("a: Neg(x) = x when rank(x, 2), rank(x, 3)"), np.random.default_rng(0)).draw() is None
+
+
+def test_ranks_that_contradict_each_other_in_a_part_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two convolutions side by side: four operands of up to four dimensions each, of which each convolution admits few."""
+    typings = []
+
+    def counted(*arguments: Any) -> Any:
+        typings.append(arguments)
+        return infer_types(*arguments)
+
+    monkeypatch.setattr(solving, "infer_types", counted)
+    assert solving.solutions.__wrapped__(AXIOMS["conv.concat_groups"])
+    assert len(typings) < 30_000

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -17,7 +19,7 @@ from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import EMPTY
+from tools.fuzz.oracle import EMPTY, INFINITE, OVERFLOWING
 from tools.fuzz.running import CannotRun, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -26,10 +28,15 @@ _OPSETS = (13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 23, 24, 25)
 _FLOATS = (DataType.FLOAT,) * 12 + (DataType.FLOAT16, DataType.FLOAT16, DataType.DOUBLE, DataType.DOUBLE, DataType.BFLOAT16)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 _WAYS = PIECES + IDIOMS + QUANTIZED
-_EXTREME = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e-20, 1e20, 3e38, -3e38, 6e4, 1e-7, 88.0, -104.0)
+_EXTREME = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e-20, 1e18, -1e18, 6e4, 1e-7, 88.0, -104.0)
+_GREATEST = (*_EXTREME, 1e20, 3e38, -3e38)
 _LARGE = (0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 1e-6, 1e-3, 100.0, 12.0)
 _MOST = 1 << 16
 """Most elements of an input of the sizes that the optimiser takes where it is given none."""
+_DEADLY_WHERE_EMPTY = frozenset(
+    {"Conv", "FusedConv", "NhwcFusedConv", "Attention", "MultiHeadAttention", "GroupQueryAttention", "InstanceNormalization"}
+)
+"""Operators that end or hang the runtime's process where tensors have no entries (docs/upstream.md)."""
 _INFINITE = (np.nan, np.inf, -np.inf)
 
 
@@ -40,7 +47,7 @@ class RandomModel:
     Attributes:
         proto: the model.
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
-            extremes, ``infinite`` with what is no number.
+            extremes, ``overflowing`` of extremes of which something overflows, ``infinite`` with what is no number.
         options: of the optimiser.
     """
 
@@ -196,13 +203,13 @@ def _feeds(
     running = session(model.SerializeToString(), optimize=False)
     feeds = {"measured": _drawn(draft, base)}
     run(running, feeds["measured"])
-    for kind, entries in (("extreme", _EXTREME), ("large", _LARGE)):
+    greatest = _GREATEST if draft.chance(0.5) else _EXTREME
+    for kind, entries in (("extreme", greatest), ("large", _LARGE)):
         feed = _drawn(draft, base, entries)
-        if not _overflows(model, feed):
-            feeds[kind] = feed
-    if infinite:
-        feeds["infinite"] = _drawn(draft, base, _INFINITE)
-    least = 1 if any(node.op_type == "Conv" for node in model.graph.node) else 0  # it hangs without channels (docs/upstream.md)
+        feeds[OVERFLOWING if _overflows(model, feed) else kind] = feed
+    if infinite or draft.chance(0.2):
+        feeds[INFINITE] = _drawn(draft, base, _INFINITE)
+    least = 1 if any(node.op_type in _DEADLY_WHERE_EMPTY for node in model.graph.node) else 0
     for count, choices in enumerate(((1, 2, 3, 5, 9), (1,), (least, 2))) if symbols else ():
         sizes = {size: int(draft.one(choices)) for size in symbols}
         kind = EMPTY if 0 in sizes.values() else f"other{count}"
@@ -215,13 +222,14 @@ def _feeds(
 
 
 def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
-    """Whether a node computes what is no finite number: rules are equations of real numbers, and may move an overflow."""
+    """Whether a number that is fed or computed is infinite, or so large that a product of it may be."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name)
-    arrays = [one for one in run(whole.SerializeToString(), feed, optimize=False) if isinstance(one, np.ndarray)]
-    return any(is_float(one) and not np.isfinite(one.astype(np.float64)).all() for one in arrays)
+    computed = run(whole.SerializeToString(), feed, optimize=False)
+    arrays = [one for one in (*feed.values(), *computed) if isinstance(one, np.ndarray) and is_float(one)]
+    return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in arrays)
 
 
 def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
