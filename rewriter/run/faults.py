@@ -23,6 +23,7 @@ FAULT_EXIT = 3
 
 _STAGES = {
     "import": "reading the model",
+    "clean": "cleaning up",
     "replay": "replaying a remembered verdict",
     "search": "searching",
     "explain": "explaining",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from mugraph.files import Scratch
 from mugraph.onnx import Saved, copy
-from rewriter.kernels.programs import kernels_of
+from rewriter.run.background import in_background
 from rewriter.run.decision import Decision, written
+from rewriter.run.footprint import Footprint, footprint, size_of
 from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
@@ -16,7 +19,7 @@ __all__ = ["write"]
 
 
 def write(bench: Workbench, decision: Decision) -> Outcome:
-    """Writes what was decided: the original is copied byte for byte, unless a round trip was asked for (budget 0).
+    """Writes what was decided. The model as it came is copied byte for byte, unless a round trip was asked for (budget 0).
 
     Requires that the kernels of the decision's graph are compiled. Ensures that the output is written whole or not at all.
 
@@ -28,13 +31,29 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     """
     task = bench.task
     bench.progress("writing")
-    with bench.clock.lap("write"):
-        if decision.graph is task.model.graph and task.options.budget > 0:
-            saved = copy(task.model, task.output)
+    with Scratch() as scratch, bench.clock.lap("write"):
+        before = in_background(lambda: _footprint(task, task.original.weights.files, scratch.path))
+        if task.options.in_place:
+            before.result()
+        if decision.graph is task.original.graph and (task.options.searches or task.options.clean):
+            saved = copy(task.original, task.output)
         else:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)
+        after = _footprint(task, saved.files, scratch.path)
+        footprints = (before.result(), after)
     bench.notes.tell(*_about_files(task, saved))
-    return written(bench, decision, saved.nodes, len(kernels_of(decision.graph)))
+    return written(bench, decision, saved, footprints)
+
+
+def _footprint(task: Task, files: Iterable[Path], folder: Path) -> Footprint | None:
+    """What a model takes beside time; ``None`` where there is no file of it."""
+    places = list(files)
+    if not places:
+        return None
+    if not task.measures or not (task.options.searches or task.options.clean):
+        return size_of(places)
+    feed = task.feeds()[0] if len(task.model.inputs) == len(task.model.graph.inputs) else None
+    return footprint(places, task.target.run_on, feed, folder)
 
 
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:
