@@ -25,8 +25,8 @@ def cleaned_up(task: Task, until: float) -> Task:
     """A task whose model is clean; the same task where nothing is to be done, or where the outputs would not be the same.
 
     Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Constants that
-    were computed may round otherwise than what onnxruntime makes of the nodes: where outputs differ in a bit, nothing is computed,
-    and where they still do, the model stays as it came.
+    were computed may round otherwise than what onnxruntime makes of the nodes: where outputs differ in a bit, nothing is
+    computed, and where they still do, the model stays as it came.
 
     Ensures that a note says why a model stays as it came though there was something to do.
 

@@ -16,7 +16,11 @@ from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 
-__all__ = ["Decision", "decided", "written"]
+__all__ = ["Decision", "Footprints", "decided", "written"]
+
+
+Footprints = tuple[Footprint | None, Footprint | None]
+"""Of the original and of the written model; ``None`` for one that is in no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
     )
 
 
-def written(bench: Workbench, decision: Decision, saved: Saved, footprints: tuple[Footprint | None, Footprint | None]) -> Outcome:
+def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints) -> Outcome:
     """The outcome of a run that has written its decision.
 
     Args:

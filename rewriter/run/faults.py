@@ -29,6 +29,7 @@ _STAGES = {
     "explain": "explaining",
     "accept": "checking candidates",
     "write": "writing",
+    "load": "loading what was written",
 }
 
 

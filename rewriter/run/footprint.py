@@ -1,9 +1,9 @@
-"""What a model takes beside the time of a run: to load it, on disk, in memory."""
+"""What models take beside the time of a run: to load them, on disk, in memory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from mugraph.limited import LimitExceeded, run_limited
 from rewriter.runtime import is_built, library_path
 from rewriter.runtime_env import PROVIDERS
 
-__all__ = ["Footprint", "footprint", "size_of"]
+__all__ = ["Footprint", "measured", "on_disk"]
 
 _SCRIPT = Path(__file__).with_name("loading_process.py")
-_SECONDS = 30.0
-"""The most that loading and running a model may take to be measured."""
+_SECONDS = 60.0
+"""The most that loading and running models may take to be measured."""
+_MEMORY = 1 << 46
+"""Bytes that they may have: memory is measured and not limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +37,38 @@ class Footprint:
     peak: int | None = None
 
 
-def size_of(files: Iterable[Path]) -> Footprint:
-    """What a model takes on disk."""
-    return Footprint(sum(file.stat().st_size for file in files))
+def on_disk(files: Iterable[Path]) -> Footprint | None:
+    """What a model takes on disk; ``None`` where it has no file."""
+    sizes = [file.stat().st_size for file in files]
+    return Footprint(sum(sizes)) if sizes else None
 
 
-def footprint(files: Iterable[Path], provider: str, feed: Mapping[str, np.ndarray] | None, folder: Path) -> Footprint:
-    """Measures a model in a process of its own.
+def measured(
+    models: Mapping[Path, Footprint], provider: str, feed: Mapping[str, np.ndarray] | None, folder: Path
+) -> Sequence[Footprint]:
+    """Loads models, taking turns, in a process of their own.
 
     Args:
-        files: the model's, its own first.
-        provider: that runs it.
-        feed: inputs to run it on; without them memory is not measured.
+        models: their files, with what they take on disk.
+        provider: that runs them.
+        feed: inputs to run them on; without them, or where they fail, memory is not measured.
         folder: for a file of these inputs.
     """
-    places = list(files)
-    on_disk = size_of(places)
     inputs = None
     if feed is not None and all(array.dtype.kind in "fiub" for array in feed.values()):
-        inputs = folder / f"{len(list(folder.iterdir()))}.npz"
+        inputs = folder / "inputs.npz"
         np.savez(inputs, allow_pickle=False, **feed)
     task = {
-        "model": str(places[0]),
+        "models": [str(path) for path in models],
         "providers": list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"]))),
         "library": str(library_path()) if provider == "cuda" and is_built() else None,
         "inputs": None if inputs is None else str(inputs),
     }
     try:
-        answer = json.loads(run_limited(_SCRIPT, json.dumps(task).encode(), seconds=_SECONDS, memory=_MEMORY))
+        answers = json.loads(run_limited(_SCRIPT, json.dumps(task).encode(), seconds=_SECONDS, memory=_MEMORY))
     except LimitExceeded:
-        return on_disk
-    return replace(on_disk, load=1000 * answer["load"], peak=answer["peak"])
-
-
-_MEMORY = 1 << 46
-"""Bytes that the process may have: it is measured and not limited."""
+        return list(models.values())
+    return [
+        replace(taken, load=1000 * answer["load"], peak=answer["peak"])
+        for taken, answer in zip(models.values(), answers, strict=True)
+    ]

@@ -1,11 +1,13 @@
-"""A process that opens a model in onnxruntime and runs it: what that takes is its own. It imports nothing of this project.
+"""A process that opens models in onnxruntime and runs them: what that takes is its own. It imports nothing of this project.
 
-It reads JSON: ``model``, ``providers``, ``library`` of custom kernels or nothing, and ``inputs``, a file of arrays or nothing. It
-writes JSON: ``load``, the least of the seconds that a session took to make, and ``peak``, the bytes of memory that opening and
-running the model took at most, or nothing where the system does not tell.
+It reads JSON: ``models``, ``providers``, ``library`` of custom kernels or nothing, and ``inputs``, a file of arrays or nothing.
+It writes JSON, for each model: ``load``, the least of the seconds that a session took to make, the models taking turns; and
+``peak``, the bytes of memory that opening and running it took at most, in a process of its own, or nothing where that is not
+known.
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -14,42 +16,63 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-_SECONDS, _TIMES = 1.0, 5  # sessions are made again until so much time is spent, or so often
+_SECONDS, _TIMES = 0.4, 5  # a turn begins unless so much time is spent on a model, and so often at most
 
 
-def _memory(name: str) -> int | None:
-    try:
-        with open("/proc/self/status") as file:
-            found = re.search(rf"{name}:\s*(\d+)", file.read())
-    except OSError:
-        return None
-    return 1024 * int(found[1]) if found else None
+def _memory(name: str) -> int:
+    """Bytes that the system tells of this process. Raises OSError, LookupError where it does not."""
+    with open("/proc/self/status") as file:
+        found = re.search(rf"{name}:\s*(\d+)", file.read())
+    if found is None:
+        raise LookupError(name)
+    return 1024 * int(found[1])
 
 
-def _session(task: dict[str, Any]) -> tuple[ort.InferenceSession, float]:
+def _session(task: dict[str, Any], model: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     if task["library"]:
         options.register_custom_ops_library(task["library"])
+    return ort.InferenceSession(model, options, providers=task["providers"])
+
+
+def _loaded(task: dict[str, Any], model: str) -> float:
+    """Seconds to make a session."""
     began = time.perf_counter()
-    session = ort.InferenceSession(task["model"], options, providers=task["providers"])
-    return session, time.perf_counter() - began
+    _session(task, model)
+    return time.perf_counter() - began
+
+
+def _peak(task: dict[str, Any], model: str) -> int | None:
+    """Bytes that opening and running a model takes at most, found in a fork of this process."""
+    if not task["inputs"] or not hasattr(os, "fork"):
+        return None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            inputs = dict(np.load(task["inputs"]))
+            before = _memory("VmRSS")
+            _session(task, model).run(None, inputs)
+            os.write(writing, str(_memory("VmHWM") - before).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        told = answer.read()
+    os.waitpid(child, 0)
+    return int(told) if told else None
 
 
 def main() -> None:
     task = json.load(sys.stdin)
-    inputs = dict(np.load(task["inputs"])) if task["inputs"] else None
-    before = _memory("VmRSS")
-    session, taken = _session(task)
-    if inputs is not None:
-        session.run(None, inputs)
-    peak = _memory("VmHWM")
-    del session
-    times = [taken]
-    while len(times) < _TIMES and sum(times) < _SECONDS:
-        times.append(_session(task)[1])
-    taken_memory = None if before is None or peak is None or inputs is None else peak - before
-    print(json.dumps({"load": min(times), "peak": taken_memory}))
+    peaks = [_peak(task, model) for model in task["models"]]  # before this process has sessions, whose threads no fork has
+    times: list[list[float]] = [[] for _ in peaks]
+    for _ in range(_TIMES):
+        for taken, model in zip(times, task["models"], strict=True):
+            if sum(taken) < _SECONDS:
+                taken.append(_loaded(task, model))
+    print(json.dumps([{"load": min(taken), "peak": peak} for taken, peak in zip(times, peaks, strict=True)]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The whole run. The command line only wraps :func:`optimize`.
 
-Its stages, each in a module: the target (``target``) and the task (``task``) are read, the model is cleaned up (``cleaning``), the
-workbench is opened (``workbench``), a remembered verdict is replayed (``remembering``), or candidates are proposed (``proposing``) and judged (``judging``); what was
-decided (``decision``) is written (``writing``) and remembered.
+Its stages, each in a module: the target (``target``) and the task (``task``) are read, the model is cleaned up (``cleaning``),
+the workbench is opened (``workbench``), a remembered verdict is replayed (``remembering``), or candidates are proposed
+(``proposing``) and judged (``judging``); what was decided (``decision``) is written (``writing``) and remembered.
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ def optimize(
         fields: of :class:`rewriter.run.options.Options`, instead of ``options``.
 
     Raises:
-        ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each. An internal error after the model
-            was read raises nothing, unless ``debug`` asks for that: the original is written, and the outcome names the ``fault``.
+        ModelError, InputError, ProviderError, StoreError, ProfileError: one clear message each. An internal error after the
+        model
+            was read raises nothing, unless ``debug`` asks for that: the original is written, and the outcome names the
+            ``fault``.
     """
     if options is not None and fields:
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
@@ -131,9 +133,10 @@ def _cleaned(task: Task, clock: Clock) -> tuple[Task, Fault | None]:
 
 
 def _ended(bench: Workbench, fault: Fault) -> Outcome:
-    """Writes the model that the run began with, since the run ended in a mistake of ours."""
+    """Writes the model as it came, since the run ended in a mistake of ours."""
+    bare = replace(bench, task=replace(bench.task, model=bench.task.original, cleaned=None))
     judgement = Judgement(message=f"{fault}; the original was written", fault=fault)
-    return write(bench, decided(bench, Predictions(), judgement))
+    return write(bare, decided(bare, Predictions(), judgement))
 
 
 def _unsearched(bench: Workbench) -> Outcome:

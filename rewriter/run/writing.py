@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-from mugraph.files import Scratch
+from mugraph.files import Scratch, same_file
 from mugraph.onnx import Saved, copy
-from rewriter.run.background import in_background
-from rewriter.run.decision import Decision, written
-from rewriter.run.footprint import Footprint, footprint, size_of
+from rewriter.run.decision import Decision, Footprints, written
+from rewriter.run.footprint import Footprint, measured, on_disk
 from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
@@ -31,29 +29,32 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     """
     task = bench.task
     bench.progress("writing")
-    with Scratch() as scratch, bench.clock.lap("write"):
-        before = in_background(lambda: _footprint(task, task.original.weights.files, scratch.path))
-        if task.options.in_place:
-            before.result()
+    with bench.clock.lap("write"):
+        before = on_disk(task.original.weights.files)
         if decision.graph is task.original.graph and (task.options.searches or task.options.clean):
             saved = copy(task.original, task.output)
         else:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)
-        after = _footprint(task, saved.files, scratch.path)
-        footprints = (before.result(), after)
     bench.notes.tell(*_about_files(task, saved))
+    with bench.clock.lap("load"):
+        footprints = _footprints(bench, before, saved)
     return written(bench, decision, saved, footprints)
 
 
-def _footprint(task: Task, files: Iterable[Path], folder: Path) -> Footprint | None:
-    """What a model takes beside time; ``None`` where there is no file of it."""
-    places = list(files)
-    if not places:
-        return None
-    if not task.measures or not (task.options.searches or task.options.clean):
-        return size_of(places)
+def _footprints(bench: Workbench, before: Footprint | None, saved: Saved) -> Footprints:
+    """What the original and the written model take beside time, measured as far as they are there."""
+    task, after = bench.task, on_disk(saved.files)
+    if before is None or after is None or not task.measures or not (task.options.searches or task.options.clean):
+        return before, after
+    assert task.original.path is not None
+    models = {task.original.path: before, saved.files[0]: after}
+    if len(models) < 2 or same_file(*models):
+        return before, after
+    bench.progress("loading the original and the result")
     feed = task.feeds()[0] if len(task.model.inputs) == len(task.model.graph.inputs) else None
-    return footprint(places, task.target.run_on, feed, folder)
+    with Scratch() as scratch:
+        first, second = measured(models, task.target.run_on, feed, scratch.path)
+    return first, second
 
 
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from mugraph.domains.base import FLOATS, INTEGERS
-from mugraph.onnx.cleaning.constants import constants_of, replace_nodes
+from mugraph.onnx.cleaning.constants import constants_of, replace_nodes, with_bodies
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import graphs_of
@@ -31,8 +31,12 @@ _NUMERIC = frozenset(map(int, FLOATS | INTEGERS | {DataType.BOOL})) - {int(DataT
 _KEPT = frozenset({"DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear"})
 """Nodes that stay on constants, too: runtimes look for them, and dequantised weights are four times as large."""
 _GROWING = frozenset(
-    ("CenterCropPad", "Col2Im", "ConstantOfShape", "Einsum", "Expand", "EyeLike", "Gemm", "GridSample", "MatMul", "OneHot", "Pad")
-    + ("Range", "Resize", "Tile", "Upsample")
+    name
+    for names in (
+        "CenterCropPad Col2Im ConstantOfShape Einsum Expand EyeLike Gemm GridSample",
+        "MatMul OneHot Pad Range Resize Tile Upsample",
+    )
+    for name in names.split()
 )
 """Operators whose result may be much larger than their operands."""
 
@@ -47,9 +51,11 @@ def fold_constants(main: GraphProto, model: Model, operators: ModelOperators, ev
         model: that it was made of, and whose names it has.
         operators: that its nodes call.
         evaluate: computes as the model's runtime does, so that results are the same bit for bit.
-        slack: bytes by which a result may be larger than the node and what nobody else reads of its operands.
+        slack: bytes by which a result may be larger than the node and its operands. With none, operands that others read, too, do
+            not count, so that the file cannot grow.
     """
     folding = _Folding(model, operators, slack)
+    folding.count(main)
     folding.look(main, frozenset())
     folding.compute(evaluate)
     folding.replace(main)
@@ -70,6 +76,12 @@ class _Folding:
         self._computed: list[NodeProto] = []
         self._results: dict[str, np.ndarray] = {}
 
+    def count(self, graph: GraphProto) -> None:
+        """Counts the nodes that read each value."""
+        for inner in with_bodies(graph):
+            for node in inner.node:
+                self._readers.update(set(node.input))
+
     def look(self, graph: GraphProto, outer: frozenset[str]) -> None:
         """Collects the nodes of a graph and of its bodies that depend on constants alone.
 
@@ -81,7 +93,6 @@ class _Folding:
         self._constant.update(leaves)
         bound = outer | {value.name for value in graph.output}
         for node in graph.node:
-            self._readers.update(set(node.input))
             for body in graphs_of(node):
                 self.look(body, bound)
             names = [name for name in node.output if name]
@@ -107,14 +118,16 @@ class _Folding:
         return tables.constants[value].load()
 
     def _can_be_computed(self, node: NodeProto) -> bool:
-        """Whether a node depends on constants alone and has a result of bounded size."""
+        """Whether a node depends on constants alone and has a result of bounded size that may be worth to be stored."""
         operands = [name for name in node.input if name]
         if not operands or node.op_type in _KEPT or not self._constant.issuperset(operands):
             return False
         if any(True for _ in graphs_of(node)) or not self._operators.is_pure(node):
             return False
         sizes = [self._size(name) for name in node.output if name]
-        return all((size <= _LARGEST) if size is not None else node.op_type not in _GROWING for size in sizes)
+        if any(size is None for size in sizes):
+            return node.op_type not in _GROWING
+        return self._pays(node, sum(size for size in sizes if size is not None))
 
     def _size(self, name: str) -> int | None:
         """Bytes of a value, where they are known."""
@@ -124,11 +137,14 @@ class _Folding:
         return None if type_ is None or shape is None else math.prod(shape) * max(type_.dtype.bitwidth // 8, 1)
 
     def compute(self, evaluate: Evaluate) -> None:
-        """Computes the results of the nodes that were found, and forgets those that would make the file larger."""
+        """Computes the results of the nodes that were found."""
         if not self._computed:
             return
-        feeds = {name: self._array(name) for name in dict.fromkeys(self._read()) if name in self._leaves or name in self._results}
+        feeds = {name: self._array(name) for name in dict.fromkeys(self._read()) if self._is_at_hand(name)}
         self._results.update(evaluate(self._program(feeds), feeds))
+
+    def _is_at_hand(self, name: str) -> bool:
+        return name in self._leaves or name in self._results
 
     def _read(self) -> Iterator[str]:
         """The names that nodes to be computed read."""
@@ -157,20 +173,25 @@ class _Folding:
             for body in graphs_of(node):
                 self.replace(body)
             names = [name for name in node.output if name]
-            if names and all(name in self._results for name in names) and self._pays(node, names):
+            if names and all(name in self._results for name in names) and self._pays(node, self._total(names)):
                 graph.initializer.extend(tensor_of(self._results[name], name) for name in names)
             else:
                 kept.append(node)
         replace_nodes(graph, kept)
 
-    def _pays(self, node: NodeProto, names: Sequence[str]) -> bool:
-        """Whether the results may be stored: they take about as much as what they replace."""
-        freed = sum(self._bytes(name) for name in set(node.input) if self._readers[name] == 1)
-        size = sum(self._results[name].nbytes for name in names)
-        return bool(size <= node.ByteSize() + freed + self._slack)
+    def _total(self, names: Sequence[str]) -> int:
+        """Bytes of results."""
+        return sum(self._results[name].nbytes for name in names)
+
+    def _pays(self, node: NodeProto, size: int) -> bool:
+        """Whether results of so many bytes may be stored: they take about as much as what they replace."""
+        freed = sum(self._bytes(name) for name in set(node.input) if self._slack or self._readers[name] == 1)
+        return bool(size <= min(node.ByteSize() + freed + self._slack, _LARGEST))
 
     def _bytes(self, name: str) -> int:
         """Bytes of a constant; 0 of what is none."""
         if name in self._results:
             return self._results[name].nbytes
-        return self._model.weights.size_of(self._leaves[name]) if name in self._leaves else 0
+        if name in self._leaves:
+            return self._model.weights.size_of(self._leaves[name])
+        return (self._size(name) or 0) if name in self._constant else 0

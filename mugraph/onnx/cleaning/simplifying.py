@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -24,6 +24,8 @@ _SMALL = 64
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _SINGLE = frozenset({"Concat", "Max", "Min", "Sum"})
 _KEEPS_ZERO = frozenset({"Expand", "Identity", "Slice", "Tile", "Transpose", *_RESHAPES})
+_NEUTRAL = {"Add": -0.0, "Div": 1, "Mul": 1, "Sub": 0.0}
+"""Operators to the second operand with which they give the first one bit for bit: -0 + 0 is no -0."""
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 """Recurrent operators to the inputs that are zeros where they are left out."""
 
@@ -31,8 +33,8 @@ _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 def simplify(main: GraphProto, model: Model) -> bool:
     """Rewrites nodes as plainer ones with the same results bit for bit; whether there were any.
 
-    Casts to the same type and other nodes that change nothing become Identities; of reshapes, and of Slices along different axes,
-    that follow each other one is left; initial states that are zeros are left out.
+    Casts to the same type and other nodes that change nothing become Identities; of reshapes, and of Slices along different
+    axes, that follow each other one is left; initial states that are zeros are left out.
 
     Args:
         main: a graph of unique names, without Identities.
@@ -57,8 +59,14 @@ class _Simplifying:
         self._model = model
         self._constants: Mapping[str, TensorProto] = constants_of(graph)
         self._makers: dict[str, NodeProto] = {}
-        self._readers = Counter(name for node in graph.node for name in (*node.input, *captured(node)))
-        self._readers.update(value.name for value in graph.output)
+        self._readers: defaultdict[str, list[str]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.input:
+                self._readers[name].append(node.op_type)
+            for name in captured(node):
+                self._readers[name].append("")
+        for value in graph.output:
+            self._readers[value.name].append("")
         self._names = NameSupply(names_in_use(graph))
         self.fresh: list[TensorProto] = []
         self.changed = 0
@@ -68,7 +76,12 @@ class _Simplifying:
         if node.domain in DEFAULT_DOMAINS and node.input and len(node.output) == 1 and self._changes_nothing(node):
             self._replace(node, helper.make_node("Identity", [node.input[0]], list(node.output), name=node.name))
         elif node.domain in DEFAULT_DOMAINS:
-            steps: tuple[Callable[[NodeProto], NodeProto | None], ...] = (self._one_reshape, self._one_slice, self._without_zeros)
+            steps: tuple[Callable[[NodeProto], NodeProto | None], ...] = (
+                self._one_reshape,
+                self._one_slice,
+                self._one_concat,
+                self._without_zeros,
+            )
             for step in steps:
                 plainer = step(node)
                 if plainer is not None:
@@ -110,6 +123,10 @@ class _Simplifying:
             return True
         if same_shape(given.shape, made.shape) is not True:
             return False
+        if node.op_type in _NEUTRAL:
+            second = self._array(node.input[1])
+            neutral = None if second is None else np.full(second.shape, _NEUTRAL[node.op_type], second.dtype)
+            return second is not None and neutral is not None and second.tobytes() == neutral.tobytes()
         match node.op_type:
             case "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Expand":
                 return True
@@ -132,17 +149,15 @@ class _Simplifying:
 
     # Two steps that are one
 
-    def _inner(self, node: NodeProto, op_types: frozenset[str]) -> NodeProto | None:
-        """The node that computes the first input for this node alone, if it is of these operators."""
-        if not node.input or self._readers[node.input[0]] != 1:
-            return None
-        maker = self._makers.get(node.input[0])
+    def _inner(self, name: str, op_types: frozenset[str]) -> NodeProto | None:
+        """The node that computes a value, if it and all that read the value are of these operators: it goes once these do."""
+        maker = self._makers.get(name)
         is_one = maker is not None and maker.op_type in op_types and maker.domain in DEFAULT_DOMAINS
-        return maker if is_one else None
+        return maker if is_one and op_types.issuperset(self._readers[name]) else None
 
     def _one_reshape(self, node: NodeProto) -> NodeProto | None:
         """A Reshape for reshapes that follow each other, where at most one size is no number."""
-        inner = self._inner(node, _RESHAPES) if node.op_type in _RESHAPES else None
+        inner = self._inner(node.input[0], _RESHAPES) if node.op_type in _RESHAPES else None
         made = self._type(node.output[0])
         if inner is None or made is None:
             return None
@@ -154,7 +169,7 @@ class _Simplifying:
 
     def _one_slice(self, node: NodeProto) -> NodeProto | None:
         """A Slice for two along different axes."""
-        inner = self._inner(node, frozenset({"Slice"})) if node.op_type == "Slice" else None
+        inner = self._inner(node.input[0], frozenset({"Slice"})) if node.op_type == "Slice" else None
         if inner is None:
             return None
         parts = [self._ranges(one) for one in (inner, node)]
@@ -164,8 +179,35 @@ class _Simplifying:
         if len({array.dtype for part in (first, second) for array in part}) > 1:
             return None
         joined = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
-        names = [self._constant(array, hint) for array, hint in zip(joined, ("starts", "ends", "axes", "steps"), strict=True)]
+        if (joined[3] == 1).all():
+            del joined[3]
+            if np.array_equal(joined[2], np.arange(len(joined[2]))):
+                del joined[2]
+        names = [self._constant(array, hint) for array, hint in zip(joined, ("starts", "ends", "axes", "steps"), strict=False)]
         return helper.make_node("Slice", [inner.input[0], *names], list(node.output), name=node.name)
+
+    def _one_concat(self, node: NodeProto) -> NodeProto | None:
+        """A Concat with the operands of those that it alone reads, along the same axis, and without empty ones."""
+        made = self._type(node.output[0]) if node.op_type == "Concat" else None
+        if made is None:
+            return None
+        axis = self._axis(node, made)
+        operands: list[str] = []
+        for name in node.input:
+            inner = self._inner(name, frozenset({"Concat"})) if len(self._readers[name]) == 1 else None
+            is_same = inner is not None and self._axis(inner, made) == axis
+            operands += inner.input if inner is not None and is_same else [name]
+        types = [self._type(name) for name in operands]
+        full = [n for n, t in zip(operands, types, strict=True) if t is None or t.shape[axis] != 0] or operands[:1]
+        if full == list(node.input):
+            return None
+        return helper.make_node("Concat", full, list(node.output), name=node.name, axis=axis)
+
+    def _axis(self, node: NodeProto, made: TensorType) -> int:
+        """The axis of a Concat, from 0 on."""
+        axis = self._attribute(node, "axis", 0)
+        assert isinstance(axis, int)
+        return axis % len(made.shape)
 
     def _ranges(self, node: NodeProto) -> Sequence[np.ndarray] | None:
         """Starts, ends, axes from 0 on and steps of a Slice, where they are constants."""
@@ -185,7 +227,8 @@ class _Simplifying:
 
     def _without_zeros(self, node: NodeProto) -> NodeProto | None:
         """A recurrent node without initial states that are zeros."""
-        zeros = [place for place in _STATES.get(node.op_type, ()) if place < len(node.input) and self._is_zero(node.input[place])]
+        states = [place for place in _STATES.get(node.op_type, ()) if place < len(node.input)]
+        zeros = [place for place in states if node.input[place] and self._is_zero(node.input[place])]
         if not zeros:
             return None
         plainer = NodeProto()
@@ -200,10 +243,14 @@ class _Simplifying:
         """Whether a value is zeros, whatever its shape."""
         while name in self._makers:
             maker = self._makers[name]
+            if maker.domain not in DEFAULT_DOMAINS:
+                return False
             if maker.op_type == "ConstantOfShape":
                 value = self._attribute(maker, "value")
-                return value is None or not self._model.weights.array(value).any()  # type: ignore[arg-type]
-            if maker.op_type not in _KEEPS_ZERO or maker.domain not in DEFAULT_DOMAINS:
+                return value is None or not any(self._model.weights.array(value).tobytes())  # type: ignore[arg-type]
+            if maker.op_type == "Concat":
+                return all(self._is_zero(operand) for operand in set(maker.input))
+            if maker.op_type not in _KEEPS_ZERO:
                 return False
             name = maker.input[0]
         tensor = self._constants.get(name)

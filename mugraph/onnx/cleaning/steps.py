@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from onnx import ModelProto
 
+from mugraph.onnx.cleaning.absorbing import absorb
 from mugraph.onnx.cleaning.constants import lift_constants, merge_constants, with_bodies
 from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
 from mugraph.onnx.cleaning.leftovers import drop_leftovers
@@ -47,10 +48,10 @@ class Cleaned:
 def clean(model: Model, evaluate: Evaluate | None) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
-    Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file does
-    not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one, and Ifs
-    whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model are left as
-    they are, as are models with training information.
+    Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
+    does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
+    and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
+    are left as they are, as are models with training information.
 
     Args:
         evaluate: computes what is constant; without it nothing is computed.
@@ -58,8 +59,9 @@ def clean(model: Model, evaluate: Evaluate | None) -> Cleaned | None:
     if model.proto.training_info:
         return None
     before = _Extent.of(model.proto, model.weights)
-    for folder in (None,) if evaluate is None else (_Folder(evaluate, _SLACK), _Folder(evaluate, 0), None):
-        proto = _rounds(model, folder)
+    efforts = (_Effort(evaluate, _SLACK), _Effort(evaluate, 0), _PLAIN) if evaluate is not None else (_PLAIN,)
+    for effort in efforts:
+        proto = _rounds(model, effort)
         after = _Extent.of(proto, model.weights)
         if after.size <= before.size:
             return None if after == before else Cleaned(reread(model, proto), before.nodes, after.nodes)
@@ -67,24 +69,32 @@ def clean(model: Model, evaluate: Evaluate | None) -> Cleaned | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
-    """How constants are computed, and by how many bytes each may be larger than what it replaces."""
+class _Effort:
+    """How far cleaning goes.
 
-    evaluate: Evaluate
-    slack: int
+    Attributes:
+        evaluate: computes constants; without it only nodes and constants that are there already are left out or shared.
+        slack: bytes by which a computed constant may be larger than what it replaces.
+    """
+
+    evaluate: Evaluate | None = None
+    slack: int = 0
 
 
-def _rounds(model: Model, folder: _Folder | None) -> ModelProto:
+_PLAIN = _Effort()
+
+
+def _rounds(model: Model, effort: _Effort) -> ModelProto:
     """A cleaned copy of a model's message."""
-    proto, decided = _round(model, folder)
+    proto, decided = _round(model, effort)
     for _ in range(_ROUNDS - 1):
         if not decided:
             break
-        proto, decided = _round(reread(model, proto), folder)
+        proto, decided = _round(reread(model, proto), effort)
     return proto
 
 
-def _round(model: Model, folder: _Folder | None) -> tuple[ModelProto, int]:
+def _round(model: Model, effort: _Effort) -> tuple[ModelProto, int]:
     """A model's message with each step of cleaning made once, and how many Ifs were decided."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
@@ -92,11 +102,14 @@ def _round(model: Model, folder: _Folder | None) -> tuple[ModelProto, int]:
     operators, reader = ModelOperators.of(proto, model.opset), ConstantReader(model.weights)
     give_unique_names(proto.graph)
     lift_constants(proto.graph, operators, reader)
-    if folder is not None:
-        fold_constants(proto.graph, model, operators, folder.evaluate, folder.slack)
+    if effort.evaluate is not None:
+        fold_constants(proto.graph, model, operators, effort.evaluate, effort.slack)
     rename(proto.graph, merge_constants(proto.graph, model.weights))
     decided = share_values(proto.graph, model, operators, reader)
-    if simplify(proto.graph, model):
+    if effort.evaluate is not None:
+        absorb(proto.graph, model.weights)
+        simplify(proto.graph, model)
+        rename(proto.graph, merge_constants(proto.graph, model.weights))
         decided += share_values(proto.graph, model, operators, reader)
     drop_leftovers(proto)
     return proto, decided
