@@ -11,7 +11,7 @@ import onnx
 
 from mugraph.files import Scratch
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import clean
+from mugraph.onnx.cleaning import Depth, clean
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
@@ -24,24 +24,24 @@ Feed = Mapping[str, np.ndarray]
 def cleaned_up(task: Task, until: float) -> Task:
     """A task whose model is clean; the same task where nothing is to be done, or where the outputs would not be the same.
 
-    Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Constants that
-    were computed may round otherwise than what onnxruntime makes of the nodes: where outputs differ in a bit, nothing is
-    computed, and where they still do, the model stays as it came.
+    Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Where outputs
+    differ in a bit, fewer constants are computed, and where they still do, the model stays as it came.
 
     Ensures that a note says why a model stays as it came though there was something to do.
 
     Args:
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
     """
-    first = clean(task.model, computed)
-    if first is None:
-        return task
     reason = ""
-    for cleaned in (first, clean(task.model, None)):
-        if cleaned is not None:
-            reason = _difference(task, cleaned.model, until)
-            if not reason:
-                return replace(task, model=cleaned.model, cleaned=cleaned)
+    for depth in reversed(Depth):
+        cleaned = clean(task.model, computed, depth)
+        if cleaned is None:
+            break
+        reason = _difference(task, cleaned.model, until)
+        if not reason:
+            return replace(task, model=cleaned.model, cleaned=cleaned)
+    if not reason:
+        return task
     return replace(task, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
 
 

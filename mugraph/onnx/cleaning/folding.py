@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -41,7 +41,9 @@ _GROWING = frozenset(
 """Operators whose result may be much larger than their operands."""
 
 
-def fold_constants(main: GraphProto, model: Model, operators: ModelOperators, evaluate: Evaluate, slack: int) -> None:
+def fold_constants(
+    main: GraphProto, model: Model, operators: ModelOperators, evaluate: Evaluate, slack: int, *, only_integers: bool
+) -> None:
     """Replaces nodes by constants that hold their results.
 
     A result that the reading of the model knows is taken from there; the others are computed.
@@ -53,12 +55,13 @@ def fold_constants(main: GraphProto, model: Model, operators: ModelOperators, ev
         evaluate: computes as the model's runtime does, so that results are the same bit for bit.
         slack: bytes by which a result may be larger than the node and its operands. With none, operands that others read, too, do
             not count, so that the file cannot grow.
+        only_integers: leave nodes that compute floats.
     """
     folding = _Folding(model, operators, slack)
     folding.count(main)
     folding.look(main, frozenset())
     folding.compute(evaluate)
-    folding.replace(main)
+    folding.replace(main, only_integers)
 
 
 class _Folding:
@@ -166,22 +169,20 @@ class _Folding:
         base = self._model.proto
         return helper.make_model(graph, opset_imports=base.opset_import, ir_version=base.ir_version)
 
-    def replace(self, graph: GraphProto) -> None:
+    def replace(self, graph: GraphProto, only_integers: bool) -> None:
         """Replaces nodes of a graph and of its bodies whose results are known."""
         kept: list[NodeProto] = []
         for node in graph.node:
             for body in graphs_of(node):
-                self.replace(body)
+                self.replace(body, only_integers)
             names = [name for name in node.output if name]
-            if names and all(name in self._results for name in names) and self._pays(node, self._total(names)):
+            arrays = [self._results[name] for name in names if name in self._results]
+            is_left_out = only_integers and any(array.dtype.kind == "f" for array in arrays)
+            if arrays and len(arrays) == len(names) and not is_left_out and self._pays(node, sum(a.nbytes for a in arrays)):
                 graph.initializer.extend(tensor_of(self._results[name], name) for name in names)
             else:
                 kept.append(node)
         replace_nodes(graph, kept)
-
-    def _total(self, names: Sequence[str]) -> int:
-        """Bytes of results."""
-        return sum(self._results[name].nbytes for name in names)
 
     def _pays(self, node: NodeProto, size: int) -> bool:
         """Whether results of so many bytes may be stored: they take about as much as what they replace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from onnx import ModelProto
 
@@ -19,7 +20,7 @@ from mugraph.onnx.read import reread
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
-__all__ = ["Cleaned", "clean"]
+__all__ = ["Cleaned", "Depth", "clean"]
 
 _ROUNDS = 4
 """Most rounds: an If that is decided in one may show constants to the next."""
@@ -45,7 +46,18 @@ class Cleaned:
     nodes_after: int
 
 
-def clean(model: Model, evaluate: Evaluate | None) -> Cleaned | None:
+class Depth(IntEnum):
+    """How far cleaning goes: of what is computed beforehand a runtime may make other kernels, which round otherwise."""
+
+    PLAIN = 0
+    """What is there already is left out or shared."""
+    SIZES = 1
+    """Integers and truth values are computed, too, and nodes that move data are joined."""
+    NUMBERS = 2
+    """All constants are computed, and convolutions absorb some."""
+
+
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
@@ -54,47 +66,30 @@ def clean(model: Model, evaluate: Evaluate | None) -> Cleaned | None:
     are left as they are, as are models with training information.
 
     Args:
-        evaluate: computes what is constant; without it nothing is computed.
+        evaluate: computes what is constant.
     """
     if model.proto.training_info:
         return None
     before = _Extent.of(model.proto, model.weights)
-    efforts = (_Effort(evaluate, _SLACK), _Effort(evaluate, 0), _PLAIN) if evaluate is not None else (_PLAIN,)
-    for effort in efforts:
-        proto = _rounds(model, effort)
+    for actual, slack in ((depth, _SLACK), (depth, 0), (Depth.PLAIN, 0)):
+        proto = _rounds(model, evaluate, actual, slack)
         after = _Extent.of(proto, model.weights)
         if after.size <= before.size:
             return None if after == before else Cleaned(reread(model, proto), before.nodes, after.nodes)
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Effort:
-    """How far cleaning goes.
-
-    Attributes:
-        evaluate: computes constants; without it only nodes and constants that are there already are left out or shared.
-        slack: bytes by which a computed constant may be larger than what it replaces.
-    """
-
-    evaluate: Evaluate | None = None
-    slack: int = 0
-
-
-_PLAIN = _Effort()
-
-
-def _rounds(model: Model, effort: _Effort) -> ModelProto:
+def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
     """A cleaned copy of a model's message."""
-    proto, decided = _round(model, effort)
+    proto, decided = _round(model, evaluate, depth, slack)
     for _ in range(_ROUNDS - 1):
         if not decided:
             break
-        proto, decided = _round(reread(model, proto), effort)
+        proto, decided = _round(reread(model, proto), evaluate, depth, slack)
     return proto
 
 
-def _round(model: Model, effort: _Effort) -> tuple[ModelProto, int]:
+def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> tuple[ModelProto, int]:
     """A model's message with each step of cleaning made once, and how many Ifs were decided."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
@@ -102,12 +97,13 @@ def _round(model: Model, effort: _Effort) -> tuple[ModelProto, int]:
     operators, reader = ModelOperators.of(proto, model.opset), ConstantReader(model.weights)
     give_unique_names(proto.graph)
     lift_constants(proto.graph, operators, reader)
-    if effort.evaluate is not None:
-        fold_constants(proto.graph, model, operators, effort.evaluate, effort.slack)
+    if depth > Depth.PLAIN:
+        fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
     rename(proto.graph, merge_constants(proto.graph, model.weights))
     decided = share_values(proto.graph, model, operators, reader)
-    if effort.evaluate is not None:
+    if depth == Depth.NUMBERS:
         absorb(proto.graph, model.weights)
+    if depth > Depth.PLAIN:
         simplify(proto.graph, model)
         rename(proto.graph, merge_constants(proto.graph, model.weights))
         decided += share_values(proto.graph, model, operators, reader)
