@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rewriter.reference import Error
-from rewriter.run.footprint import Footprint
+from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
 from rewriter.search.explain import NearMiss
 
@@ -20,15 +20,15 @@ def _error(error: Error | None) -> str:
     return "-" if error is None else f"{error.relative_l2:.1e} (max/rms {error.max_over_rms:.1e})"
 
 
-def _load(taken: Footprint) -> str | None:
+def _load(taken: ModelFootprint) -> str | None:
     return None if taken.load is None else f"{taken.load:.1f} ms"
 
 
-def _size(taken: Footprint) -> str:
+def _size(taken: ModelFootprint) -> str:
     return f"{taken.size / 1e6:,.2f} MB"
 
 
-def _peak(taken: Footprint) -> str | None:
+def _peak(taken: ModelFootprint) -> str | None:
     return None if taken.peak is None else f"{taken.peak / 1e6:,.1f} MB"
 
 

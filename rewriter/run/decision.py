@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved
 from rewriter.kernels.programs import kernels_of
-from rewriter.run.footprint import Footprint
+from rewriter.run.footprint import ModelFootprint
 from rewriter.run.judging import Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Predictions
@@ -19,7 +19,7 @@ from rewriter.search.explain import NearMiss
 __all__ = ["Decision", "Footprints", "decided", "written"]
 
 
-Footprints = tuple[Footprint | None, Footprint | None]
+Footprints = tuple[ModelFootprint | None, ModelFootprint | None]
 """Of the original and of the written model; ``None`` for one that is in no file."""
 
 

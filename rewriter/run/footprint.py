@@ -13,7 +13,7 @@ from mugraph.limited import LimitExceeded, run_limited
 from rewriter.runtime import is_built, library_path
 from rewriter.runtime_env import PROVIDERS
 
-__all__ = ["Footprint", "measured", "on_disk"]
+__all__ = ["ModelFootprint", "measured", "on_disk"]
 
 _SCRIPT = Path(__file__).with_name("loading_process.py")
 _SECONDS = 60.0
@@ -23,7 +23,7 @@ _MEMORY = 1 << 46
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class ModelFootprint:
     """What a model takes.
 
     Attributes:
@@ -37,15 +37,15 @@ class Footprint:
     peak: int | None = None
 
 
-def on_disk(files: Iterable[Path]) -> Footprint | None:
+def on_disk(files: Iterable[Path]) -> ModelFootprint | None:
     """What a model takes on disk; ``None`` where it has no file."""
     sizes = [file.stat().st_size for file in files]
-    return Footprint(sum(sizes)) if sizes else None
+    return ModelFootprint(sum(sizes)) if sizes else None
 
 
 def measured(
-    models: Mapping[Path, Footprint], provider: str, feed: Mapping[str, np.ndarray] | None, folder: Path
-) -> Sequence[Footprint]:
+    models: Mapping[Path, ModelFootprint], provider: str, feed: Mapping[str, np.ndarray] | None, folder: Path
+) -> Sequence[ModelFootprint]:
     """Loads models, taking turns, in a process of their own.
 
     Args:

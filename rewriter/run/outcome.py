@@ -11,7 +11,7 @@ from typing import Any
 from rewriter.reference import Error
 from rewriter.run import accept
 from rewriter.run.faults import Fault
-from rewriter.run.footprint import Footprint
+from rewriter.run.footprint import ModelFootprint
 from rewriter.search.explain import NearMiss
 
 __all__ = ["Assumed", "Fired", "Outcome"]
@@ -98,8 +98,8 @@ class Outcome:
     kernels: int = 0
     cleaned: bool = False
     domains: tuple[str, ...] = ()
-    before: Footprint | None = None
-    after: Footprint | None = None
+    before: ModelFootprint | None = None
+    after: ModelFootprint | None = None
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     latency: accept.Timing | None = None

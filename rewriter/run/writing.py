@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from mugraph.files import Scratch, same_file
 from mugraph.onnx import Saved, copy
 from rewriter.run.decision import Decision, Footprints, written
-from rewriter.run.footprint import Footprint, measured, on_disk
+from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
@@ -41,7 +41,7 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     return written(bench, decision, saved, footprints)
 
 
-def _footprints(bench: Workbench, before: Footprint | None, saved: Saved) -> Footprints:
+def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved) -> Footprints:
     """What the original and the written model take beside time, measured as far as they are there."""
     task, after = bench.task, on_disk(saved.files)
     if before is None or after is None or not task.measures or not (task.options.searches or task.options.clean):

@@ -36,7 +36,7 @@ from mugraph.onnx.cleaning.constants import with_bodies
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, confirm
-from rewriter.run.footprint import Footprint, measured, on_disk
+from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.runtime_env import environment
 from tools.bench.models import OURS, Row, Tool, check, interval, peer, plain, superopt
 from tools.bench.peers import PEERS
@@ -132,10 +132,10 @@ class Result:
 
     model: str
     nodes: int
-    taken: Footprint
+    taken: ModelFootprint
     aa: Any
     rows: list[Row]
-    footprints: dict[str, Footprint]
+    footprints: dict[str, ModelFootprint]
 
 
 def examine(model: Trained, source: Path, tools: Mapping[str, Tool], folder: Path, seconds: float) -> Result:
@@ -182,7 +182,7 @@ def table(results: Sequence[Result], title: str) -> Table:
     return rows
 
 
-def _cells(taken: Footprint) -> tuple[str, str, str]:
+def _cells(taken: ModelFootprint) -> tuple[str, str, str]:
     """Size, load time and memory."""
     load_time = "" if taken.load is None else f"{taken.load:.1f}"
     return f"{taken.size / 1e6:.2f}", load_time, "" if taken.peak is None else f"{taken.peak / 1e6:.1f}"

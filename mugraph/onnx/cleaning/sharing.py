@@ -35,13 +35,13 @@ def share_values(main: GraphProto, model: Model, operators: ModelOperators, read
         how many Ifs became their branch: what they hid from the graph may be constant now.
     """
     sharing = _Sharing(model, operators, reader)
-    sharing.visit(_Scope(main, 0))
+    sharing.visit(_OpenGraph(main, 0))
     rename(main, sharing.renamed)
     return sharing.decided
 
 
 @dataclass(slots=True)
-class _Scope:
+class _OpenGraph:
     """A graph that is rewritten.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Sharing:
         self.renamed: dict[str, str] = {}
         self.decided = 0
 
-    def visit(self, scope: _Scope) -> None:
+    def visit(self, scope: _OpenGraph) -> None:
         """Rewrites a graph and its bodies."""
         graph = scope.graph
         self._bound.update(value.name for value in (*graph.input, *graph.output))
@@ -91,7 +91,7 @@ class _Sharing:
             if tensor.data_type == TensorProto.BOOL and tensor.name not in inputs and list(tensor.dims) in ([], [1]):
                 self._truth[tensor.name] = bool(self._reader.tensor(tensor).load().reshape(()))
 
-    def _walk(self, scope: _Scope, given: Iterable[NodeProto]) -> None:
+    def _walk(self, scope: _OpenGraph, given: Iterable[NodeProto]) -> None:
         """Adds what is left of the given nodes to a graph."""
         for node in given:
             node.input[:] = [self._same.get(name, name) for name in node.input]
@@ -102,7 +102,7 @@ class _Sharing:
                 continue
             for body in graphs_of(node):
                 self._scopes += 1
-                self.visit(_Scope(body, self._scopes, scope.seen.new_child()))
+                self.visit(_OpenGraph(body, self._scopes, scope.seen.new_child()))
             key = self._key(node)
             former = None if key is None else scope.seen.get(key)
             if former is not None and self._unite(scope, node.output, former):
@@ -111,7 +111,7 @@ class _Sharing:
                 scope.seen[key] = list(node.output)
             self._add(scope, node)
 
-    def _add(self, scope: _Scope, node: NodeProto) -> None:
+    def _add(self, scope: _OpenGraph, node: NodeProto) -> None:
         self._maker.update((name, scope.number) for name in node.output if name)
         scope.nodes.append(node)
 
@@ -120,7 +120,7 @@ class _Sharing:
         is_function = ("", op_type) in self._operators.functions
         return node.op_type == op_type and node.domain in DEFAULT_DOMAINS and not is_function
 
-    def _unite(self, scope: _Scope, doubles: Sequence[str], left: Sequence[str]) -> bool:
+    def _unite(self, scope: _OpenGraph, doubles: Sequence[str], left: Sequence[str]) -> bool:
         """Lets values of a graph be others that were computed before, if all of them can be."""
         pairs = [(double, other) for double, other in zip(doubles, left, strict=True) if double]
         new: dict[str, str] = {}
@@ -153,7 +153,7 @@ class _Sharing:
         type_ = None if value is None else self._model.tables.types[value]
         return None if entries is None or type_ is None else ("sizes", type_, tuple(entries.reshape(-1)))
 
-    def _take_branch(self, scope: _Scope, node: NodeProto) -> None:
+    def _take_branch(self, scope: _OpenGraph, node: NodeProto) -> None:
         """Puts the branch that an If always takes in its place."""
         name = "then_branch" if self._truth[node.input[0]] else "else_branch"
         branch = next(attribute.g for attribute in node.attribute if attribute.name == name)

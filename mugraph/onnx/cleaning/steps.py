@@ -70,10 +70,10 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cle
     """
     if model.proto.training_info:
         return None
-    before = _Extent.of(model.proto, model.weights)
+    before = _Totals.of(model.proto, model.weights)
     for actual, slack in ((depth, _SLACK), (depth, 0), (Depth.PLAIN, 0)):
         proto = _rounds(model, evaluate, actual, slack)
-        after = _Extent.of(proto, model.weights)
+        after = _Totals.of(proto, model.weights)
         if after.size <= before.size:
             return None if after == before else Cleaned(reread(model, proto), before.nodes, after.nodes)
     return None
@@ -112,7 +112,7 @@ def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class _Extent:
+class _Totals:
     """How large a model is.
 
     Attributes:
@@ -128,10 +128,10 @@ class _Extent:
     size: int
 
     @staticmethod
-    def of(proto: ModelProto, weights: Weights) -> _Extent:
+    def of(proto: ModelProto, weights: Weights) -> _Totals:
         graphs = list(with_bodies(proto.graph))
         stored = sum(weights.size_of(tensor) for tensor in proto.graph.initializer if is_stored(tensor))
-        return _Extent(
+        return _Totals(
             sum(len(graph.node) for graph in graphs),
             sum(len(graph.initializer) for graph in graphs),
             len(proto.functions),
