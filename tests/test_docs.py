@@ -21,6 +21,11 @@ def test_the_tour_runs() -> None:
     exec(compile("\n".join(blocks), "docs/tour.md", "exec"), {})
 
 
+def test_the_example_of_cleaning_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "cleaning.md").read_text(), re.S)
+    exec(compile(block, "docs/cleaning.md", "exec"), {})
+
+
 def test_the_rule_shown_is_the_rule_shipped() -> None:
     page = (ROOT / "docs" / "rules.md").read_text()
     (shown,) = re.findall(r"```\n(rule .*?)```", page, re.S)

@@ -16,13 +16,14 @@ from mugraph.onnx.weights import ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
 from mugraph.ops import DESCRIBED_OPSET, RUNTIME_OPERATORS
 
-__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "opset_of", "parse", "without_weights"]
+__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "foreign_domains", "opset_of", "parse", "without_weights"]
 
 OLDEST_OPSET, NEWEST_OPSET = 9, onnx.defs.onnx_opset_version()
 """Accepted versions of the default domain: up to the newest that the onnx package knows. Whether a runtime runs it is another
 question, which it is asked."""
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
+_RUNTIME_DOMAIN = "com.microsoft"
 
 _UNCHECKED = "onnx.superopt.unchecked"
 _STORED_FROM = 1 << 12  # bytes; smaller tensors (shapes, axes, scalars) are read at once
@@ -122,6 +123,18 @@ def opset_of(proto: ModelProto, label: str) -> int:
             "convert the model with onnx.version_converter"
         )
     return int(versions[0])
+
+
+def foreign_domains(proto: ModelProto) -> tuple[str, ...]:
+    """The operator sets beside ONNX's own that the nodes of a model need, also those of its bodies and functions.
+
+    Calls of the model's functions need none. Operators that onnxruntime keeps among ONNX's own are onnxruntime's.
+    """
+    functions = {(function.domain, function.name, function.overload) for function in proto.functions}
+    found = {node.domain for node in nested_nodes(proto) if (node.domain, node.op_type, node.overload) not in functions}
+    if any(node.domain in DEFAULT_DOMAINS and ("", node.op_type) in RUNTIME_OPERATORS for node in nested_nodes(proto)):
+        found.add(_RUNTIME_DOMAIN)
+    return tuple(sorted(found.difference(DEFAULT_DOMAINS)))
 
 
 def _lacks_shape(value: ValueInfoProto) -> bool:

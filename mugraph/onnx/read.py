@@ -30,7 +30,7 @@ from mugraph.onnx.weights import ModelError, Weights
 from mugraph.ops import NotUnderstood
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, same_shape
 
-__all__ = ["load"]
+__all__ = ["load", "reread"]
 
 _EXPANDED_LIMIT = 1 << 20
 """Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
@@ -47,6 +47,20 @@ def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
         ModelError: no model can be read; see the message.
     """
     weights, proto = parse(source)
+    return _read(weights, proto, check)
+
+
+def reread(model: Model, proto: ModelProto) -> Model:
+    """A model that was made of another, whose weights it uses, as if it had been read from a file.
+
+    Raises:
+        ModelError: it is none; see the message.
+    """
+    return _read(model.weights, proto, check=True)
+
+
+def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
+    """Reads a message without the bytes of its large tensors."""
     label = weights.label
     opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)

@@ -24,6 +24,7 @@ from mugraph.onnx.emit import emit
 from mugraph.onnx.files import FileSet, content_digest, unwritable
 from mugraph.onnx.layout import SHARED, FileLayout, shared_weights
 from mugraph.onnx.model import Model
+from mugraph.onnx.parse import foreign_domains
 from mugraph.onnx.scopes import node_count
 from mugraph.onnx.weights import ModelError
 
@@ -39,10 +40,15 @@ class Saved:
     Attributes:
         nodes: of the main graph and of all graphs within it.
         left: data files beside it that earlier models of its name have read and it does not.
+        domains: operator sets beside ONNX's own that a runtime needs for it.
+        files: those that the model is in now, its own first; none for a device.
+        left: data files beside it that earlier models of its name have read and it does not.
         shared: data files of the original that it reads, too.
     """
 
     nodes: int
+    domains: tuple[str, ...]
+    files: tuple[Path, ...] = ()
     left: tuple[Path, ...] = ()
     shared: tuple[Path, ...] = ()
 
@@ -82,11 +88,11 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
     """
     emission = emit(model, graph, programs)
     layout = FileLayout(emission, model.weights)
-    nodes = node_count(emission.shell.graph)
+    nodes, domains = node_count(emission.shell.graph), foreign_domains(emission.shell)
     target = _target(path, bool(layout.data))
     if target is None:
         _write_to_device(path, layout.model_chunks(""))
-        return Saved(nodes)
+        return Saved(nodes, domains)
     with FileSet(target) as files:
         location, is_there = "", True
         if layout.data:
@@ -98,8 +104,9 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
             files.settle(data, target.parent / location)
         own = _data_files(model) if model.path is not None and same_file(model.path, target) else []
         files.replace(written)
+    written_files = (target, *([target.parent / location] if location else ()))
     left = {*_data_beside(target), *(file for file, _ in own)} - {target.parent / location}
-    return Saved(nodes, tuple(sorted(left)))
+    return Saved(nodes, domains, written_files, tuple(sorted(left)))
 
 
 def copy(model: Model, path: str | Path) -> Saved:
@@ -111,13 +118,13 @@ def copy(model: Model, path: str | Path) -> Saved:
     Raises:
         ModelError: as :func:`save`.
     """
-    data, nodes = _data_files(model), node_count(model.proto.graph)
+    data, nodes, domains = _data_files(model), node_count(model.proto.graph), foreign_domains(model.proto)
     target = _target(path, bool(data))
     if target is None:
         _write_to_device(path, model.weights.model_chunks())
-        return Saved(nodes)
+        return Saved(nodes, domains)
     if model.path is not None and same_file(model.path, target):
-        return Saved(nodes)
+        return Saved(nodes, domains, (target, *(file for file, _ in data)))
     there = [(source, target.parent / location) for source, location in data]
     missing = [(source, final) for source, final in there if not os.path.lexists(final)]
     if any(_differ(source, final) for source, final in there if os.path.lexists(final)) or target in (f for _, f in there):
@@ -132,7 +139,8 @@ def copy(model: Model, path: str | Path) -> Saved:
             files.settle(draft, final)
         files.replace(written)
     left = {*_data_beside(target)} - {final for _, final in there}
-    return Saved(nodes, tuple(sorted(left)), tuple(final for source, final in there if same_file(source, final)))
+    shared = tuple(final for source, final in there if same_file(source, final))
+    return Saved(nodes, domains, (target, *(final for _, final in there)), tuple(sorted(left)), shared)
 
 
 def check_output(model: Model, path: str | Path) -> None:

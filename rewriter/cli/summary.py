@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rewriter.reference import Error
+from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
 from rewriter.search.explain import NearMiss
 
@@ -26,6 +27,18 @@ def _error(error: Error | None) -> str:
     return "-" if error is None else f"{error.relative_l2:.1e} (max/rms {error.max_over_rms:.1e})"
 
 
+def _load(taken: ModelFootprint) -> str | None:
+    return None if taken.load is None else f"{taken.load:.1f} ms"
+
+
+def _size(taken: ModelFootprint) -> str:
+    return f"{taken.size / 1e6:,.2f} MB"
+
+
+def _peak(taken: ModelFootprint) -> str | None:
+    return None if taken.peak is None else f"{taken.peak / 1e6:,.1f} MB"
+
+
 def print_summary(outcome: Outcome, console: Console) -> None:
     """Latency, nodes and error before and after, the rules that fired, and what the user should know."""
     table = Table(title=escape(f"{outcome.model} -> {outcome.output}"), title_justify="left")
@@ -41,6 +54,10 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         itself = f"[{timing.control_low:.3f}, {timing.control_high:.3f}]"
         table.add_row("latency ratio [95 %]", itself, f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
     table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))
+    for name, value in (("load time", _load), ("file size", _size), ("peak memory to load and run", _peak)):
+        cells = [None if taken is None else value(taken) for taken in (outcome.before, outcome.after)]
+        if any(cells):
+            table.add_row(name, *(cell or "-" for cell in cells))
     if outcome.error_before is not None:
         after = outcome.error_after if outcome.improved else outcome.error_before
         table.add_row("relative error vs float64", _error(outcome.error_before), _error(after))
@@ -58,6 +75,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
             "their plain ONNX bodies without it"
         )
+    console.print(f"[dim]operators: {escape(_where_it_runs(outcome))}[/]")
     for line in outcome.dropped:
         console.print(f"[yellow]dropped[/] {escape(line)}")
     for assumed in outcome.assumed:
@@ -81,6 +99,18 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         console.print(f"[green]improved[/]: {1 / timing.ratio:.2f} times as fast as before")
     else:
         console.print(f"[bold]not improved[/]: {escape(outcome.message)}")
+    if outcome.cleaned and not outcome.improved:
+        console.print("[green]cleaned up[/]: what was written computes the same bit for bit")
+
+
+def _where_it_runs(outcome: Outcome) -> str:
+    """The operator sets that the written model needs, and what runs them."""
+    if not outcome.domains:
+        return "ai.onnx alone: any runtime of the model's opset runs it"
+    sets = " and ".join(("ai.onnx", *outcome.domains))
+    if outcome.domains == ("com.microsoft",):
+        return f"{sets}: onnxruntime runs it; --standard-ops keeps to what the model came with"
+    return f"{sets}: runtimes that have these operator sets run it"
 
 
 def print_explanations(explanations: Sequence[NearMiss], console: Console) -> None:

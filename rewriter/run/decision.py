@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
-from mugraph.onnx import Model, node_count
+from mugraph.onnx import Model, Saved, node_count
+from rewriter.kernels.programs import kernels_of
+from rewriter.run.footprint import ModelFootprint
 from rewriter.run.judging import Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Predictions
@@ -14,7 +16,11 @@ from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 
-__all__ = ["Decision", "decided", "written"]
+__all__ = ["Decision", "Footprints", "decided", "written"]
+
+
+Footprints = tuple[ModelFootprint | None, ModelFootprint | None]
+"""Of the original and of the written model; ``None`` for one that is in no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Decision:
 def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] = ()) -> Decision:
     """The decision of a run that has judged."""
     task, winner = bench.task, judgement.winner
-    nodes = node_count(task.model.proto.graph)
+    nodes = node_count(task.original.proto.graph)
     outcome = Outcome(
         task.name,
         str(task.output),
@@ -46,6 +52,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         fault=judgement.fault,
         provider=task.target.provider,
         environment=task.target.environment,
+        cleaned=task.cleaned is not None,
         nodes_before=nodes,
         nodes_after=nodes,
         assumed=judgement.assumed,
@@ -71,15 +78,27 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
     )
 
 
-def written(bench: Workbench, decision: Decision, nodes: int, kernels: int) -> Outcome:
+def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints) -> Outcome:
     """The outcome of a run that has written its decision.
 
     Args:
-        nodes, kernels: of the written model.
+        saved: what was written.
+        footprints: of the original and of the written model.
     """
+    before, after = footprints
     notes = (*decision.outcome.notes, *bench.kernels.notes)
     files, seconds = tuple(bench.notes.files), bench.clock.seconds()
-    return replace(decision.outcome, nodes_after=nodes, kernels=kernels, notes=notes, file_notes=files, seconds=seconds)
+    return replace(
+        decision.outcome,
+        nodes_after=saved.nodes,
+        domains=saved.domains,
+        kernels=len(kernels_of(decision.graph)),
+        before=before,
+        after=after,
+        notes=notes,
+        file_notes=files,
+        seconds=seconds,
+    )
 
 
 def _fired(model: Model, winner: Candidate) -> tuple[Fired, ...]:

@@ -23,11 +23,13 @@ FAULT_EXIT = 3
 
 _STAGES = {
     "import": "reading the model",
+    "clean": "cleaning up",
     "replay": "replaying a remembered verdict",
     "search": "searching",
     "explain": "explaining",
     "accept": "checking candidates",
     "write": "writing",
+    "load": "loading what was written",
 }
 
 

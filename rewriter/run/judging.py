@@ -99,12 +99,12 @@ class Judge:
         if proposals.is_empty:
             reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
             undecided = not proposals.searched.is_complete
-            judgement = Judgement(message=f"{reason}: the original was written", is_undecided=undecided)
+            judgement = Judgement(message=f"{reason}: the original was kept", is_undecided=undecided)
         elif untyped := _untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
-            judgement = Judgement(message=f"{reason}: nothing can be compared, the original was written")
+            judgement = Judgement(message=f"{reason}: nothing can be compared, the original was kept")
         elif task.target.here and task.target.run_on == "cpu" and _holds_bfloat16(task.model.inputs.values()):
-            judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was written")
+            judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was kept")
         else:
             with Scratch() as scratch:
                 judgement = self._compared(proposals, scratch.path)
@@ -114,7 +114,7 @@ class Judge:
         """After Ctrl-C: the best candidate that is known to be right by then, or the original."""
         trial = self._best_right
         if trial is None:
-            message = "interrupted before a better candidate was known to be right: the original was written"
+            message = "interrupted before a better candidate was known to be right: the original was kept"
             return Judgement(message=message, error_before=self._own_error, is_interrupted=True)
         self._bench.notes.add("interrupted: the best that was known to be right was written, not timed to the end")
         return replace(self._won(trial), is_interrupted=True)
@@ -144,9 +144,9 @@ class Judge:
         try:
             acceptance = self._opened(original, evaluates)
         except accept.NondeterministicModel as problem:
-            return Judgement(message=f"{problem}: nothing can be compared, the original was written")
+            return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except NoReference as problem:
-            return Judgement(message=f"{problem}: nothing can be compared, the original was written")
+            return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except RuntimeFailure as problem:
             reason = f"onnxruntime cannot run the original on test inputs ({problem})"
             return Judgement(message=f"{reason}: it was written unchanged")
@@ -190,7 +190,7 @@ class Judge:
                 if proposals.is_interrupted:
                     self._bench.notes.add("interrupted while searching: the best until then was checked numerically, not timed")
                 return self._won(opened.trial)
-        return self._kept("no candidate was left that can be built and is numerically right: the original was written")
+        return self._kept("no candidate was left that can be built and is numerically right: the original was kept")
 
     def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Sequence[Proposal]) -> tuple[list[Trial], bool]:
         """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
@@ -264,14 +264,14 @@ class Judge:
             undecided |= may_be_faster
             way_out = "on a quieter machine" if timing.busy else "on a quieter machine or with a larger --budget"
             message = message or (
-                f"undecided: the most promising candidate took {measured}, not less beyond noise; the original was written, "
+                f"undecided: the most promising candidate took {measured}, not less beyond noise; the original was kept, "
                 f"and another run {way_out} may tell"
                 if may_be_faster
-                else f"the most promising candidate took {measured}: the original was written"
+                else f"the most promising candidate took {measured}: the original was kept"
             )
             if clock.left() <= 0:
                 break
-        message = message or "no candidate seemed faster end to end: the original was written"
+        message = message or "no candidate seemed faster end to end: the original was kept"
         return replace(self._kept(message), is_undecided=undecided)
 
     def _won(self, trial: Trial) -> Judgement:

@@ -33,7 +33,7 @@ def has_kernels(candidate: Candidate) -> bool:
 def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: Notes) -> RunKernels:
     """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
     options, target = task.options, task.target
-    if not options.kernels or target.provider != "cuda":
+    if not options.kernels or options.standard or target.provider != "cuda":
         return RunKernels(task.model)
     obstacle = _obstacle(target)
     if obstacle:

@@ -1,12 +1,13 @@
 """The whole run. The command line only wraps :func:`optimize`.
 
-Its stages, each in a module: the target (``target``) and the task (``task``) are read, the workbench is opened (``workbench``), a
-remembered verdict is replayed (``remembering``), or candidates are proposed (``proposing``) and judged (``judging``); what was
-decided (``decision``) is written (``writing``) and remembered.
+Its stages, each in a module: the target (``target``) and the task (``task``) are read, the model is cleaned up (``cleaning``),
+the workbench is opened (``workbench``), a remembered verdict is replayed (``remembering``), or candidates are proposed
+(``proposing``) and judged (``judging``); what was decided (``decision``) is written (``writing``) and remembered.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, ParamSpec, Protocol
 
 import onnx
 
+from rewriter.run.cleaning import cleaned_up
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -25,12 +27,15 @@ from rewriter.run.proposing import Predictions, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.remembering import Verdicts
 from rewriter.run.target import choose_target
-from rewriter.run.task import read_task
+from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Progress, Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.explain import NearMiss
 
 __all__ = ["optimize"]
+
+_CLEANING = 0.1
+"""Share of the budget after which a clean model is compared with the original on no further inputs."""
 
 _Fields = ParamSpec("_Fields")
 
@@ -92,9 +97,14 @@ def optimize(
     with clock.lap("import"):
         progress("reading the model")
         task = read_task(model, output, asked, target)
+    with clock.lap("clean"):
+        progress("cleaning up")
+        task, fault = _cleaned(task, clock)
     with open_workbench(task, clock, progress) as bench:
-        if asked.budget <= 0:
-            return write(bench, decided(bench, Predictions(), Judgement(message="budget 0: the plain round trip was written")))
+        if fault is not None:
+            return _ended(bench, fault)
+        if not asked.searches:
+            return _unsearched(bench)
         check_asked(bench)
         try:
             return _recalled_or_decided(bench)
@@ -103,9 +113,35 @@ def optimize(
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(asked.debug):
                 raise
-            fault = Fault.of(problem, clock.stage)
-            judgement = Judgement(message=f"{fault}; the original was written", fault=fault)
-            return write(bench, decided(bench, Predictions(), judgement))
+            return _ended(bench, Fault.of(problem, clock.stage))
+
+
+def _cleaned(task: Task, clock: Clock) -> tuple[Task, Fault | None]:
+    """The task with a clean model, unless a plain round trip was asked for; or why it could not be cleaned."""
+    options = task.options
+    if options.budget <= 0 and not options.clean:
+        return task, None
+    try:
+        return cleaned_up(task, math.inf if options.deterministic else clock.instant(_CLEANING)), None
+    except (*USER_ERRORS, OSError):
+        raise
+    except Exception as problem:
+        if raises_faults(options.debug):
+            raise
+        return task, Fault.of(problem, clock.stage)
+
+
+def _ended(bench: Workbench, fault: Fault) -> Outcome:
+    """Writes the model as it came, since the run ended in a mistake of ours."""
+    bare = replace(bench, task=replace(bench.task, model=bench.task.original, cleaned=None))
+    judgement = Judgement(message=f"{fault}; the original was written", fault=fault)
+    return write(bare, decided(bare, Predictions(), judgement))
+
+
+def _unsearched(bench: Workbench) -> Outcome:
+    """Writes the model as it is after cleaning, or the plain round trip."""
+    message = "only cleaning up was asked for" if bench.task.options.clean else "budget 0: the plain round trip was written"
+    return write(bench, decided(bench, Predictions(), Judgement(message=message)))
 
 
 def _recalled_or_decided(bench: Workbench) -> Outcome:

@@ -186,6 +186,16 @@ class Options:
     )
     """Where the custom kernels of the written model are kept for people to read."""
 
+    clean: bool = option(
+        False, flag=Flag("--clean", "Only clean up: fold constants, drop what nobody reads, share what is equal.")
+    )
+    """The model is cleaned up and not searched; outputs are those of the original, bit for bit."""
+
+    standard: bool = option(
+        False, flag=Flag("--standard-ops", "Use operators of ai.onnx only, which every runtime knows."), verdict=same
+    )
+    """The result uses no operators outside the default domain beside those that the model came with."""
+
     in_place: bool = option(False, flag=Flag("--in-place", "The output replaces the model itself."))
     """The output is the model's own file, or may be."""
 
@@ -199,6 +209,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a better model is looked for."""
+        return self.budget > 0 and not self.clean
 
     def result_digest(self) -> str:
         """A digest of all that says which results may be written; how they are looked for and tried plays no part."""

@@ -11,6 +11,7 @@ from typing import Any
 from rewriter.reference import Error
 from rewriter.run import accept
 from rewriter.run.faults import Fault
+from rewriter.run.footprint import ModelFootprint
 from rewriter.search.explain import NearMiss
 
 __all__ = ["Assumed", "Fired", "Outcome"]
@@ -68,6 +69,9 @@ class Outcome:
         error_before, error_after: against the float64 reference.
         assumed: what the written model takes for granted of the inputs.
         kernels: custom kernels that the written model holds.
+        cleaned: the written model is cleaned up: the original without what no run needs, or made of that.
+        domains: operator sets beside ai.onnx that the written model needs.
+        before, after: what the original and the written model take beside time; ``None`` where that was not measured.
         message: why the original was kept, where it was.
         fault: the internal error that ended the run early, where one did: the original was written.
         predicted_before, predicted_after: microseconds by the cost model.
@@ -92,6 +96,10 @@ class Outcome:
     nodes_before: int = 0
     nodes_after: int = 0
     kernels: int = 0
+    cleaned: bool = False
+    domains: tuple[str, ...] = ()
+    before: ModelFootprint | None = None
+    after: ModelFootprint | None = None
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     latency: accept.Timing | None = None
@@ -148,7 +156,10 @@ class Outcome:
         return Outcome(model, output, **values, cached_verdict=True)
 
 
-_VOLATILE = ("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict")
+_VOLATILE = (
+    *("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict"),
+    *("cleaned", "domains", "before", "after"),
+)
 """Fields that are each run's own."""
 
 

@@ -228,7 +228,9 @@ def new_search(bench: Workbench) -> ModelSearch:
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
     else:
         limits = SearchLimits(alpha=options.alpha, seconds=_SEARCHING * clock.budget)
-    matches = Matches.of(bench.rules, oracle, target.provider, model.opset, bench.runtime_directions)
+    matches = Matches.of(
+        bench.rules, oracle, target.provider, model.opset, bench.runtime_directions, only_standard=options.standard
+    )
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),
         limits,

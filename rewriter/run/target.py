@@ -49,8 +49,11 @@ def choose_target(options: Options) -> Target:
     """
     target = _named_target(options.provider, options.costs, options.device)
     asks_for_kernels = options.architectures is not None or options.kernels_folder is not None
-    if asks_for_kernels and not (options.kernels and target.provider == "cuda"):
-        raise InputError("custom kernels are for GPUs: name one by --device, --costs or --provider cuda, without --no-kernels")
+    if asks_for_kernels and not (options.kernels and not options.standard and target.provider == "cuda"):
+        raise InputError(
+            "custom kernels are for GPUs: name one by --device, --costs or --provider cuda, "
+            "without --no-kernels and --standard-ops"
+        )
     return target
 
 

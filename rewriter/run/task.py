@@ -12,6 +12,7 @@ import onnx
 
 from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load
+from mugraph.onnx.cleaning import Cleaned
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
 from rewriter.run.options import Options
@@ -29,20 +30,26 @@ class Task:
     """A model to be optimised for a target.
 
     Attributes:
-        model: as it was read.
+        model: to start from: as it was read, or cleaned up.
+        original: as it was read.
         name: what the summary calls it.
         output: the file to write.
         sizes: of the model's dimension symbols, as it is measured.
         assumed: the sizes among these that nobody gave, as ``symbol = size``.
+        cleaned: what cleaning did, where ``model`` is its result.
+        remarks: what else the user should know about the model.
     """
 
     model: Model
+    original: Model
     name: str
     output: Path
     options: Options
     target: Target
     sizes: Mapping[str, Dim]
     assumed: tuple[str, ...]
+    cleaned: Cleaned | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def measures(self) -> bool:
@@ -64,7 +71,7 @@ class Task:
     def notes(self) -> list[str]:
         """Lines about the model as it was read, for the summary."""
         sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
-        return [*self.model.notes, *sizes]
+        return [*self.original.notes, *sizes, *self.remarks]
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
@@ -85,7 +92,7 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     sizes, assumed = bind_sizes(model, options.shapes or {})
     check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
-    return Task(model, name, path, options, target, sizes, tuple(assumed))
+    return Task(model, model, name, path, options, target, sizes, tuple(assumed))
 
 
 def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:

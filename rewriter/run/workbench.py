@@ -69,7 +69,7 @@ class Workbench:
 
 @contextmanager
 def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Workbench]:
-    """Opens rules, store and kernels for a task; where there is no budget to use them, none are.
+    """Opens rules, store and kernels for a task; where they are not used, none are.
 
     Ensures that what was measured is written when the workbench is closed, however the run ends.
 
@@ -77,7 +77,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
         StoreError: rules cannot be read.
     """
     options, target, notes = task.options, task.target, Notes(task.notes())
-    if options.budget <= 0:
+    if not options.searches:
         unused = ProfileStore(None, target.environment)
         yield Workbench(task, (), unused, RunKernels(task.model), clock, notes, progress)
         return

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from mugraph.files import Scratch, same_file
 from mugraph.onnx import Saved, copy
-from rewriter.kernels.programs import kernels_of
-from rewriter.run.decision import Decision, written
+from rewriter.run.decision import Decision, Footprints, written
+from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
@@ -16,7 +17,7 @@ __all__ = ["write"]
 
 
 def write(bench: Workbench, decision: Decision) -> Outcome:
-    """Writes what was decided: the original is copied byte for byte, unless a round trip was asked for (budget 0).
+    """Writes what was decided. The model as it came is copied byte for byte, unless a round trip was asked for (budget 0).
 
     Requires that the kernels of the decision's graph are compiled. Ensures that the output is written whole or not at all.
 
@@ -29,12 +30,31 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     task = bench.task
     bench.progress("writing")
     with bench.clock.lap("write"):
-        if decision.graph is task.model.as_it_came and task.options.budget > 0:
-            saved = copy(task.model, task.output)
+        before = on_disk(task.original.weights.files)
+        if decision.graph is task.original.as_it_came and (task.options.searches or task.options.clean):
+            saved = copy(task.original, task.output)
         else:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)
     bench.notes.tell(*_about_files(task, saved))
-    return written(bench, decision, saved.nodes, len(kernels_of(decision.graph)))
+    with bench.clock.lap("load"):
+        footprints = _footprints(bench, before, saved)
+    return written(bench, decision, saved, footprints)
+
+
+def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved) -> Footprints:
+    """What the original and the written model take beside time, measured as far as they are there."""
+    task, after = bench.task, on_disk(saved.files)
+    if before is None or after is None or not task.measures or not (task.options.searches or task.options.clean):
+        return before, after
+    assert task.original.path is not None
+    models = {task.original.path: before, saved.files[0]: after}
+    if len(models) < 2 or same_file(*models):
+        return before, after
+    bench.progress("loading the original and the result")
+    feed = task.feeds()[0] if len(task.model.inputs) == len(task.model.graph.inputs) else None
+    with Scratch() as scratch:
+        first, second = measured(models, task.target.run_on, feed, scratch.path)
+    return first, second
 
 
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:

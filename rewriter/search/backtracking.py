@@ -114,7 +114,7 @@ class Backtracking:
             heapq.heappush(queue, (candidate.cost, next(arrivals), candidate))
 
         enqueue(record.best)
-        if self.moves.matches.fusions.directions and (fused := self.moves.fused(record.best)).graph.digest not in seen:
+        if self.moves.matches.fusions.written and (fused := self.moves.fused(record.best)).graph.digest not in seen:
             enqueue(fused)
         idle = 0
         while queue:

@@ -84,14 +84,17 @@ class Fusions:
     Args:
         directions: the rewrites that it makes (:func:`rewriter.cost.fused.runtime_directions`).
         pool: keeps their matches.
+        only_standard: a written model may hold no operators that ONNX lacks.
 
     Attributes:
+        written: those of the rewrites that may stand in a written model.
         anew: where any of them may apply.
         further: where those may apply that match what others make.
     """
 
-    def __init__(self, directions: Iterable[Direction], pool: MatchPool) -> None:
+    def __init__(self, directions: Iterable[Direction], pool: MatchPool, *, only_standard: bool = False) -> None:
         self.directions = tuple(directions)
+        self.written = tuple(d for d in self.directions if d.stays_standard or not only_standard)
         self.anew = FusionSites(self.directions, pool)
         made = {term.op for d in self.directions for term in walk(d.replacement) if term.inputs}
         further = [d for d in self.directions if any(term.op in made for term in walk(d.pattern))]

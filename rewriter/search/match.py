@@ -23,7 +23,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.matching import Matching
-from mugraph.ops import get_operator
+from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
@@ -121,6 +121,12 @@ class Direction:
         """Whether the provider has no kernel for a term of the replacement, whose operator the pattern does not hold either."""
         probed = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
         return probed is not None and dtype not in probed and term.op not in self._pattern_operators
+
+    @cached_property
+    def stays_standard(self) -> bool:
+        """Whether the replacement holds no operator that ONNX lacks, beside those of the pattern."""
+        brought = {term.op for term in walk(self.replacement) if not term.is_var} - self._pattern_operators
+        return all(REGISTRY[op].contract is None for op in brought if op in REGISTRY)
 
     @cached_property
     def _pattern_operators(self) -> frozenset[str]:

@@ -52,7 +52,14 @@ class Matches:
 
     @classmethod
     def of(
-        cls, rules: Iterable[Rule], oracle: RangeOracle, provider: str, opset: int, runtime_directions: Collection[str] = ()
+        cls,
+        rules: Iterable[Rule],
+        oracle: RangeOracle,
+        provider: str,
+        opset: int,
+        runtime_directions: Collection[str] = (),
+        *,
+        only_standard: bool = False,
     ) -> Matches:
         """The matches of rules in both directions, as far as they can be used.
 
@@ -62,11 +69,12 @@ class Matches:
             provider: the execution provider that must have kernels for the replacements.
             opset: of the default domain.
             runtime_directions: ids of the directions that the runtime applies by itself.
+            only_standard: leave out the directions that bring operators that ONNX lacks. The runtime goes on to bring them.
         """
         directions = compile_rules(rules, provider)
         pool = MatchPool(oracle, opset)
-        fusions = Fusions([d for d in directions if d.id in runtime_directions], pool)
-        return cls(directions, pool, fusions)
+        fusions = Fusions([d for d in directions if d.id in runtime_directions], pool, only_standard=only_standard)
+        return cls([d for d in directions if d.stays_standard] if only_standard else directions, pool, fusions)
 
     def subset(self, directions: Iterable[Direction]) -> Matches:
         """The matches of these directions alone, in the order of their ids; the same object for the same directions."""

@@ -160,8 +160,8 @@ class Moves:
         return self._judged(candidate, replace(current, hits=child.hits.after(current.graph, changed)), total)
 
     def fused(self, candidate: Candidate) -> Candidate:
-        """The candidate after all that the runtime does by itself, as moves: some rules are over what it fuses."""
-        fusing = self.subset(self.matches.fusions.directions)
+        """The candidate after all that the runtime does by itself and that may be written, as moves: some rules are over that."""
+        fusing = self.subset(self.matches.fusions.written)
         current = replace(candidate, hits=fusing.matches.everywhere(candidate.graph))
         seen, changed = {current.graph.digest}, True
         while changed:

@@ -13,7 +13,10 @@ import onnxruntime as ort
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from mugraph.onnx import load
+from mugraph.onnx.cleaning import clean
 from rewriter.run import accept
+from rewriter.run.cleaning import computed
 from rewriter.run.clock import Clock
 from rewriter.run.options import Options
 from rewriter.run.target import choose_target
@@ -55,6 +58,12 @@ def lora(path: Path) -> Path:
 def run_model(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What a model gives on the CPU."""
     return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def cleaned_ops(path: Path) -> list[str]:
+    """The operators of a model that is cleaned up and not searched."""
+    cleaned = clean(load(path), computed)
+    return ops(path) if cleaned is None else sorted(node.op_type for node in cleaned.model.proto.graph.node)
 
 
 def ops(path: Path) -> list[str]:

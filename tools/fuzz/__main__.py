@@ -25,7 +25,13 @@ for _command in (kernels_command, kills_command, rules_command, stores_command, 
 
 
 @main.command()
-@click.option("--mode", type=click.Choice(MODES), multiple=True, default=MODES, help="Budget 0, or a run that measures nothing.")
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    multiple=True,
+    default=MODES,
+    help="Budget 0, cleaning up only, or a run that measures nothing.",
+)
 @click.option("--share", default=1, show_default=True, help="Run one of so many cases.")
 @shared_options
 def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
@@ -36,10 +42,11 @@ def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
 @main.command()
 @click.option("--count", default=400, show_default=True, help="How many models.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the models.")
+@click.option("--clean", is_flag=True, help="Clean up only: outputs must be the same bit for bit.")
 @shared_options
-def models(count: int, seed: int, **options: Any) -> None:
+def models(count: int, seed: int, clean: bool, **options: Any) -> None:
     """Makes random models and compares what the optimiser writes with them."""
-    attack("models", random_models.names(seed, count), random_models.examine_number, **options)
+    attack("models", random_models.names(seed, count, clean), random_models.examine_number, **options)
 
 
 @main.command("files")

@@ -19,14 +19,14 @@ from onnx.backend.test.loader import load_model_tests
 from mugraph.ops import ONNX_OPERATORS
 from tools.fuzz.campaign import Show
 from tools.fuzz.fates import CaseReport
-from tools.fuzz.oracle import examine_model, round_trip
+from tools.fuzz.oracle import bit_for_bit, examine_model
 
 __all__ = ["KINDS", "MODES", "ConformanceCase", "cases", "examine_case", "names"]
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 """The kinds of cases that the package holds; those of kind ``real`` have to be downloaded."""
-MODES = ("plain", "deterministic")
-"""Budget 0, and a run that measures nothing."""
+MODES = ("plain", "clean", "deterministic")
+"""Budget 0, cleaning up only, and a run that measures nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ def examine_case(name: str, show: Show) -> CaseReport:
     original, feeds = cases()[case].proto().SerializeToString(), cases()[case].feeds()
     show({"model.onnx": original})
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        if mode == "plain":
-            return round_trip(original, feeds, Path(folder))
+        if mode != "deterministic":
+            options = {"budget": 0} if mode == "plain" else {"clean": True, "deterministic": True}
+            return bit_for_bit(original, feeds, Path(folder), provider="cpu", **options)
         sets = {f"set {i}": feed for i, feed in enumerate(feeds)}
         return examine_model(original, sets, Path(folder), deterministic=True, provider="cpu")

@@ -18,7 +18,7 @@ from rewriter.search.ranges import Assumption
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 from tools.fuzz.running import CannotRun, Outputs, drawn, identical, run, session, tolerance
 
-__all__ = ["EMPTY", "INFINITE", "OVERFLOWING", "compare_models", "examine_model", "round_trip"]
+__all__ = ["EMPTY", "INFINITE", "OVERFLOWING", "bit_for_bit", "compare_models", "examine_model"]
 
 _BLAMES_THE_RUNTIME = "onnxruntime cannot run the original"
 
@@ -43,9 +43,9 @@ _OTHER_SLACK = 4.0
 """The same for all others: acceptance compared the two models on inputs that are not these."""
 
 
-def round_trip(original: bytes, feeds: Sequence[Feeds], folder: Path) -> CaseReport:
-    """At budget 0 outputs are those of the original, bit for bit."""
-    made = _optimized(original, folder, budget=0)
+def bit_for_bit(original: bytes, feeds: Sequence[Feeds], folder: Path, **options: Any) -> CaseReport:
+    """With options that ask for no rewriting outputs are those of the original, bit for bit."""
+    made = _optimized(original, folder, **options)
     try:
         wanted = [run(original, feed) for feed in feeds]
     except CannotRun as problem:

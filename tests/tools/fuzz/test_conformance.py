@@ -14,6 +14,12 @@ def test_every_case_comes_through_a_round_trip_bit_for_bit() -> None:
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_cases_that_are_cleaned_up_compute_the_same_bit_for_bit() -> None:
+    done = attack("conformance", "--mode", "clean", "--share", "12")
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_rewritten_cases_compute_the_same() -> None:
     done = attack("conformance", "--mode", "deterministic", "--share", "16")
     assert done.returncode == 0, done.stdout

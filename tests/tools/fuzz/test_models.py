@@ -95,3 +95,9 @@ def test_a_failing_model_becomes_small() -> None:
     assert [node.op_type for node in small.proto.graph.node if node.op_type != "Identity"] == ["Mul"]
     assert len(small.feeds) == 1 and tried["all"] < 200
     assert shrunk(whole, fails, time.monotonic()) == whole
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_random_models_that_are_cleaned_up_compute_the_same_bit_for_bit() -> None:
+    done = attack("models", "--clean", "--count", "60", "--seed", "11")
+    assert done.returncode == 0, done.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -20,21 +21,22 @@ _PATIENCE = 25.0
 __all__ = ["examine_number", "names"]
 
 
-def names(seed: int, count: int) -> list[str]:
-    """``SEED NUMBER`` of the first models of a seed."""
-    return [f"{seed} {number}" for number in range(count)]
+def names(seed: int, count: int, clean: bool = False) -> list[str]:
+    """``SEED NUMBER`` of the first models of a seed; with ``clean`` after it where they are cleaned up only."""
+    return [f"{seed} {number}{' clean' if clean else ''}" for number in range(count)]
 
 
 def examine_number(name: str, show: Show) -> CaseReport:
     """Makes the model of one of :func:`names` and tries it."""
-    seed, number = map(int, name.split())
-    model = random_model(seed, number)
+    seed, number, *mode = name.split()
+    options = {"clean": True} if mode == ["clean"] else {}
+    model = random_model(int(seed), int(number))
     show(_files(model.proto))
-    report = examine_random(model)
+    report = examine_random(model, **options)
     if not report.fate.is_finding:
         return report
-    small = shrunk(model, lambda one: _same(report, examine_random(one)), time.monotonic() + _PATIENCE)
-    again = examine_random(small)
+    small = shrunk(model, lambda one: _same(report, examine_random(one, **options)), time.monotonic() + _PATIENCE)
+    again = examine_random(small, **options)
     detail = f"{again.detail}\n\nmade small:\n{onnx.printer.to_text(small.proto)}"
     files = {f"small_{name}": content for name, content in {**_files(small.proto), **again.files}.items()}
     return CaseReport(report.fate, again.reason, detail, report.fired, {**report.files, **files})
@@ -45,10 +47,10 @@ def _same(one: CaseReport, other: CaseReport) -> bool:
     return one.fate is other.fate and one.reason.split("(")[0] == other.reason.split("(")[0]
 
 
-def examine_random(model: RandomModel) -> CaseReport:
-    """What becomes of a model."""
+def examine_random(model: RandomModel, **more: Any) -> CaseReport:
+    """What becomes of a model, with more options of the optimiser than are its own."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        options = {"deterministic": True, "provider": "cpu", **model.options}
+        options = {"deterministic": True, "provider": "cpu", **model.options, **more}
         return examine_model(model.proto.SerializeToString(), model.feeds, Path(folder), **options)
 
 

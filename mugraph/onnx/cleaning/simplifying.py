@@ -1,0 +1,259 @@
+"""Nodes of the main graph that move no data, or move it in two steps where one will do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, helper
+
+from mugraph.onnx.cleaning.constants import constants_of
+from mugraph.onnx.literals import tensor_of
+from mugraph.onnx.model import Model
+from mugraph.onnx.naming import NameSupply
+from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.onnx.scopes import captured, names_in_use
+from mugraph.terms.shape import TensorType, same_shape
+
+__all__ = ["simplify"]
+
+_SMALL = 64
+"""Entries of the largest constant that is looked into: axes and sizes have few."""
+
+_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+_SINGLE = frozenset({"Concat", "Max", "Min", "Sum"})
+_KEEPS_ZERO = frozenset({"Expand", "Identity", "Slice", "Tile", "Transpose", *_RESHAPES})
+_NEUTRAL = {"Add": -0.0, "Div": 1, "Mul": 1, "Sub": 0.0}
+"""Operators to the second operand with which they give the first one bit for bit: -0 + 0 is no -0."""
+_STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
+"""Recurrent operators to the inputs that are zeros where they are left out."""
+
+
+def simplify(main: GraphProto, model: Model) -> bool:
+    """Rewrites nodes as plainer ones with the same results bit for bit; whether there were any.
+
+    Casts to the same type and other nodes that change nothing become Identities; of reshapes, and of Slices along different
+    axes, that follow each other one is left; initial states that are zeros are left out.
+
+    Args:
+        main: a graph of unique names, without Identities.
+        model: that it was made of: what is known of its values.
+    """
+    simplifying = _Simplifying(main, model)
+    for node in main.node:
+        simplifying.visit(node)
+    main.initializer.extend(simplifying.fresh)
+    return simplifying.changed > 0
+
+
+class _Simplifying:
+    """One walk over the nodes of a graph, operands first.
+
+    Attributes:
+        fresh: constants that new nodes read.
+        changed: how many nodes were rewritten.
+    """
+
+    def __init__(self, graph: GraphProto, model: Model) -> None:
+        self._model = model
+        self._constants: Mapping[str, TensorProto] = constants_of(graph)
+        self._makers: dict[str, NodeProto] = {}
+        self._readers: defaultdict[str, list[str]] = defaultdict(list)
+        for node in graph.node:
+            for name in node.input:
+                self._readers[name].append(node.op_type)
+            for name in captured(node):
+                self._readers[name].append("")
+        for value in graph.output:
+            self._readers[value.name].append("")
+        self._names = NameSupply(names_in_use(graph))
+        self.fresh: list[TensorProto] = []
+        self.changed = 0
+
+    def visit(self, node: NodeProto) -> None:
+        """Rewrites a node in its place, if there is a plainer one."""
+        if node.domain in DEFAULT_DOMAINS and node.input and len(node.output) == 1 and self._changes_nothing(node):
+            self._replace(node, helper.make_node("Identity", [node.input[0]], list(node.output), name=node.name))
+        elif node.domain in DEFAULT_DOMAINS:
+            steps: tuple[Callable[[NodeProto], NodeProto | None], ...] = (
+                self._one_reshape,
+                self._one_slice,
+                self._one_concat,
+                self._without_zeros,
+            )
+            for step in steps:
+                plainer = step(node)
+                if plainer is not None:
+                    self._replace(node, plainer)
+                    break
+        self._makers.update((name, node) for name in node.output if name)
+
+    def _replace(self, node: NodeProto, plainer: NodeProto) -> None:
+        node.CopyFrom(plainer)
+        self.changed += 1
+
+    def _type(self, name: str) -> TensorType | None:
+        value = self._model.values.get(name)
+        return None if value is None else self._model.tables.types[value]
+
+    def _array(self, name: str) -> np.ndarray | None:
+        """A small constant."""
+        tensor = self._constants.get(name)
+        if tensor is None or np.prod(tensor.dims) > _SMALL:
+            return None
+        return self._model.weights.array(tensor)
+
+    def _constant(self, array: np.ndarray, hint: str) -> str:
+        """The name of a new constant."""
+        self.fresh.append(tensor_of(array, self._names.fresh(hint)))
+        return self.fresh[-1].name
+
+    def _attribute(self, node: NodeProto, name: str, default: object = None) -> object:
+        return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+    # Nodes that change nothing
+
+    def _changes_nothing(self, node: NodeProto) -> bool:
+        """Whether the first input is the result."""
+        given, made = self._type(node.input[0]), self._type(node.output[0])
+        if given is None or made is None or given.dtype != made.dtype:
+            return False
+        if node.op_type == "Cast" or (node.op_type in _SINGLE and len(node.input) == 1):
+            return True
+        if same_shape(given.shape, made.shape) is not True:
+            return False
+        if node.op_type in _NEUTRAL:
+            second = self._array(node.input[1])
+            neutral = None if second is None else np.full(second.shape, _NEUTRAL[node.op_type], second.dtype)
+            return second is not None and neutral is not None and second.tobytes() == neutral.tobytes()
+        match node.op_type:
+            case "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Expand":
+                return True
+            case "Transpose":
+                perm = self._attribute(node, "perm")
+                return isinstance(perm, list) and perm == sorted(perm)
+            case "Slice" if len(node.input) > 1:
+                return self._goes_by_ones(node)
+            case "Pad" if len(node.input) > 1:
+                pads = self._array(node.input[1])
+                return pads is not None and not pads.any()
+        return False
+
+    def _goes_by_ones(self, node: NodeProto) -> bool:
+        """Whether a Slice steps from each entry to the next."""
+        if len(node.input) < 5 or not node.input[4]:
+            return True
+        steps = self._array(node.input[4])
+        return steps is not None and bool((steps == 1).all())
+
+    # Two steps that are one
+
+    def _inner(self, name: str, op_types: frozenset[str]) -> NodeProto | None:
+        """The node that computes a value, if it and all that read the value are of these operators: it goes once these do."""
+        maker = self._makers.get(name)
+        is_one = maker is not None and maker.op_type in op_types and maker.domain in DEFAULT_DOMAINS
+        return maker if is_one and op_types.issuperset(self._readers[name]) else None
+
+    def _one_reshape(self, node: NodeProto) -> NodeProto | None:
+        """A Reshape for reshapes that follow each other, where at most one size is no number."""
+        inner = self._inner(node.input[0], _RESHAPES) if node.op_type in _RESHAPES else None
+        made = self._type(node.output[0])
+        if inner is None or made is None:
+            return None
+        sizes = [size if isinstance(size, int) else -1 for size in made.shape]
+        if sizes.count(-1) > 1 or 0 in sizes:
+            return None
+        shape = self._constant(np.asarray(sizes, np.int64), "shape")
+        return helper.make_node("Reshape", [inner.input[0], shape], list(node.output), name=node.name)
+
+    def _one_slice(self, node: NodeProto) -> NodeProto | None:
+        """A Slice for two along different axes."""
+        inner = self._inner(node.input[0], frozenset({"Slice"})) if node.op_type == "Slice" else None
+        if inner is None:
+            return None
+        parts = [self._ranges(one) for one in (inner, node)]
+        first, second = parts
+        if first is None or second is None or {*first[2].tolist()} & {*second[2].tolist()}:
+            return None
+        if len({array.dtype for part in (first, second) for array in part}) > 1:
+            return None
+        joined = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
+        if (joined[3] == 1).all():
+            del joined[3]
+            if np.array_equal(joined[2], np.arange(len(joined[2]))):
+                del joined[2]
+        names = [self._constant(array, hint) for array, hint in zip(joined, ("starts", "ends", "axes", "steps"), strict=False)]
+        return helper.make_node("Slice", [inner.input[0], *names], list(node.output), name=node.name)
+
+    def _one_concat(self, node: NodeProto) -> NodeProto | None:
+        """A Concat with the operands of those that it alone reads, along the same axis, and without empty ones."""
+        made = self._type(node.output[0]) if node.op_type == "Concat" else None
+        if made is None:
+            return None
+        axis = self._axis(node, made)
+        operands: list[str] = []
+        for name in node.input:
+            inner = self._inner(name, frozenset({"Concat"})) if len(self._readers[name]) == 1 else None
+            is_same = inner is not None and self._axis(inner, made) == axis
+            operands += inner.input if inner is not None and is_same else [name]
+        types = [self._type(name) for name in operands]
+        full = [n for n, t in zip(operands, types, strict=True) if t is None or t.shape[axis] != 0] or operands[:1]
+        if full == list(node.input):
+            return None
+        return helper.make_node("Concat", full, list(node.output), name=node.name, axis=axis)
+
+    def _axis(self, node: NodeProto, made: TensorType) -> int:
+        """The axis of a Concat, from 0 on."""
+        axis = self._attribute(node, "axis", 0)
+        assert isinstance(axis, int)
+        return axis % len(made.shape)
+
+    def _ranges(self, node: NodeProto) -> Sequence[np.ndarray] | None:
+        """Starts, ends, axes from 0 on and steps of a Slice, where they are constants."""
+        type_ = self._type(node.input[0])
+        given = [self._array(name) if name else None for name in node.input[1:]]
+        if type_ is None or len(given) < 2 or given[0] is None or given[1] is None:
+            return None
+        starts, ends = given[0], given[1]
+        for name, array in zip(node.input[3:], given[2:], strict=True):
+            if name and array is None:
+                return None
+        axes = given[2] if len(given) > 2 and given[2] is not None else np.arange(len(starts), dtype=starts.dtype)
+        steps = given[3] if len(given) > 3 and given[3] is not None else np.ones_like(starts)
+        return starts, ends, np.asarray(axes % len(type_.shape), starts.dtype), steps
+
+    # Zeros that need not be said
+
+    def _without_zeros(self, node: NodeProto) -> NodeProto | None:
+        """A recurrent node without initial states that are zeros."""
+        states = [place for place in _STATES.get(node.op_type, ()) if place < len(node.input)]
+        zeros = [place for place in states if node.input[place] and self._is_zero(node.input[place])]
+        if not zeros:
+            return None
+        plainer = NodeProto()
+        plainer.CopyFrom(node)
+        for place in zeros:
+            plainer.input[place] = ""
+        while not plainer.input[-1]:
+            del plainer.input[-1]
+        return plainer
+
+    def _is_zero(self, name: str) -> bool:
+        """Whether a value is zeros, whatever its shape."""
+        while name in self._makers:
+            maker = self._makers[name]
+            if maker.domain not in DEFAULT_DOMAINS:
+                return False
+            if maker.op_type == "ConstantOfShape":
+                value = self._attribute(maker, "value")
+                return value is None or not any(self._model.weights.array(value).tobytes())  # type: ignore[arg-type]
+            if maker.op_type == "Concat":
+                return all(self._is_zero(operand) for operand in set(maker.input))
+            if maker.op_type not in _KEEPS_ZERO:
+                return False
+            name = maker.input[0]
+        tensor = self._constants.get(name)
+        if tensor is None or self._model.weights.size_of(tensor) > 1 << 20:
+            return False
+        return not any(self._model.weights.array(tensor).tobytes())

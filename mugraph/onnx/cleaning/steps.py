@@ -1,0 +1,139 @@
+"""The steps of cleaning, and when their result is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from onnx import ModelProto
+
+from mugraph.onnx.cleaning.absorbing import absorb
+from mugraph.onnx.cleaning.constants import lift_constants, merge_constants, with_bodies
+from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
+from mugraph.onnx.cleaning.leftovers import drop_leftovers
+from mugraph.onnx.cleaning.names import give_unique_names, rename
+from mugraph.onnx.cleaning.sharing import share_values
+from mugraph.onnx.cleaning.simplifying import simplify
+from mugraph.onnx.constants import ConstantReader
+from mugraph.onnx.model import Model
+from mugraph.onnx.read import reread
+from mugraph.onnx.understand import ModelOperators
+from mugraph.onnx.weights import Weights, is_stored
+
+__all__ = ["Cleaned", "Depth", "clean"]
+
+_ROUNDS = 4
+"""Most rounds: an If that is decided in one may show constants to the next."""
+
+_SLACK = 1 << 10
+"""Bytes by which a computed constant may be larger than what it replaces, as long as the file as a whole is not."""
+
+_INITIALIZERS_FROM_IR = 4
+"""The first IR version whose initializers need not be inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A model without what no run needs.
+
+    Attributes:
+        model: as if it had been read from a file of its own; its weights are where they were.
+        nodes_before, nodes_after: of the main graph and all bodies.
+    """
+
+    model: Model
+    nodes_before: int
+    nodes_after: int
+
+
+class Depth(IntEnum):
+    """How far cleaning goes: of what is computed beforehand a runtime may make other kernels, which round otherwise."""
+
+    PLAIN = 0
+    """What is there already is left out or shared."""
+    SIZES = 1
+    """Integers and truth values are computed, too, and nodes that move data are joined."""
+    NUMBERS = 2
+    """All constants are computed, and convolutions absorb some."""
+
+
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
+    """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
+
+    Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
+    does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
+    and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
+    are left as they are, as are models with training information.
+
+    Args:
+        evaluate: computes what is constant.
+    """
+    if model.proto.training_info:
+        return None
+    before = _Totals.of(model.proto, model.weights)
+    for actual, slack in ((depth, _SLACK), (depth, 0), (Depth.PLAIN, 0)):
+        proto = _rounds(model, evaluate, actual, slack)
+        after = _Totals.of(proto, model.weights)
+        if after.size <= before.size:
+            return None if after == before else Cleaned(reread(model, proto), before.nodes, after.nodes)
+    return None
+
+
+def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
+    """A cleaned copy of a model's message."""
+    proto, decided = _round(model, evaluate, depth, slack)
+    for _ in range(_ROUNDS - 1):
+        if not decided:
+            break
+        proto, decided = _round(reread(model, proto), evaluate, depth, slack)
+    return proto
+
+
+def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> tuple[ModelProto, int]:
+    """A model's message with each step of cleaning made once, and how many Ifs were decided."""
+    proto = ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.ir_version = max(proto.ir_version, _INITIALIZERS_FROM_IR)
+    operators, reader = ModelOperators.of(proto, model.opset), ConstantReader(model.weights)
+    give_unique_names(proto.graph)
+    lift_constants(proto.graph, operators, reader)
+    if depth > Depth.PLAIN:
+        fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
+    rename(proto.graph, merge_constants(proto.graph, model.weights))
+    decided = share_values(proto.graph, model, operators, reader)
+    if depth == Depth.NUMBERS:
+        absorb(proto.graph, model.weights)
+    if depth > Depth.PLAIN:
+        simplify(proto.graph, model)
+        rename(proto.graph, merge_constants(proto.graph, model.weights))
+        decided += share_values(proto.graph, model, operators, reader)
+    drop_leftovers(proto)
+    return proto, decided
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """How large a model is.
+
+    Attributes:
+        nodes: of the main graph and all bodies.
+        constants: initializers of these.
+        functions: of the model.
+        size: bytes with all weights.
+    """
+
+    nodes: int
+    constants: int
+    functions: int
+    size: int
+
+    @staticmethod
+    def of(proto: ModelProto, weights: Weights) -> _Totals:
+        graphs = list(with_bodies(proto.graph))
+        stored = sum(weights.size_of(tensor) for tensor in proto.graph.initializer if is_stored(tensor))
+        return _Totals(
+            sum(len(graph.node) for graph in graphs),
+            sum(len(graph.initializer) for graph in graphs),
+            len(proto.functions),
+            proto.ByteSize() + stored,
+        )

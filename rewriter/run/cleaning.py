@@ -1,0 +1,138 @@
+"""Cleaning up: a run starts from its model without what no run of that needs, once outputs were seen to be the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx
+
+from mugraph.files import Scratch
+from mugraph.onnx import Model, open_in
+from mugraph.onnx.cleaning import Depth, clean
+from rewriter.run.probes import probes
+from rewriter.run.task import Task
+from rewriter.runtime_env import RuntimeFailure, Session, new_session
+
+__all__ = ["cleaned_up", "computed"]
+
+Feed = Mapping[str, np.ndarray]
+
+
+def cleaned_up(task: Task, until: float) -> Task:
+    """A task whose model is clean; the same task where nothing is to be done, or where the outputs would not be the same.
+
+    Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Where outputs
+    differ in a bit, fewer constants are computed, and where they still do, the model stays as it came.
+
+    Ensures that a note says why a model stays as it came though there was something to do.
+
+    Args:
+        until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
+    """
+    reason = ""
+    for depth in reversed(Depth):
+        cleaned = clean(task.model, computed, depth)
+        if cleaned is None:
+            break
+        reason = _difference(task, cleaned.model, until)
+        if not reason:
+            return replace(task, model=cleaned.model, cleaned=cleaned)
+    if not reason:
+        return task
+    return replace(task, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
+
+
+def _difference(task: Task, cleaned: Model, until: float) -> str:
+    """Why outputs of two models are not known to be the same; empty where they are."""
+    try:
+        with Scratch() as scratch:
+            before = _session(task.model)
+            after = new_session(open_in(cleaned, cleaned.as_it_came, scratch.path))
+            compared = False
+            for feed in _feeds(task):
+                same = _same(before, after, feed)
+                if same is False:
+                    return "an output would not be the same bit for bit"
+                compared |= bool(same)
+                if compared and time.monotonic() > until:
+                    break
+    except RuntimeFailure as problem:
+        return f"onnxruntime refuses it ({problem})"
+    return "" if compared else "onnxruntime does not run it on inputs of the sizes that were tried"
+
+
+def _feeds(task: Task) -> Iterator[Feed]:
+    """The inputs to compare on."""
+    first = task.choices()[0]
+    yield from (probe.feed for alternatives in probes(task, first) for probe in alternatives[:1])
+    yield from task.feeds(first)
+
+
+def _session(model: Model) -> Session:
+    """A model as it came, opened where it is."""
+    return new_session(model.weights.memory if model.path is None else model.path)
+
+
+def _same(before: Session, after: Session, feed: Feed) -> bool | None:
+    """Whether the outputs on these inputs are the same bit for bit; ``None`` where the first model does not run on them."""
+    try:
+        wanted = before.run(None, feed)
+    except RuntimeFailure:
+        return None
+    try:
+        return all(map(_identical, wanted, after.run(None, feed)))
+    except RuntimeFailure:
+        return False
+
+
+def _identical(one: object, other: object) -> bool:
+    """Bit for bit, also within sequences and maps."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return bool((one == other).all()) if one.dtype == object else one.tobytes() == other.tobytes()
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_identical, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def computed(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a model by name, as onnxruntime computes them on the CPU without its optimisers.
+
+    Where it cannot run the whole, its nodes are run one by one, and what fails is left out.
+    """
+    try:
+        return _outputs(program, feeds)
+    except RuntimeFailure:
+        known = dict(feeds)
+        for node in program.graph.node:
+            names = [name for name in node.input if name]
+            if all(name in known for name in names):
+                try:
+                    known.update(_outputs(_alone(program, node, known), {name: known[name] for name in names}))
+                except RuntimeFailure:
+                    continue
+        return {name: array for name, array in known.items() if name not in feeds}
+
+
+def _outputs(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All outputs that are arrays of numbers. Raises RuntimeFailure."""
+    session = new_session(program.SerializeToString(), optimize=False, threads=1)
+    names = [value.name for value in program.graph.output]
+    results = zip(names, session.run(names, feeds), strict=True)
+    return {name: array for name, array in results if isinstance(array, np.ndarray) and array.dtype != object}
+
+
+def _alone(program: onnx.ModelProto, node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """A model of one node of a program."""
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(known[name].dtype), known[name].shape)
+        for name in dict.fromkeys(node.input)
+        if name
+    ]
+    outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    graph = onnx.helper.make_graph([node], "constant", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=program.opset_import, ir_version=program.ir_version)

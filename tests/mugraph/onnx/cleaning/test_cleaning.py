@@ -1,0 +1,257 @@
+"""Cleaning: what goes, what stays, and that outputs are the same bit for bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+from onnx.parser import parse_model
+
+from mugraph.onnx import load, to_bytes
+from mugraph.onnx.cleaning import clean
+from rewriter.run.cleaning import computed
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+GENERATOR = np.random.default_rng(0)
+
+
+def cleaned(model: onnx.ModelProto | str) -> onnx.ModelProto:
+    """What a model becomes; the model itself where nothing is to be done."""
+    proto = parse_model(f"{HEAD} {model}") if isinstance(model, str) else model
+    result = clean(load(proto), computed)
+    if result is None:
+        return proto
+    written = onnx.ModelProto.FromString(to_bytes(result.model, result.model.graph))
+    onnx.checker.check_model(written)
+    assert len(written.SerializeToString()) <= len(proto.SerializeToString())
+    assert [v.name for v in written.graph.input] == [v.name for v in proto.graph.input]
+    assert [v.name for v in written.graph.output] == [v.name for v in proto.graph.output]
+    return written
+
+
+def outputs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, dict(feed))
+    return found
+
+
+def ops(model: onnx.ModelProto) -> Counter[str]:
+    """Operators of a model and of its bodies."""
+    found: Counter[str] = Counter()
+    graphs = [model.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            found[node.op_type] += 1
+            graphs.extend(a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH)
+    return found
+
+
+def same(text: str, *feeds: Mapping[str, Any]) -> Counter[str]:
+    """The operators of what a model becomes, once it computes the same bit for bit."""
+    proto = parse_model(f"{HEAD} {text}")
+    written = cleaned(proto)
+    for feed in feeds or ({"x": GENERATOR.standard_normal((2, 3)).astype(np.float32)},):
+        wanted, found = outputs(proto, feed), outputs(written, feed)
+        assert [(a.dtype, a.shape, a.tobytes()) for a in wanted] == [(a.dtype, a.shape, a.tobytes()) for a in found]
+    return ops(written)
+
+
+GOES = {
+    "an Identity": ("(float[2,3] x) => (float[2,3] y) { a = Identity(x) y = Relu(a) }", "Relu"),
+    "an Identity before an output": ("(float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Identity(a) }", "Relu"),
+    "Identities of one value before two outputs": (
+        "(float[2,3] x) => (float[2,3] y, float[2,3] z) { a = Relu(x) y = Identity(a) z = Identity(a) }",
+        "Relu Identity",
+    ),
+    "an output that is another output": (
+        "(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Relu(x) z = Identity(y) }",
+        "Relu Identity",
+    ),
+    "an output that is an input": (
+        "(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Identity(x) z = Relu(y) }",
+        "Identity Relu",
+    ),
+    "a dead node": ("(float[2,3] x) => (float[2,3] y) { a = Exp(x) y = Relu(x) }", "Relu"),
+    "an equal node": ("(float[2,3] x) => (float[2,3] y) { a = Exp(x) b = Exp(x) y = Add(a, b) }", "Exp Add"),
+    "equal nodes with two outputs": (
+        "(float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Exp(x) z = Exp(x) }",
+        "Exp Exp",
+    ),
+    "a constant computation": (
+        "(float[2,3] x) => (float[2,3] y) { a = Constant<value = float[3] {1, 2, 3}>() b = Exp(a) c = Neg(b) y = Add(x, c) }",
+        "Add",
+    ),
+    "the shape of a static value": (
+        "(float[2,3] x) => (float[3,2] y) { s = Shape(x) i = Constant<value = int64[2] {1, 0}>() "
+        "t = Gather(s, i) y = Reshape(x, t) }",
+        "Reshape",
+    ),
+    "equal sizes": (
+        "(float[N,3] x) => (float[N,3] y) { s = Shape(x) a = Exp(x) t = Shape(a) b = Reshape(a, s) c = Tanh(b) "
+        "y = Reshape(c, t) }",
+        "Exp Tanh",
+    ),
+    "a Cast to the same type": ("(float[2,3] x) => (float[2,3] y) { a = Cast<to = 1>(x) y = Relu(a) }", "Relu"),
+    "reshapes in a row": (
+        "(float[2,3] x) => (float[6,1] y) { i = Constant<value = int64[1] {0}>() s = Constant<value = int64[2] {6, 1}>() "
+        "a = Unsqueeze(x, i) b = Flatten(a) y = Reshape(b, s) }",
+        "Reshape",
+    ),
+    "Slices along different axes": (
+        "(float[2,3] x) => (float[1,2] y) { z = Constant<value = int64[1] {0}>() o = Constant<value = int64[1] {1}>() "
+        "t = Constant<value = int64[1] {2}>() a = Slice(x, z, o, z) y = Slice(a, z, t, o) }",
+        "Slice",
+    ),
+    "Concats in a row": (
+        "(float[2,3] x) => (float[6,3] y) { a = Exp(x) b = Concat<axis = 0>(x, a) y = Concat<axis = 0>(b, x) }",
+        "Exp Concat",
+    ),
+    "a subtraction of 0": (
+        "(float[2,3] x) => (float[2,3] y) { z = Constant<value = float {0}>() a = Sub(x, z) y = Relu(a) }",
+        "Relu",
+    ),
+    "an If that is decided": (
+        "(float[2,3] x) => (float[2,3] y) { c = Constant<value = bool {1}>() "
+        "y = If(c)<then_branch = t () => (float[2,3] r) { r = Relu(x) }, else_branch = e () => (float[2,3] r) { r = Neg(x) }> }",
+        "Relu",
+    ),
+    "what a body computes as well": (
+        "(float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) { z = Exp(x) y = If(c)<"
+        "then_branch = t () => (float[2,3] r) { a = Exp(x) b = Exp(x) r = Add(a, b) }, "
+        "else_branch = e () => (float[2,3] r) { a = Identity(x) r = Neg(a) }> }",
+        "Exp If Add Neg",
+    ),
+}
+STAYS = {
+    "random numbers": ("(float[2,3] x) => (float[2,3] y) { a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }", 3),
+    "draws of a distribution": ("(float[2,3] x) => (float[2,3] y) { a = Bernoulli(x) b = Bernoulli(x) y = Sub(a, b) }", 3),
+    "attributes that differ in the sign of 0": (
+        "(float[2,3] x) => (float[2,3] y) { a = LeakyRelu<alpha = 0.0>(x) b = LeakyRelu<alpha = -0.0>(x) y = Div(a, b) }",
+        3,
+    ),
+    "a sum with 0, which is no -0": ("(float[2,3] x, float[2,3] z) => (float[2,3] y) { a = Neg(x) y = Add(a, z) }", 2),
+    "what a body gives from outside": (
+        "(float[2,3] x, bool c) => (float[2,3] y) { a = Exp(x) y = If(c)<"
+        "then_branch = t () => (float[2,3] r) { r = Identity(a) }, else_branch = e () => (float[2,3] r) { r = Neg(a) }> }",
+        4,
+    ),
+    "a dequantised weight": (
+        "(float[2,3] x) => (float[2,3] y) { w = Constant<value = int8[3] {1, 2, 3}>() s = Constant<value = float {0.5}>() "
+        "f = DequantizeLinear(w, s) y = Add(x, f) }",
+        2,
+    ),
+    "a constant that would be large": (
+        "(float[2,3] x) => (float y) { s = Constant<value = int64[2] {500, 500}>() c = ConstantOfShape(s) "
+        "t = ReduceMax<keepdims = 0>(x) u = Add(c, t) y = ReduceMax<keepdims = 0>(u) }",
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOES)
+def test_what_no_run_needs_goes(name: str) -> None:
+    text, left = GOES[name]
+    shape = (2, 3)
+    feed: dict[str, Any] = {"x": GENERATOR.standard_normal(shape).astype(np.float32)}
+    conditions = [{"c": np.asarray(value)} for value in (True, False)] if "bool c" in text else [{}]
+    assert same(f"g {text}", *({**feed, **more} for more in conditions)) == Counter(left.split())
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_a_run_needs_stays(name: str) -> None:
+    text, count = STAYS[name]
+    assert sum(ops(cleaned(f"g {text}")).values()) == count
+
+
+def test_bodies_may_use_the_same_names_for_different_values() -> None:
+    text = (
+        "g (float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) { k = Constant<value = float {2}>() "
+        "y = If(c)<then_branch = t () => (float[2,3] r) { k = Constant<value = float {3}>() m = Mul(x, k) r = Exp(m) }, "
+        "else_branch = e () => (float[2,3] r) { k = Constant<value = float {4}>() m = Mul(x, k) r = Exp(m) }> z = Mul(x, k) }"
+    )
+    proto = parse_model(f"{HEAD} {text}")
+    written = clean(load(proto, check=False), computed)
+    assert written is not None
+    result = onnx.ModelProto.FromString(to_bytes(written.model, written.model.graph))
+    x = GENERATOR.standard_normal((2, 3)).astype(np.float32)
+    for value, factor in ((True, 3), (False, 4)):
+        y, z = outputs(result, {"x": x, "c": np.asarray(value)})
+        assert np.allclose(y, np.exp(x * factor), rtol=1e-5) and np.array_equal(z, x * 2)
+
+
+def _with_weights(names: str, arrays: list[np.ndarray]) -> onnx.ModelProto:
+    proto = parse_model(
+        f"{HEAD} g (float[2,64] x) => (float[2,64] y) {{ a = MatMul(x, u) b = MatMul(a, v) y = Relu(b) }}".replace("u)", "u)")
+    )
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in zip(names, arrays, strict=True))
+    return proto
+
+
+def test_equal_weights_are_stored_once() -> None:
+    weight = GENERATOR.standard_normal((64, 64)).astype(np.float32)
+    proto = _with_weights("uv", [weight, weight.copy()])
+    written = cleaned(proto)
+    assert len(written.graph.initializer) == 1
+    x = {"x": GENERATOR.standard_normal((2, 64)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+    other = weight.copy()
+    other[63, 63] = np.nextafter(other[63, 63], np.float32(9))
+    assert cleaned(_with_weights("uv", [weight, other])).graph.initializer.__len__() == 2
+
+
+def test_weights_that_may_be_overridden_are_no_constants() -> None:
+    proto = _with_weights("uv", [np.eye(64, dtype=np.float32)] * 2)
+    proto.graph.input.append(helper.make_tensor_value_info("u", onnx.TensorProto.FLOAT, [64, 64]))
+    assert {tensor.name for tensor in cleaned(proto).graph.initializer} == {"u", "v"}
+
+
+def test_weights_stay_in_their_files(tmp_path: Path) -> None:
+    weight = GENERATOR.standard_normal((64, 64)).astype(np.float32)
+    onnx.save(_with_weights("uv", [weight, weight.copy()]), tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0)
+    result = clean(load(tmp_path / "m.onnx"), computed)
+    assert result is not None and len(result.model.proto.graph.initializer) == 1
+    assert result.model.proto.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
+
+
+def test_convolutions_absorb_what_the_runtime_lets_them_absorb() -> None:
+    proto = parse_model(
+        f"{HEAD} g (float[1,3,8,8] x) => (float[1,4,6,6] y) {{ a = Conv(x, w) b = BatchNormalization(a, s, t, m, v) "
+        "c = Mul(b, f) d = Add(c, o) y = Relu(d) }"
+    )
+    shapes = {"w": (4, 3, 3, 3), "s": (4,), "t": (4,), "m": (4,), "v": (4,), "f": (4, 1, 1), "o": (1, 4, 1, 1)}
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.abs(GENERATOR.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(["Conv", "Relu"])
+    x = {"x": GENERATOR.standard_normal((1, 3, 8, 8)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+def test_initial_states_of_zeros_are_left_out() -> None:
+    proto = parse_model(
+        f"{HEAD} g (float[5,B,4] x) => (float[5,1,B,6] y) {{ s = Shape<start = 1, end = 2>(x) "
+        "o = Constant<value = int64[1] {1}>() h = Constant<value = int64[1] {6}>() t = Concat<axis = 0>(o, s, h) "
+        "z = ConstantOfShape(t) y = LSTM<hidden_size = 6>(x, w, r, , , z, z) }"
+    )
+    arrays = {"w": (1, 24, 4), "r": (1, 24, 6)}
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(GENERATOR.standard_normal(shape).astype(np.float32), name) for name, shape in arrays.items()
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(["LSTM"])
+    x = {"x": GENERATOR.standard_normal((5, 3, 4)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+def test_training_information_is_left_alone() -> None:
+    proto = parse_model(f"{HEAD} g (float[2,3] x) => (float[2,3] y) {{ a = Identity(x) y = Relu(a) }}")
+    proto.training_info.add()
+    assert clean(load(proto, check=False), computed) is None

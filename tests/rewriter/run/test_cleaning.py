@@ -1,0 +1,119 @@
+"""Runs start from a clean model, or from the one that came where the two were not seen to compute the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+from mugraph.onnx.cleaning import Cleaned
+from mugraph.onnx.read import reread
+from rewriter import optimize
+from rewriter.run import cleaning
+from tests.support.runs import ops, run_model
+
+UNTIDY = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[N,64] x) => (float[N,64] y) {
+        one = Constant<value_float = 1.0>()
+        two = Add(one, one)
+        a = Identity(x)
+        b = MatMul(a, w)
+        c = MatMul(b, v)
+        dead = Exp(c)
+        y = Add(c, two)
+    }"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, own_cache: Path) -> Path:
+    model = parse_model(UNTIDY)
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    model.graph.initializer.extend(numpy_helper.from_array(weight, name) for name in "wv")
+    onnx.save(model, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def same_outputs(one: Path, other: Path) -> bool:
+    x = {"x": np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)}
+    return run_model(one, x)[0].tobytes() == run_model(other, x)[0].tobytes()
+
+
+def test_cleaning_alone(source: Path, tmp_path: Path) -> None:
+    outcome = optimize(source, tmp_path / "o.onnx", clean=True, provider="cpu")
+    assert outcome.cleaned and not outcome.improved and not outcome.rules
+    assert ops(tmp_path / "o.onnx") == ["MatMul", "MatMul", "Add"] and same_outputs(source, tmp_path / "o.onnx")
+    assert (outcome.nodes_before, outcome.nodes_after, outcome.domains) == (7, 3, ())
+    assert outcome.before is not None and outcome.after is not None
+    assert outcome.before.size == source.stat().st_size and outcome.after.size == (tmp_path / "o.onnx").stat().st_size
+    assert outcome.after.size < outcome.before.size - 16000, "the weights are equal"
+    assert outcome.before.load is not None and outcome.after.load is not None and outcome.after.load > 0
+    told = json.loads(outcome.to_json())
+    assert told["cleaned"] and told["after"]["size"] == outcome.after.size and told["domains"] == []
+
+
+def test_where_nothing_is_better_the_clean_model_is_written(source: Path, tmp_path: Path) -> None:
+    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, budget=3, rules=[])
+    assert outcome.cleaned and not outcome.improved and ops(tmp_path / "o.onnx") == ["MatMul", "MatMul", "Add"]
+    again = optimize(tmp_path / "o.onnx", tmp_path / "p.onnx", device="cpu", deterministic=True, budget=3, rules=[])
+    assert not again.cleaned and (tmp_path / "p.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
+
+
+def test_the_plain_round_trip_is_not_cleaned(source: Path, tmp_path: Path) -> None:
+    assert not optimize(source, tmp_path / "o.onnx", budget=0, provider="cpu").cleaned
+    assert sorted(ops(tmp_path / "o.onnx")) == sorted([op for op in ops(source) if op != "Exp"])
+
+
+def test_a_model_in_place(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "before.onnx").write_bytes(source.read_bytes())
+    outcome = optimize(source, source, clean=True, provider="cpu", in_place=True)
+    assert outcome.cleaned and same_outputs(source, tmp_path / "before.onnx") and ops(source) == ["MatMul", "MatMul", "Add"]
+    assert outcome.before is not None and outcome.before.load is None, "the original is there no more"
+
+
+def test_weights_in_data_files(source: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.load(source), tmp_path / "e.onnx", save_as_external_data=True, location="e.data", size_threshold=0)
+    assert optimize(tmp_path / "e.onnx", tmp_path / "o.onnx", clean=True, provider="cpu").cleaned
+    assert same_outputs(tmp_path / "e.onnx", tmp_path / "o.onnx")
+
+
+def test_a_model_whose_outputs_would_differ_stays_as_it_came(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cleaning makes is compared, not believed: here it makes something else."""
+
+    def wrong(model: Any, *_: Any) -> Any:
+        proto = onnx.load(source)
+        next(node for node in proto.graph.node if node.op_type == "Add" and node.output[0] == "y").op_type = "Sub"
+        return Cleaned(reread(model, proto), 7, 3)
+
+    monkeypatch.setattr(cleaning, "clean", wrong)
+    outcome = optimize(source, tmp_path / "o.onnx", clean=True, provider="cpu")
+    assert not outcome.cleaned and (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+    assert any("not cleaned up: an output would not be the same bit for bit" in note for note in outcome.notes)
+
+
+def test_fewer_constants_are_computed_where_that_changes_a_bit(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([False] + [True] * 9)
+    monkeypatch.setattr(cleaning, "_same", lambda *_: next(answers))
+    assert optimize(source, tmp_path / "o.onnx", clean=True, provider="cpu").cleaned
+    assert ops(tmp_path / "o.onnx") == ["Add", "MatMul", "MatMul", "Add"], "the sum of constants is left to the runtime"
+
+
+def test_a_fault_while_cleaning_costs_nobody_the_model(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise LookupError("no such name")
+
+    monkeypatch.delenv("ONNX_SUPEROPT_DEBUG")
+    monkeypatch.setattr(cleaning, "clean", broken)
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=3)
+    assert outcome.fault is not None and outcome.fault.stage == "cleaning up"
+    assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()

