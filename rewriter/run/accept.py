@@ -37,7 +37,7 @@ FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, 
 
 _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
-_ROUNDS = 120
+_ROUNDS = 80
 """Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
 
 _STEP = 2.0**-8
@@ -313,7 +313,7 @@ class Acceptance:
     def pair(self, session: Any, seconds: float) -> Timing:
         """A first impression of a candidate's speed: alternating with the original, spinning off."""
         times: tuple[list[float], ...] = ([], [])
-        _alternate((self.original, session), self.feeds, seconds, times)
+        _alternate((self.original, session), self.feeds, seconds, times, most=_ROUNDS)
         return paired(*times)
 
     def close(self) -> None:

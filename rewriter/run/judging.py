@@ -244,7 +244,7 @@ class Judge:
             seconds = min(max(clock.budget / 3, 2.0), 30.0, max(clock.left(), 2.0))
             timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True)
             longer = min(2 * seconds, clock.left())
-            if not timing.faster and timing.ratio < 0.995 and longer >= 10:
+            if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
                 self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
                 timing = accept.confirm(original, trial.path, feeds, task.target.provider, longer)
             if timing.faster:

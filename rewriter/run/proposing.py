@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
+_REMEMBERED = 1000
+"""Most candidates, the best by the prices until then, that are priced anew."""
 _OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
@@ -177,8 +180,9 @@ def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched
 
 
 def _priced(search: ModelSearch, searched: Searched, candidates: Iterable[Candidate]) -> Searched:
-    """What a search found at the prices as they are known now: of some candidates those that beat the start, the best first."""
-    start, priced = search.priced(searched.start), map(search.priced, candidates)
+    """What a search found at the prices as they are known now: of the best of some candidates those that beat the start."""
+    kept = heapq.nsmallest(_REMEMBERED, candidates, key=lambda candidate: candidate.cost)
+    start, *priced = search.priced([searched.start, *kept])
     better = sorted((c for c in priced if c.cost < start.cost), key=lambda c: (c.cost, len(c.moves)))
     return replace(searched, start=start, better=tuple(better))
 

@@ -6,7 +6,7 @@ The only module of a run that knows how searches are made and what they are aske
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from mugraph.graph import Graph, Node
@@ -107,9 +107,10 @@ class ModelSearch:
         """The number of operators among what a candidate changes for which estimates stand in."""
         return len(self.costs.unmeasured(_changed(start.executed.graph, candidate.executed.graph)))
 
-    def priced(self, candidate: Candidate) -> Candidate:
-        """A candidate at the prices as they are known now."""
-        return replace(candidate, cost=self.costs.total(candidate.executed.graph))
+    def priced(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Candidates at the prices as they are known now."""
+        prices = Prices(self.costs, self.moves.matches.fusions)
+        return [replace(candidate, cost=prices.total(candidate.executed.graph)) for candidate in candidates]
 
     def replayed(self, moves: Sequence[Move], graph: Graph | None = None) -> Candidate:
         """The candidate that moves lead to, as far as they apply."""

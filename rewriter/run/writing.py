@@ -42,9 +42,9 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
 
 
 def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved) -> Footprints:
-    """What the original and the written model take beside time, measured as far as they are there."""
+    """What the original and the written model take beside time, measured as far as they are there and time was asked for."""
     task, after = bench.task, on_disk(saved.files)
-    if before is None or after is None or not task.measures or not (task.options.searches or task.options.clean):
+    if before is None or after is None or not task.measures or not task.options.searches:
         return before, after
     assert task.original.path is not None
     models = {task.original.path: before, saved.files[0]: after}
