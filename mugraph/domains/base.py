@@ -16,12 +16,13 @@ import numpy as np
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["FLOATS", "INTEGERS", "Array", "Domain", "Unsupported", "exact"]
+__all__ = ["BYTES", "FLOATS", "INTEGERS", "Array", "Domain", "Unsupported", "exact"]
 
 Array = Any
 """A domain's array: NumPy in ``Real``, a pair of residues in ``FiniteField``, polynomials in ``Symbolic``."""
 
 FLOATS = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16})
+BYTES = frozenset({DataType.UINT8, DataType.INT8})
 INTEGERS = frozenset(DataType[f"{sign}INT{width}"] for sign in ("", "U") for width in (8, 16, 32, 64))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from mugraph.onnx.bodies import Body
+from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.function import OVERLOADS_FROM_IR
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
@@ -72,7 +72,7 @@ def assemble(
 
 def assemble_body(
     model: Model,
-    body: Body,
+    body: GraphBody,
     base: GraphProto,
     sources: ValueSources,
     names: ValueNames,

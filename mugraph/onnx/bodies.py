@@ -16,13 +16,13 @@ from mugraph.graph import Tables
 from mugraph.onnx.scopes import defined_names, graphs_within
 from mugraph.terms.shape import TensorType
 
-__all__ = ["Body", "Scope", "body_graph", "readable_bodies"]
+__all__ = ["BodyScope", "GraphBody", "body_graph", "readable_bodies"]
 
 _BRANCHES = ("then_branch", "else_branch")
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class GraphBody:
     """A graph within a control-flow node.
 
     Attributes:
@@ -41,18 +41,18 @@ class Body:
 
 
 @dataclass(slots=True)
-class Scope:
+class BodyScope:
     """The names that are seen at one place of a file, while it is read.
 
     Attributes:
         number: of the body; 0 for the main graph.
         repeats: whether it is, or is within, a body that may run several times: a size may be another one each time.
         values: the names met so far.
-        captured: as of :class:`Body`.
+        captured: as of :class:`GraphBody`.
     """
 
     tables: Tables
-    parent: Scope | None = None
+    parent: BodyScope | None = None
     number: int = 0
     repeats: bool = False
     values: dict[str, int] = field(default_factory=dict)

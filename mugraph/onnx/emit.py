@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph, Node
 from mugraph.onnx.assembly import Emission, assemble, assemble_body
-from mugraph.onnx.bodies import Body, body_graph
+from mugraph.onnx.bodies import GraphBody, body_graph
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import NameSupply, ValueNames
 from mugraph.onnx.nodes import NodeWriter, WrittenNode
@@ -83,17 +83,17 @@ class _GraphWriter:
             self._bodies[node] = written
         return self._bodies[node]
 
-    def _part(self, body: Body) -> Graph:
+    def _part(self, body: GraphBody) -> Graph:
         """A body as a graph over what stands within it for values around it."""
         leaves = [inner for outer, inner in body.captured.items() if inner != outer]
         return replace(self.graph, inputs=(*body.inputs, *leaves), outputs=body.outputs)
 
-    def _is_touched(self, body: Body) -> bool:
+    def _is_touched(self, body: GraphBody) -> bool:
         """Whether the candidate computes a value of a body otherwise than the file, or of a body within it."""
         came, part = self.model.as_it_came, self._part(body)
         values = {*part.outputs, *(value for node in part.nodes() for value in node.inputs)}
         return any(part.definition(value) != came.definition(value) for value in values)
 
-    def _body(self, body: Body, base: GraphProto) -> GraphProto:
+    def _body(self, body: GraphBody, base: GraphProto) -> GraphProto:
         names, writer, written = self.write(self._part(body))
         return assemble_body(self.model, body, base, self.sources, names, written, writer.literals)

@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto
 
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Constant, Graph, Tables
-from mugraph.onnx.bodies import Body
+from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.weights import Weights
 from mugraph.terms.shape import TensorType
 
@@ -62,7 +62,7 @@ class Model:
     weights: Weights
     carriers: Mapping[int, int]
     captures: Mapping[int, tuple[int, ...]]
-    bodies: Mapping[int, tuple[Body, ...]]
+    bodies: Mapping[int, tuple[GraphBody, ...]]
     programs: Programs = field(default_factory=dict)
     plainer: frozenset[int] = frozenset()
 

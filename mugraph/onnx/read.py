@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
-from mugraph.onnx.bodies import Body, Scope, body_graph, readable_bodies
+from mugraph.onnx.bodies import BodyScope, GraphBody, body_graph, readable_bodies
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
@@ -113,7 +113,7 @@ class _GraphReader:
         self.executed = set(executed_nodes(self.graph))
         self.names_read = names_read(self.graph)
         self.tables = Tables()
-        self.scope = Scope(self.tables)
+        self.scope = BodyScope(self.tables)
         self.origins = list(self.graph.node)
         self.reads: list[tuple[int | None, ...]] = [()] * len(self.origins)
         self.integers = IntegerEvaluator(self.tables, symbols)
@@ -122,7 +122,7 @@ class _GraphReader:
         self.opaque: dict[int, str] = {}
         self.carriers: dict[int, int] = {}
         self.captures: dict[int, tuple[int, ...]] = {}
-        self.bodies: dict[int, tuple[Body, ...]] = {}
+        self.bodies: dict[int, tuple[GraphBody, ...]] = {}
         self.body_count = 0
         self.chosen: dict[int, Definition] = {}
         self.programs: dict[Kernel, CompiledKernel] = {}
@@ -256,16 +256,16 @@ class _GraphReader:
             if tables.constant[value]:
                 tables.bodies.pop(value, None)
 
-    def read_body(self, graph: GraphProto, attribute: str, repeats: bool) -> Body:
+    def read_body(self, graph: GraphProto, attribute: str, repeats: bool) -> GraphBody:
         """Enters a graph within a node, in a scope of its own."""
         self.body_count += 1
         outer, number = self.scope, self.body_count
-        self.scope = scope = Scope(self.tables, outer, number, repeats or outer.repeats)
+        self.scope = scope = BodyScope(self.tables, outer, number, repeats or outer.repeats)
         inputs = tuple(self.enter(v.name, scope.new_value(self.declared_type(v.name), v.name)) for v in graph.input)
         self.read_nodes(graph, False)
         outputs = tuple(scope.values[value.name] for value in graph.output)
         self.scope = outer
-        return Body(number, attribute, inputs, outputs, scope.captured)
+        return GraphBody(number, attribute, inputs, outputs, scope.captured)
 
     def read_nodes(self, graph: GraphProto, executed: bool) -> None:
         """Enters the constants and nodes of a graph within the main graph, in the scope.

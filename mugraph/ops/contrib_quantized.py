@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mugraph.domains.base import BYTES
 from mugraph.ops.base import Decompose, RuntimeFacts, applied, operands
 from mugraph.ops.composite import RUNTIME_DOMAIN, Check, define, expect_shape
 from mugraph.ops.convolution import read_conv, write_conv
@@ -25,7 +26,7 @@ from mugraph.ops.forms import (
     single_output,
     type_of,
 )
-from mugraph.ops.quantized import BYTES, means_something, quantized_types
+from mugraph.ops.quantized import means_something, quantized_types
 from mugraph.ops.traits import ImageRole, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
 from mugraph.terms.term import Term

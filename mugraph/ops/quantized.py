@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, Array, Domain
+from mugraph.domains.base import BYTES, FLOATS, Array, Domain
 from mugraph.ops.base import Operator, RuntimeFacts, floating, get_operator, output_size, register
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
@@ -36,9 +36,8 @@ from mugraph.ops.product import product_flops
 from mugraph.ops.traits import ImageRole, ProductKind, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, normalize_axis, same_dim
 
-__all__ = ["BYTES", "laid_along", "means_something", "quantized_types"]
+__all__ = ["laid_along", "means_something", "quantized_types"]
 
-BYTES = frozenset({DataType.UINT8, DataType.INT8})
 _WORDS = BYTES | {DataType.UINT16, DataType.INT16}
 _WORDS_FROM = 21
 """The opset from which 16-bit integers are quantised."""

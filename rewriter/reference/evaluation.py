@@ -11,7 +11,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
-from mugraph.onnx.bodies import Body
+from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
@@ -52,7 +52,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> Re
     Raises:
         NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size.
     """
-    evaluation = _Evaluation(model, model.graph, exact=True)
+    evaluation = _ModelEvaluation(model, model.graph, exact=True)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
@@ -68,7 +68,7 @@ class Evaluated:
 
     def run(self, names: None, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """All outputs, as of a session's method of this name."""
-        return _Evaluation(self.model, self.graph, exact=False).outputs([feed])[0]
+        return _ModelEvaluation(self.model, self.graph, exact=False).outputs([feed])[0]
 
 
 class _Run:
@@ -94,7 +94,7 @@ class _Run:
                 self.narrow.by_value.pop(value, None)
 
 
-class _Evaluation:
+class _ModelEvaluation:
     """Evaluates a candidate, and the bodies of its control-flow nodes as far as they are run.
 
     Args:
@@ -131,7 +131,7 @@ class _Evaluation:
         definition = self.graph.definition(value)
         return value if definition is None else definition[0].values[definition[1]]
 
-    def _bodies(self, node: Node) -> Sequence[Body]:
+    def _bodies(self, node: Node) -> Sequence[GraphBody]:
         return () if node.origin is None or not node.is_opaque else self.model.bodies.get(node.origin, ())
 
     def _operands(self, node: Node) -> Sequence[int]:
@@ -207,7 +207,7 @@ class _Evaluation:
             run.tensors.sizes = sizes
             self._settle(node, results, run)
 
-    def _once(self, body: Body, runs: Sequence[_Run], formal: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def _once(self, body: GraphBody, runs: Sequence[_Run], formal: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """The results of running a body once in each of some runs, whose formal inputs are given."""
         if runs:
             self.entered.add(body.number)

@@ -59,7 +59,7 @@ def use_of(model: Model, name: str, sizes: Mapping[str, Dim]) -> InputUse:
         op_type = _op_type(model, node)
         others = [value for index, value in enumerate(node.inputs) if index != position]
         if _TABLES.get(op_type) == position:
-            bounds += _axis_size(model, node)
+            bounds += _axis_size(model, node, sizes)
         elif op_type == "Equal" or op_type in _ORDERS:
             for other in others:
                 told = model.tables.small_constant(other)
@@ -117,10 +117,10 @@ def _op_type(model: Model, node: Node) -> str:
     return model.origins[node.origin].op_type if node.origin is not None else node.op
 
 
-def _axis_size(model: Model, node: Node) -> Iterator[int]:
+def _axis_size(model: Model, node: Node, sizes: Mapping[str, Dim]) -> Iterator[int]:
     """The size of the axis of a table that a node indexes, where it is a number."""
     table = model.graph.type(node.inputs[0])
-    size = None if table is None else table.shape[next((v for k, v in node.attrs if k == "axis"), 0)]
+    size = None if table is None else evaluate_dim(table.shape[next((v for k, v in node.attrs if k == "axis"), 0)], sizes)
     if isinstance(size, int):
         yield size
 

@@ -18,10 +18,10 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, NoMatch, resolve
 from rewriter.search.moves import Moves
 
-__all__ = ["NearMiss", "Reason", "explain_all", "explain_node", "explain_rule", "near_miss"]
+__all__ = ["MissReason", "NearMiss", "explain_all", "explain_node", "explain_rule", "near_miss"]
 
 
-class Reason(StrEnum):
+class MissReason(StrEnum):
     """Kinds of outcomes."""
 
     APPLIES = "it applies"
@@ -117,18 +117,18 @@ class _Situation:
         matches = [m for m in self.matches.get(direction.id, ()) if value in m.values]
         if not matches:
             outcome = miss.reason if miss is not None else "no partner output shares its operands"
-            reason = Reason.ATTRIBUTES if ": attributes [" in outcome else Reason.OPERATOR
+            reason = MissReason.ATTRIBUTES if ": attributes [" in outcome else MissReason.OPERATOR
             return replace(line, outcome=outcome, reason=reason, at_stake=self.at_stake(direction, met))
         applied = moves.matches.pool.apply(matches[0], graph)
         if isinstance(applied, NoMatch):
             at_stake = self.at_stake(direction, met)
-            return replace(line, outcome=applied.reason, reason=Reason.CONDITION, at_stake=at_stake)
+            return replace(line, outcome=applied.reason, reason=MissReason.CONDITION, at_stake=at_stake)
         taken = moves.take(self.candidate, matches[:1])
         assert taken is not None
         change = -taken.moves[-1].gain
         if change < 0:
-            return replace(line, outcome=f"applies and saves {-change:.1f} us by the cost model", reason=Reason.APPLIES)
-        return replace(line, outcome=f"applies but costs {change:.1f} us more", reason=Reason.DEARER)
+            return replace(line, outcome=f"applies and saves {-change:.1f} us by the cost model", reason=MissReason.APPLIES)
+        return replace(line, outcome=f"applies but costs {change:.1f} us more", reason=MissReason.DEARER)
 
     def at_stake(self, direction: Direction, met: Sequence[Node]) -> float:
         """Microseconds of nodes that a direction would take away, where most of its pattern stands; else 0."""

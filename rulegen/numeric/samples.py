@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from mugraph.domains.base import INTEGERS, Array
+from mugraph.domains.base import BYTES, INTEGERS, Array
 from mugraph.domains.field import FieldArray, FiniteField
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import Term, substitute
 from rules_db.trust.condition import Condition

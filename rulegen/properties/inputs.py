@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, Array
+from mugraph.domains.base import BYTES, FLOATS, Array
 from mugraph.domains.field import FiniteField
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType, concrete
 from rulegen.numeric.samples import causal_mask, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS

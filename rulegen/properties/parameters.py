@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
+from mugraph.domains.base import BYTES
 from mugraph.domains.range import Range
 from mugraph.ops import Movement, get_operator, traits_of
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, Term, walk
 from mugraph.terms.text import parse_term, parse_type

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.domains.base import BYTES
 from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
 from rulegen.properties.parameters import boolean_variables, open_attributes, quantized_variables

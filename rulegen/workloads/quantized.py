@@ -27,8 +27,8 @@ def _moves(dtype: str) -> Workload:
     return Workload(
         name=f"quantized-{dtype}",
         variables={"x": f"{dtype}[a,2,3]", "y": f"{dtype}[a,2,3]", "s": "[]", "z": f"{dtype}[]", "i": "int64[b]"},
-        operators=("Transpose[perm=(1,0)](rank3)",),
-        max_ops=1,
+        operators=(),
+        max_ops=0,
         equations=tuple(
             equation
             for rest in ("s", "s, z")
@@ -81,16 +81,16 @@ QUANTIZED = (
     Workload(
         name="quantized",
         variables={"x": "[m,n]", "s": "[]"},
-        operators=("QuantizeLinear[axis=0,to=uint8](x, s)",),
-        max_ops=2,
+        operators=(),
+        max_ops=0,
         equations=("QuantizeLinear[axis=0,to=uint8](Relu(x), s) = QuantizeLinear[axis=0,to=uint8](x, s)",),
     ),
     # onnxruntime makes these of what exporters write when it loads a model.
     Workload(
         name="quantized-spelling",
         variables=_PRODUCTS,
-        operators=("MatMulInteger[zeros=('a',)](x, v, z)",),
-        max_ops=1,
+        operators=(),
+        max_ops=0,
         keep=frozenset({"per_column", "zeros"}),
         equations=(
             *(f"{_scaled(scale)} = {_to_float(columns, scale)}" for columns, scale in (("false", "q"), ("true", "t"))),

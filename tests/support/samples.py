@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mugraph.domains.base import BYTES
 from mugraph.ops import Operator
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term, parse_type

@@ -15,10 +15,10 @@ import pytest
 from onnx import helper
 
 from mugraph.domains import FiniteField, Range, RangeDomain, Real, Unsupported
+from mugraph.domains.base import BYTES
 from mugraph.onnx import load
 from mugraph.ops import RUNTIME_OPERATORS, NotExpressible, NotUnderstood, Operator, Reading, get_operator, reader_of
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
 from mugraph.terms.term import Term, make_attrs, substitute, var
 from mugraph.terms.text import parse_type

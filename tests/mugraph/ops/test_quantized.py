@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mugraph.domains import FiniteField, Range, RangeDomain, Real
+from mugraph.domains.base import BYTES
 from mugraph.ops import RUNTIME_OPERATORS, NotExpressible, NotUnderstood, get_operator, reader_of
 from mugraph.ops.interp import evaluate
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import ShapeError
 from mugraph.terms.text import parse_term, parse_type
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_node, type_of

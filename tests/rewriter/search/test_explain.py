@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rewriter.search.explain import Reason, explain_all, explain_node, near_miss
+from rewriter.search.explain import MissReason, explain_all, explain_node, near_miss
 from tests.support.graphs import ASSOCIATIVE, Builder, moves_of, rule
 
 
@@ -22,12 +22,12 @@ def test_nothing_is_at_stake_where_a_rule_applies_or_hardly_stands() -> None:
     lines = list(explain_all(moves, moves.start(graph)))
     assert lines and all(line.at_stake == 0 for line in lines)
     assert {line.reason for line in lines if line.rule.startswith(ASSOCIATIVE.id)} <= {
-        Reason.APPLIES,
-        Reason.DEARER,
-        Reason.OPERATOR,
+        MissReason.APPLIES,
+        MissReason.DEARER,
+        MissReason.OPERATOR,
     }
     (first, *_) = explain_node(moves, moves.start(graph), graph.outputs[0])
-    assert first.reason in (Reason.APPLIES, Reason.DEARER)
+    assert first.reason in (MissReason.APPLIES, MissReason.DEARER)
 
 
 def test_nodes_that_have_no_place_in_the_replacement_are_at_stake() -> None:
@@ -37,4 +37,4 @@ def test_nodes_that_have_no_place_in_the_replacement_are_at_stake() -> None:
     moves = moves_of([rule("Relu(Neg(Neg(Exp(X))))", "Relu(Exp(X))", "X:[m,n]")])
     (line,) = (line for line in explain_all(moves, moves.start(graph)) if line.rule.endswith(">"))
     neg = next(node for node in graph.nodes() if node.op == "Neg")
-    assert line.reason == Reason.OPERATOR and line.at_stake == round(2 * moves.prices.cost(graph, neg), 2) > 0
+    assert line.reason == MissReason.OPERATOR and line.at_stake == round(2 * moves.prices.cost(graph, neg), 2) > 0

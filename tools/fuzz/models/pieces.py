@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import BYTES, FLOATS
 from mugraph.ops import REGISTRY, Entrywise, get_operator
-from mugraph.ops.quantized import BYTES
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import bind_value, make, substitute, var, variables, walk
 from mugraph.terms.text import parse_term, parse_type

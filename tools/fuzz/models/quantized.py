@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mugraph.ops.quantized import BYTES
+from mugraph.domains.base import BYTES
 from mugraph.terms.shape import DataType, TensorType, concrete
 from tools.fuzz.models.draft import ModelDraft, Rejected
 from tools.fuzz.models.pieces import sample_entries
