@@ -3,7 +3,7 @@
 from rewriter.reference.comparison import INFINITE, Error, compare, worst
 from rewriter.reference.evaluation import Evaluated, References, is_quantized, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
-from rewriter.reference.nodes import NoReference
+from rewriter.reference.nodes import NoReference, bind_shape
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
 
@@ -14,6 +14,7 @@ __all__ = [
     "InputError",
     "NoReference",
     "References",
+    "bind_shape",
     "bind_sizes",
     "check_data",
     "choices",

@@ -12,6 +12,8 @@ import onnx
 from mugraph.files import Scratch
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
+from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from rewriter.reference import bind_shape
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
@@ -39,10 +41,20 @@ def cleaned_up(task: Task, until: float) -> Task:
             break
         reason = _difference(task, cleaned.model, until)
         if not reason:
-            return replace(task, model=cleaned.model, cleaned=cleaned)
+            return replace(task, model=cleaned.model, cleaned=cleaned, sizes=_sizes(task, cleaned.model))
     if not reason:
         return task
     return replace(task, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
+
+
+def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
+    """The sizes as the task has them, by the names of the clean model: it may tell less of its inputs."""
+    sizes = dict(task.sizes)
+    for name, type_ in cleaned.inputs.items():
+        shape = concrete([evaluate_dim(dim, task.sizes) for dim in task.model.inputs[name].shape])
+        if shape is not None:
+            bind_shape(sizes, type_, shape)
+    return sizes
 
 
 def _difference(task: Task, cleaned: Model, until: float) -> str:

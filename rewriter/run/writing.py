@@ -37,14 +37,18 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)
     bench.notes.tell(*_about_files(task, saved))
     with bench.clock.lap("load"):
-        footprints = _footprints(bench, before, saved)
+        footprints = _footprints(bench, before, saved, is_known=decision.outcome.cached_verdict)
     return written(bench, decision, saved, footprints)
 
 
-def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved) -> Footprints:
-    """What the original and the written model take beside time, measured as far as they are there and time was asked for."""
+def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_known: bool) -> Footprints:
+    """What the original and the written model take beside time: on disk, and to load, where the budget is not spent.
+
+    Args:
+        is_known: the run repeats an earlier one, which told what loading takes.
+    """
     task, after = bench.task, on_disk(saved.files)
-    if before is None or after is None or not task.measures or not task.options.searches:
+    if before is None or after is None or is_known or not task.measures or not task.options.searches or bench.clock.left() <= 0:
         return before, after
     assert task.original.path is not None
     models = {task.original.path: before, saved.files[0]: after}

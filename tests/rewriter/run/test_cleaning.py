@@ -53,7 +53,7 @@ def test_cleaning_alone(source: Path, tmp_path: Path) -> None:
     assert outcome.before is not None and outcome.after is not None
     assert outcome.before.size == source.stat().st_size and outcome.after.size == (tmp_path / "o.onnx").stat().st_size
     assert outcome.after.size < outcome.before.size - 16000, "the weights are equal"
-    assert outcome.before.load is not None and outcome.after.load is not None and outcome.after.load > 0
+    assert outcome.before.load is None and outcome.after.load is None, "which takes longer than cleaning"
     told = json.loads(outcome.to_json())
     assert told["cleaned"] and told["after"]["size"] == outcome.after.size and told["domains"] == []
 

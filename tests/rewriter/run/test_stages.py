@@ -26,6 +26,7 @@ from rewriter.run.background import in_background
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
+from rewriter.run.footprint import on_disk
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.kernels import RunKernels
 from rewriter.run.outcome import Fired, Outcome
@@ -460,9 +461,10 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
         assert recalled.graph.content_digest() == decision.graph.content_digest()
         again = write(bench, recalled)
         anew = replace(outcome, error_before=again.error_before, error_after=again.error_after, cached_verdict=True)
-        assert replace(again, seconds=outcome.seconds) == anew
+        assert replace(again, seconds=outcome.seconds, before=outcome.before, after=outcome.after) == anew
+        assert (again.before, again.after) == (on_disk([source]), on_disk([bench.task.output])), "loading is not measured again"
         assert again.error_after is not None and again.error_after.is_small, "it is accepted anew"
-        assert set(again.seconds) == {"import", "replay", "write", "total"}
+        assert set(again.seconds) == {"import", "replay", "write", "load", "total"}
     for other in ({"use_verdicts": False}, {"explain": "all"}, {"alpha": 1.2}, {"data": [{"x": np.ones((64, 64), np.float32)}]}):
         with measuring(source, **other) as bench:
             assert Verdicts(bench).recall() is None
