@@ -39,8 +39,10 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["CustomKernels", "default_architectures", "learned_path"]
 
-_TRIALS = 24
-"""Schedules of a kernel that are timed."""
+_TRIALS, _LEAST_TRIALS = 24, 6
+"""Schedules of a kernel that are timed, at most and at least."""
+_TRIAL_SECONDS = 0.15
+"""What compiling and timing one takes."""
 _RIVALS = 7
 """Most schedules that are tried instead of one that does not compile."""
 
@@ -149,7 +151,8 @@ class CustomKernels:
         fresh = [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
         changed = False
         with ThreadPoolExecutor(1) as ahead:
-            for kernel, future in [(k, ahead.submit(self._compiled, k, deadline)) for k in fresh]:
+            jobs = [(k, ahead.submit(self._compiled, k, deadline, len(fresh) - i)) for i, k in enumerate(fresh)]
+            for kernel, future in jobs:
                 try:
                     compiled = future.result()
                     if compiled is None:
@@ -166,11 +169,17 @@ class CustomKernels:
                     changed = True
         return changed
 
-    def _compiled(self, kernel: Kernel, deadline: float) -> list[ScheduleTrial] | None:
-        """Trials of a kernel; ``None`` where no time is left."""
-        if time.monotonic() > deadline or not self._can_time:
+    def _compiled(self, kernel: Kernel, deadline: float, left: int) -> list[ScheduleTrial] | None:
+        """Trials of a kernel, fewer where they would not end by the deadline; ``None`` where that is over.
+
+        Args:
+            left: how many kernels the time is for.
+        """
+        seconds = deadline - time.monotonic()
+        if seconds < 0 or not self._can_time:
             return None
-        return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, _TRIALS)
+        most = max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
+        return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, most)
 
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -284,6 +285,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(processes.KernelTimer, "measure", measured)
     monkeypatch.setattr(kernels, "_TRIALS", 2)
+    monkeypatch.setattr(kernels, "_LEAST_TRIALS", 1)
     return asked
 
 
@@ -410,6 +412,17 @@ def test_after_the_deadline_nothing_is_timed(model: Path, tmp_path: Path, gpu: l
     assert not gpu
     made.tune(graph, float("inf"))
     assert gpu == [kernel.digest.hex() for kernel in kernels_of(graph)] and made.timed == 2
+    made.close()
+
+
+def test_where_time_is_short_fewer_schedules_are_timed(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_leisure(model, tmp_path / "a.onnx")
+    monkeypatch.setattr(kernels, "_TRIAL_SECONDS", 1000.0)
+    made = CustomKernels(get_device("h200"), ProfileStore(None, "a"), {}, (), [Architecture(90)], False)
+    made.tune(load(tmp_path / "a.onnx").graph, time.monotonic() + 500)
+    assert made.timed == 1
     made.close()
 
 
