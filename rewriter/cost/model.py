@@ -16,7 +16,7 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, traits_of
-from mugraph.terms.shape import DataType, Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
@@ -183,7 +183,7 @@ class CostModel:
         elif signature is not None and node.op != "Identity":
             try:
                 price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
-            except Undecided:
+            except (Undecided, ShapeError):  # the latter at sizes into which a window does not fit
                 price = self.device.launch + self.device.latency
             price *= _times_run(self.runs, graph, node)
         self._estimates[node] = price

@@ -215,7 +215,11 @@ def _feeds(
         kind = EMPTY if 0 in sizes.values() else f"other{count}"
         feeds[kind] = _drawn(draft, {n: tuple(sizes.get(d, d) for d in shape) for n, shape in base.items()})
     if symbols and draft.chance(0.3):
-        default = {n: tuple((1 if i == 0 else 128) if d in symbols else d for i, d in enumerate(s)) for n, s in base.items()}
+        sizes = dict[str, int]()  # a symbol has one size wherever it stands
+        for shape in base.values():
+            for i, dim in enumerate(shape):
+                sizes.setdefault(dim, 1 if i == 0 else 128)
+        default = {n: tuple(sizes[d] if d in symbols else d for d in shape) for n, shape in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
     return {kind: feed for kind, feed in feeds.items() if _runs(running, model, feed)}
