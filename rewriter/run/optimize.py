@@ -75,8 +75,8 @@ def optimize(
 
     ``optimize("model.onnx", "fast.onnx", budget=20)`` is ``optimize("model.onnx", "fast.onnx", Options(budget=20))``.
 
-    Ctrl-C stops the search, the checks or the measurements: the best that is known to be right by then is written, or the
-    original.
+    Ctrl-C stops the cleaning, the search, the checks or the measurements: the best that is known to be right by then is written,
+    or the original.
 
     Args:
         model: a path, or a model in memory (then ``output`` is required).
@@ -99,10 +99,10 @@ def optimize(
         task = read_task(model, output, asked, target)
     with clock.lap("clean"):
         progress("cleaning up")
-        task, fault = _cleaned(task, clock)
+        task, end = _cleaned(task, clock)
     with open_workbench(task, clock, progress) as bench:
-        if fault is not None:
-            return _ended(bench, fault)
+        if end is not None:
+            return _ended(bench, end)
         if not asked.searches:
             return _unsearched(bench)
         check_asked(bench)
@@ -113,11 +113,11 @@ def optimize(
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(asked.debug):
                 raise
-            return _ended(bench, Fault.of(problem, clock.stage))
+            return _ended(bench, _mistake(problem, clock))
 
 
-def _cleaned(task: Task, clock: Clock) -> tuple[Task, Fault | None]:
-    """The task with a clean model, unless a plain round trip was asked for; or why it could not be cleaned."""
+def _cleaned(task: Task, clock: Clock) -> tuple[Task, Judgement | None]:
+    """The task with a clean model, unless a plain round trip was asked for; or with what the run ends there."""
     options = task.options
     if options.budget <= 0 and not options.clean:
         return task, None
@@ -128,14 +128,21 @@ def _cleaned(task: Task, clock: Clock) -> tuple[Task, Fault | None]:
     except Exception as problem:
         if raises_faults(options.debug):
             raise
-        return task, Fault.of(problem, clock.stage)
+        return task, _mistake(problem, clock)
+    except KeyboardInterrupt:
+        return task, Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
 
 
-def _ended(bench: Workbench, fault: Fault) -> Outcome:
-    """Writes the model as it came, since the run ended in a mistake of ours."""
+def _mistake(problem: Exception, clock: Clock) -> Judgement:
+    """The end of a run in a mistake of ours."""
+    fault = Fault.of(problem, clock.stage)
+    return Judgement(message=f"{fault}; the original was written", fault=fault)
+
+
+def _ended(bench: Workbench, end: Judgement) -> Outcome:
+    """Writes the model as it came, since the run ended before there was anything better."""
     bare = replace(bench, task=replace(bench.task, model=bench.task.original, cleaned=None))
-    judgement = Judgement(message=f"{fault}; the original was written", fault=fault)
-    return write(bare, decided(bare, Predictions(), judgement))
+    return write(bare, decided(bare, Predictions(), end))
 
 
 def _unsearched(bench: Workbench) -> Outcome:

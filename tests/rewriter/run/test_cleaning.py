@@ -117,3 +117,16 @@ def test_a_fault_while_cleaning_costs_nobody_the_model(source: Path, tmp_path: P
     outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=3)
     assert outcome.fault is not None and outcome.fault.stage == "cleaning up"
     assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+
+
+def test_an_interruption_while_cleaning_writes_the_original(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rewriter.run.cleaning.clean", interrupted)
+    for options in ({"clean": True}, {"device": "cpu", "deterministic": True, "budget": 3.0, "rules": []}):
+        outcome = optimize(source, tmp_path / "o.onnx", **options)
+        assert not outcome.cleaned and "interrupted while cleaning up" in outcome.message
+        assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
