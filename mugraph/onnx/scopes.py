@@ -23,6 +23,7 @@ __all__ = [
     "nested_nodes",
     "nested_tensors",
     "node_count",
+    "rename",
     "training_names",
 ]
 
@@ -40,13 +41,12 @@ def graphs_of(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def graphs_within(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and, at any depth, the subgraphs of its nodes."""
+    """A graph and, at any depth, the subgraphs of its nodes: each before those within it, in the order of the nodes."""
     graphs = [graph]
     while graphs:
         current = graphs.pop()
         yield current
-        for node in current.node:
-            graphs.extend(graphs_of(node))
+        graphs.extend(reversed([inner for node in current.node for inner in graphs_of(node)]))
 
 
 def node_count(graph: GraphProto) -> int:
@@ -137,7 +137,7 @@ def name_apart(graph: GraphProto) -> None:
         names.update({name: fresh(name) for name in own if name in defined})
         defined.update(own, names.values())
         if names:
-            _rename(inner, names)
+            _rename_here(inner, names)
         for node in inner.node:
             for deeper in graphs_of(node):
                 visit(deeper, names)
@@ -147,7 +147,13 @@ def name_apart(graph: GraphProto) -> None:
             visit(inner, {})
 
 
-def _rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+def rename(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Gives values other names in a graph and in those within it. No two of these may define one name (:func:`name_apart`)."""
+    for inner in graphs_within(graph) if names else ():
+        _rename_here(inner, names)
+
+
+def _rename_here(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Gives values other names in one graph; not in those within it."""
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = names.get(value.name, value.name)

@@ -31,8 +31,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.onnx import load
-from mugraph.onnx.cleaning.constants import with_bodies
+from mugraph.onnx import load, node_count
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, confirm
@@ -166,7 +165,7 @@ def examine(model: Trained, source: Path, tools: Mapping[str, Tool], folder: Pat
 
 def count(path: Path) -> int:
     """Nodes of a model file, those of bodies among them."""
-    return sum(len(graph.node) for graph in with_bodies(load(path, check=False).proto.graph))
+    return node_count(load(path, check=False).proto.graph)
 
 
 def table(results: Sequence[Result], title: str) -> Table:

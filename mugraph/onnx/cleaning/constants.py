@@ -10,23 +10,15 @@ from onnx import GraphProto, NodeProto, TensorProto
 
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.literals import tensor_of
-from mugraph.onnx.scopes import graphs_of
+from mugraph.onnx.scopes import graphs_of, graphs_within
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
-__all__ = ["constants_of", "lift_constants", "merge_constants", "with_bodies"]
+__all__ = ["constants_of", "lift_constants", "merge_constants"]
 
 _LARGE = 1 << 12
 """Bytes from which equal constants of different bodies become one of the main graph: each value that a body reads from outside
 costs a little whenever the body runs."""
-
-
-def with_bodies(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and the bodies of its nodes, at any depth, outer ones first."""
-    yield graph
-    for node in graph.node:
-        for body in graphs_of(node):
-            yield from with_bodies(body)
 
 
 def constants_of(graph: GraphProto) -> dict[str, TensorProto]:
@@ -69,7 +61,7 @@ def merge_constants(main: GraphProto, weights: Weights) -> dict[str, str]:
         name to the name of the constant that is left.
     """
     groups: dict[tuple[object, ...], list[tuple[int, GraphProto, TensorProto]]] = {}
-    for number, graph in enumerate(with_bodies(main)):
+    for number, graph in enumerate(graphs_within(main)):
         for tensor in constants_of(graph).values():
             is_large = tensor.data_type != TensorProto.STRING and weights.size_of(tensor) >= _LARGE
             place = -1 if is_large else number
@@ -83,7 +75,7 @@ def merge_constants(main: GraphProto, weights: Weights) -> dict[str, str]:
             if number and any(other != number for other, _, _ in others):
                 moved.append(TensorProto.FromString(first.SerializeToString()))
                 names[first.name] = first.name
-    for graph in with_bodies(main):
+    for graph in graphs_within(main):
         left = [TensorProto.FromString(t.SerializeToString()) for t in graph.initializer if t.name not in names]
         if len(left) != len(graph.initializer):
             del graph.initializer[:]

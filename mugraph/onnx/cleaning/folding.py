@@ -10,10 +10,10 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from mugraph.domains.base import FLOATS, INTEGERS
-from mugraph.onnx.cleaning.constants import constants_of, replace_nodes, with_bodies
+from mugraph.onnx.cleaning.constants import constants_of, replace_nodes
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
-from mugraph.onnx.scopes import graphs_of
+from mugraph.onnx.scopes import graphs_of, graphs_within
 from mugraph.onnx.understand import ModelOperators
 from mugraph.terms.shape import DataType, concrete
 
@@ -81,7 +81,7 @@ class _Folding:
 
     def count(self, graph: GraphProto) -> None:
         """Counts the nodes that read each value."""
-        for inner in with_bodies(graph):
+        for inner in graphs_within(graph):
             for node in inner.node:
                 self._readers.update(set(node.input))
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
-from mugraph.onnx.cleaning.names import rename
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import graphs_of
+from mugraph.onnx.scopes import graphs_of, rename
 from mugraph.onnx.understand import ModelOperators
 
 __all__ = ["share_values"]

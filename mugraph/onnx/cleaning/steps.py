@@ -8,15 +8,15 @@ from enum import IntEnum
 from onnx import ModelProto
 
 from mugraph.onnx.cleaning.absorbing import absorb
-from mugraph.onnx.cleaning.constants import lift_constants, merge_constants, with_bodies
+from mugraph.onnx.cleaning.constants import lift_constants, merge_constants
 from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
 from mugraph.onnx.cleaning.leftovers import drop_leftovers
-from mugraph.onnx.cleaning.names import give_unique_names, rename
 from mugraph.onnx.cleaning.sharing import share_values
 from mugraph.onnx.cleaning.simplifying import simplify
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.model import Model
 from mugraph.onnx.read import reread
+from mugraph.onnx.scopes import graphs_within, rename
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
@@ -95,7 +95,6 @@ def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> tuple[
     proto.CopyFrom(model.proto)
     proto.ir_version = max(proto.ir_version, _INITIALIZERS_FROM_IR)
     operators, reader = ModelOperators.of(proto, model.opset), ConstantReader(model.weights)
-    give_unique_names(proto.graph)
     lift_constants(proto.graph, operators, reader)
     if depth > Depth.PLAIN:
         fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
@@ -129,7 +128,7 @@ class _Totals:
 
     @staticmethod
     def of(proto: ModelProto, weights: Weights) -> _Totals:
-        graphs = list(with_bodies(proto.graph))
+        graphs = list(graphs_within(proto.graph))
         stored = sum(weights.size_of(tensor) for tensor in proto.graph.initializer if is_stored(tensor))
         return _Totals(
             sum(len(graph.node) for graph in graphs),
