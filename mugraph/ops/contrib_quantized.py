@@ -269,6 +269,11 @@ def _write_dynamic_matmul(attrs: AttrMap, types: Sequence[TensorType], opset: in
     return OnnxForm("DynamicQuantizeMatMul", (0, 1, 2, *_placed(attrs, len(types), 3, "b")), {}, RUNTIME_DOMAIN)
 
 
+def _of_columns(attrs: AttrMap, count: int, least: int) -> list[int]:
+    """The operands with an entry for each column: the weights' scale, last of the ``least`` that are always there, and a bias."""
+    return [*((least - 1,) if attrs["per_column"] else ()), *((count - 1,) if count > least + len(attrs["zeros"]) else ())]
+
+
 _INTEGER_TO_FLOAT = "x:uint8[2,32,64] W:int8[64,48] s:[]"
 
 define(
@@ -279,10 +284,7 @@ define(
     read=_read_integer_to_float,
     write=_write_integer_to_float,
     contract=_contract("MatMulIntegerToFloat", "", "bbffbbf"),
-    vectors=lambda attrs, count: [
-        *((3,) if attrs["per_column"] else ()),
-        *((count - 1,) if count > 4 + len(attrs["zeros"]) else ()),
-    ],
+    vectors=lambda attrs, count: _of_columns(attrs, count, 4),
     traits=Traits(accumulates=True),
     runtime=RuntimeFacts(fuses=True),
     samples=(
@@ -301,10 +303,7 @@ define(
     read=_read_dynamic_matmul,
     write=_write_dynamic_matmul,
     contract=_contract("DynamicQuantizeMatMul", "", "fbfbf"),
-    vectors=lambda attrs, count: [
-        *((2,) if attrs["per_column"] else ()),
-        *((count - 1,) if count > 3 + len(attrs["zeros"]) else ()),
-    ],
+    vectors=lambda attrs, count: _of_columns(attrs, count, 3),
     traits=Traits(accumulates=True, piecewise=True, inverts_inside=True),
     runtime=RuntimeFacts(fuses=True),
     samples=(

@@ -116,9 +116,10 @@ class CostModel:
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             timed = self.store.get(self._kernel_key(signature))
         else:
-            timed = self.store.get(signature.key())
+            key = signature.key()
+            timed = self.store.get(key)
             if timed is None:
-                self._met.setdefault(signature.key(), signature)
+                self._met.setdefault(key, signature)
         if timed is None:
             return self.estimate(graph, node), False
         return (timed + NODE_OVERHEAD[self.provider]) * _times_run(self.runs, graph, node), True
@@ -199,9 +200,6 @@ class CostModel:
             return 0.0
         made, *read = (bytes_of(TensorType(t.dtype, shape or ())) for t, shape in zip(types, shapes, strict=True))
         return max(made - sum(read), 0) / (self.device.bandwidth * 1e3)
-
-    def total(self, graph: Graph) -> float:
-        return sum(self.cost(graph, node) for node in graph.references)
 
     def second_opinion(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:
         """Measures nodes again of which a time is known, and keeps the smaller times.

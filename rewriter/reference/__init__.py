@@ -1,6 +1,6 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
-from rewriter.reference.comparison import INFINITE, Error, compare, worst
+from rewriter.reference.comparison import INFINITE, Error, compare, identical, worst
 from rewriter.reference.evaluation import Evaluated, References, is_quantized, reference_outputs, reference_run
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 from rewriter.reference.nodes import NoReference, bind_shape
@@ -19,6 +19,7 @@ __all__ = [
     "check_data",
     "choices",
     "compare",
+    "identical",
     "is_quantized",
     "observed_sizes",
     "random_inputs",

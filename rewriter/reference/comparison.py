@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["INFINITE", "Error", "compare", "is_float", "worst"]
+__all__ = ["INFINITE", "Error", "compare", "identical", "is_float", "worst"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,17 @@ INFINITE = Error(math.inf, math.inf)
 def worst(errors: Sequence[Error]) -> Error:
     """The greatest of each measure."""
     return Error(max((e.relative_l2 for e in errors), default=0.0), max((e.max_over_rms for e in errors), default=0.0))
+
+
+def identical(one: object, other: object) -> bool:
+    """Whether two outputs are the same bit for bit, also within sequences and maps."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return bool((one == other).all()) if one.dtype == object else one.tobytes() == other.tobytes()
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(identical, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def compare(actual: np.ndarray, wanted: np.ndarray) -> Error:

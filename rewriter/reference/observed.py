@@ -12,7 +12,7 @@ import onnx
 from mugraph.files import Scratch
 from mugraph.onnx import Model, open_in
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import Dim, Least, TensorType, WholePart, evaluate_dim, plain_symbol
+from mugraph.terms.shape import DerivedSymbol, Dim, TensorType, evaluate_dim, plain_symbol
 from rewriter.reference.evaluation import reference_run
 from rewriter.reference.nodes import NoReference
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -58,7 +58,7 @@ def _missing(type_: TensorType | None, sizes: Mapping[str, Dim]) -> Iterator[str
     """The symbols of a type, of those that are no function of others, that are not known."""
     for dim in () if type_ is None else type_.shape:
         name = plain_symbol(evaluate_dim(dim, sizes))
-        if name is not None and name not in sizes and not isinstance(name, Least | WholePart):
+        if name is not None and name not in sizes and not isinstance(name, DerivedSymbol):
             yield name
 
 

@@ -13,7 +13,7 @@ from mugraph.files import Scratch
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import bind_shape
+from rewriter.reference import bind_shape, identical
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
@@ -95,20 +95,9 @@ def _same(before: Session, after: Session, feed: Feed) -> bool | None:
     except RuntimeFailure:
         return None
     try:
-        return all(map(_identical, wanted, after.run(None, feed)))
+        return all(map(identical, wanted, after.run(None, feed)))
     except RuntimeFailure:
         return False
-
-
-def _identical(one: object, other: object) -> bool:
-    """Bit for bit, also within sequences and maps."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        if (one.dtype, one.shape) != (other.dtype, other.shape):
-            return False
-        return bool((one == other).all()) if one.dtype == object else one.tobytes() == other.tobytes()
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_identical, one, other))
-    return type(one) is type(other) and bool(one == other)
 
 
 def computed(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

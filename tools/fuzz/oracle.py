@@ -11,12 +11,12 @@ import onnx
 
 from mugraph.onnx import ModelError, load
 from rewriter import optimize
-from rewriter.reference import Error, compare, is_quantized, reference_outputs
+from rewriter.reference import Error, compare, identical, is_quantized, reference_outputs
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.outcome import Outcome
 from rewriter.search.ranges import Assumption
 from tools.fuzz.fates import CaseReport, Fate, origin_of
-from tools.fuzz.running import CannotRun, Outputs, drawn, identical, run, session, tolerance
+from tools.fuzz.running import CannotRun, Outputs, drawn, run, session, tolerance
 
 __all__ = ["EMPTY", "INFINITE", "OVERFLOWING", "bit_for_bit", "compare_models", "examine_model"]
 

@@ -13,7 +13,7 @@ import onnxruntime as ort
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
-__all__ = ["CannotRun", "Outputs", "drawn", "identical", "run", "session", "tolerance"]
+__all__ = ["CannotRun", "Outputs", "drawn", "run", "session", "tolerance"]
 
 Outputs = list[Any]
 
@@ -76,16 +76,6 @@ def _fed(value: Any) -> Any:
 
 def _line(problem: BaseException) -> str:
     return " ".join(str(problem).split())[:300] or type(problem).__name__
-
-
-def identical(a: Any, b: Any) -> bool:
-    """Bit for bit, also within sequences and maps."""
-    if isinstance(a, list | tuple):
-        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(identical, a, b))
-    if isinstance(a, np.ndarray):
-        same = a.dtype == b.dtype and a.shape == b.shape
-        return bool(same and ((a == b).all() if a.dtype == object else a.tobytes() == b.tobytes()))
-    return type(a) is type(b) and bool(a == b)
 
 
 def tolerance(array: Any) -> float:

@@ -62,10 +62,8 @@ class NodeKinds:
         types = [graph.type(v) for v in (*node.values, *node.inputs)]
         if node.is_opaque or any(t is None for t in types) or node.op == KERNEL:
             return "other"
-        if any(
-            value in graph.tables.bodies for value in node.values
-        ):  # CUDA graphs, for which kernels are made, have no branches
-            return "other"
+        if not graph.tables.bodies.keys().isdisjoint(node.values):
+            return "other"  # CUDA graphs, for which kernels are made, have no branches
         axes = dict(node.attrs).get("axes")
         if traits_of(node.op).monoid is not None and axes != LAST and self._reading.has_one_entry(node):
             return "total"

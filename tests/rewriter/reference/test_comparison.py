@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rewriter.reference import Error, compare
+from rewriter.reference import Error, compare, identical
 
 
 def test_the_error_bound_is_twice_the_originals_own() -> None:
@@ -26,3 +26,22 @@ def test_compare_notices_everything() -> None:
     assert compare(floats[:3], floats) == infinite
     assert compare(np.array([1.0, 2.1, np.nan, np.inf]), floats).relative_l2 == pytest.approx(0.1 / 5**0.5)
     assert compare(np.array([1e-30]), np.array([0.0])) == infinite
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), True),
+        (np.array([0.0]), np.array([-0.0]), False),
+        (np.zeros(2, np.float32), np.zeros(2, np.float64), False),
+        (np.zeros((2, 1)), np.zeros((1, 2)), False),
+        (np.array(["a", "b"], object), np.array(["a", "b"], object), True),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), False),
+        ([np.zeros(2)], [np.zeros(2)], True),
+        ([np.zeros(2)], [np.zeros(2), np.zeros(2)], False),
+        (np.zeros(2), [np.zeros(2)], False),
+        ({1: 0.5}, {1: 0.25}, False),
+    ],
+)
+def test_identical_is_bit_for_bit(one: object, other: object, same: bool) -> None:
+    assert identical(one, other) is same
