@@ -13,10 +13,14 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
 from rewriter.cost.store import ProfileStore
-from rewriter.runtime.plan import FORMAT_VERSION
 from rewriter.runtime_env import digest, triton_version
 
-__all__ = ["Measured", "kernel_key", "recall", "record"]
+__all__ = ["Measured", "kernel_key", "recall", "record", "time_of", "without_compiler"]
+
+
+_BY = " by triton "
+_LAUNCHES = 2
+"""Counted up when kernels are launched in a way that takes another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Measured:
 
 
 def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
-    """Under which the store keeps what is known of a kernel, launched by one format of plans.
+    """Under which a cost table keeps what is known of a kernel, whoever compiled it.
 
     Shapes and element types are in the kernel's digest.
 
@@ -46,21 +50,45 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     if missing:
         raise Undecided(f"the time of a kernel of size {missing[0]}")
     bound = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(triton_version()), str(FORMAT_VERSION))
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(_LAUNCHES))
+
+
+def _compiled_key(key: str) -> str:
+    """The key of what was measured with the Triton that is here."""
+    return f"{key}{_BY}{triton_version()}"
+
+
+def without_compiler(key: str) -> str:
+    """A kernel's key, whichever Triton compiled it."""
+    return key.partition(_BY)[0]
 
 
 def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:
-    """Keeps the best schedules of a kernel with their time."""
+    """Keeps the best schedules of a kernel with their time, as the Triton that is here compiles them."""
     assert best.microseconds is not None
-    key = kernel_key(kernel, sizes)
+    key = _compiled_key(kernel_key(kernel, sizes))
     store.put(key, best.microseconds)
-    store.remember(f"{store.environment} {key}", json.dumps([schedule_to_json(s) for s in best.schedules]))
+    store.put_schedules(key, json.dumps([schedule_to_json(s) for s in best.schedules]))
+
+
+def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
+    """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall` without a look at these."""
+    key = kernel_key(kernel, sizes)
+    mine = store.get(_compiled_key(key))
+    return store.get(key) if mine is None else mine
 
 
 def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
-    """The best known schedules of a kernel that are some for its blocks, or ``None``."""
+    """The best known schedules of a kernel that are some for its blocks, or ``None``.
+
+    What was measured with the Triton that is here goes before what ships.
+    """
     key = kernel_key(kernel, sizes)
-    microseconds, text = store.get(key), store.verdict(f"{store.environment} {key}")
+    return _known(store, kernel, _compiled_key(key)) or _known(store, kernel, key)
+
+
+def _known(store: ProfileStore, kernel: Kernel, key: str) -> Measured | None:
+    microseconds, text = store.get(key), store.schedules.get(key)
     if microseconds is None or text is None:
         return None
     try:

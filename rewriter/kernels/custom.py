@@ -105,6 +105,12 @@ class CustomKernels:
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
 
+    def warm(self) -> None:
+        """Starts the processes that compile and time, where kernels are going to be timed."""
+        if self._can_time:
+            self.compiler.warm()
+            self.timer.warm()
+
     def close(self) -> None:
         """Ends the processes that compile and time."""
         self.compiler.close()

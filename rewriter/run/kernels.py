@@ -102,6 +102,11 @@ class RunKernels:
         """Lines about the kernels for the summary."""
         return [] if self._custom is None else self._custom.notes
 
+    def warm(self) -> None:
+        """Begins with what takes long and needs no candidate."""
+        if self._custom is not None:
+            self._custom.warm()
+
     def tune(self, candidate: Candidate, deadline: float) -> bool:
         """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
 

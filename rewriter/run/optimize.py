@@ -170,6 +170,7 @@ def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
     proposer, judge = Proposer(bench, quarantine), Judge(bench, quarantine)
     explained: tuple[NearMiss, ...] = ()
     try:
+        bench.kernels.warm()
         judge.prepare()
         with bench.clock.lap("search"):
             proposals = proposer.propose()
