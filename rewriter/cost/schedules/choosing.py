@@ -34,9 +34,11 @@ Sizes = Mapping[str, int]
 _MOST = 4
 """Variants of a kernel: each is compiled for every architecture and stands in the file."""
 _GOOD = 1.1
-"""Largest regret for whose sake no further variant is made."""
-_GAIN = 0.02
-"""Of the largest regret, what further variants have to save."""
+"""A largest regret that is small enough."""
+_LITTLE = 1.02
+"""Regret for whose sake no further variant is made."""
+_UNTRIED = 1.05
+"""What a schedule that was not measured takes at least, beside the best one that was."""
 _A_POINT = 8
 """Schedules that are taken from each point of the grid."""
 
@@ -74,7 +76,8 @@ class Prices:
         """By the model of schedules, and by what was measured.
 
         A schedule that was measured at some points is expected to take as much more or less than predicted at the others; one
-        that was not, as much as most that were. At the first point the fastest that was measured wins, else the model's best.
+        that was not, as much as most that were. None of those is expected to be faster than the fastest that were measured at the
+        same point: they looked worse before. At the first point that one runs, or the model's best where none was measured.
 
         Args:
             timed: microseconds that were measured at each point.
@@ -111,21 +114,19 @@ class Prices:
         return np.array([self.regrets[self.schedules.index(variants.chosen(point)), at] for at, point in enumerate(self.points)])
 
     def variants(self, most: int = _MOST) -> Variants:
-        """As few variants, up to ``most``, as keep every regret within a tenth, else as small as many can.
+        """As few variants, up to ``most``, as come near to what so many can do.
 
-        The largest regret counts first, then all of them.
+        The largest regret counts first, where it is more than a tenth, then all of them.
         """
         alone = Variants.one(self.schedules[self.winner])
         if len(self.points) == 1:
             return alone
         axes = [_Axis.of(self, measure) for measure in self._measures()]
-        worst = [[cost for cost, _ in axis.least(axis.worst, most, max)] for axis in axes]
-        reached = np.min(worst, axis=0)
-        enough = max(_GOOD, reached[-1] * (1 + _GAIN))
-        count = 1 + int(np.argmax(reached <= enough))
-        bound = max(_GOOD, reached[count - 1])
-        cuts = [(axis, *axis.least(axis.sum_within(bound), count, operator.add)[-1]) for axis in axes]
-        axis, _, starts = min(cuts, key=lambda cut: cut[1])
+        bound = max(_GOOD, _LITTLE * min(axis.least(axis.worst, most, max)[-1][0] for axis in axes))
+        cuts = [axis.least(axis.sum_within(bound), most, operator.add) for axis in axes]
+        best = [min(zip(same, axes, strict=True), key=lambda found: found[0][0]) for same in zip(*cuts, strict=True)]
+        enough = best[-1][0][0] + len(self.points) * math.log(_LITTLE)
+        (_, starts), axis = next(found for found in best if found[0][0] <= enough)
         return axis.variants(starts, bound)
 
     def _measures(self) -> list[Dim]:
@@ -142,7 +143,10 @@ def _corrected(predicted: Floats, measured: Floats) -> Floats:
     counts = known.sum(axis=1)
     logs = np.where(known, np.log(np.where(known, measured, 1.0) / predicted), 0.0).sum(axis=1) / np.maximum(counts, 1)
     logs = np.where(counts > 0, logs, np.median(logs[counts > 0]))
-    return np.where(known, measured, predicted * np.exp(logs)[:, np.newaxis])
+    times = predicted * np.exp(logs)[:, np.newaxis]
+    tried = known.any(axis=0)
+    floor = np.where(tried, np.min(np.where(known, measured, np.inf), axis=0), 0.0)
+    return np.where(known, measured, np.maximum(times, _UNTRIED * floor))
 
 
 @dataclass(frozen=True, eq=False)
