@@ -111,14 +111,15 @@ class KernelTimer:
     def settle(
         self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
     ) -> Measured:
-        """The fastest of several trials, measured now and remembered.
+        """The fastest of several trials, which are measured now and remembered.
 
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
             NotMeasured: none was right; the message has the first reason.
         """
-        best = best_of(self.measure(kernel, compiled, sizes))
-        record(store, kernel, sizes, best)
+        results = self.measure(kernel, compiled, sizes)
+        best = best_of(results)
+        record(store, kernel, sizes, results)
         return best
 
 

@@ -106,7 +106,7 @@ def test_what_the_triton_that_is_here_compiled_goes_before_what_ships(monkeypatc
     kernel = softmax(8, 16)
     store = ProfileStore(None, "here")
     monkeypatch.setattr(kernel_times, "triton_version", lambda: "1")
-    record(store, kernel, {}, Measured(cut(m=1), 5.0))
+    record(store, kernel, {}, [Measured(cut(m=1), 5.0)])
     ((key, text),) = store.schedules.items()
     later = ProfileStore(None, "here")
     later.fall_back_on({without_compiler(key): 7.0}, {without_compiler(key): text})
