@@ -9,7 +9,7 @@ from itertools import product
 from mugraph.onnx import Model
 from mugraph.terms.shape import Dim, SymDim
 
-__all__ = ["size_grid"]
+__all__ = ["half_octaves", "size_grid"]
 
 _BATCHES, _LENGTHS = (1, 16), (16, 512)
 """The least and the largest of a symbol on the first axis of an input, and of others."""
@@ -17,8 +17,14 @@ _MOST = 256
 """Points of a grid; symbols that would bring more keep the size that the model is measured at."""
 
 
+def half_octaves(least: int, most: int) -> list[int]:
+    """Powers of the square root of two, rounded: every other one is no multiple of a tile, as sizes are that come."""
+    powers = range(round(2 * math.log2(least)), round(2 * math.log2(most)) + 1)
+    return sorted({round(2 ** (power / 2)) for power in powers})
+
+
 def size_grid(model: Model, sizes: Mapping[str, Dim]) -> list[dict[str, int]]:
-    """Powers of two for each symbol, up to the size that the model is measured at where that is larger, and that size itself.
+    """Half octaves for each symbol, up to the size that the model is measured at where that is larger, and that size itself.
 
     Args:
         sizes: of the model's dimension symbols, as it is measured.
@@ -29,8 +35,7 @@ def size_grid(model: Model, sizes: Mapping[str, Dim]) -> list[dict[str, int]]:
         if not isinstance(size, int):
             continue
         least, most = _BATCHES if name in first else _LENGTHS
-        powers = range(least.bit_length() - 1, max(most, size).bit_length())
-        axes[name] = sorted({size, *(1 << power for power in powers)})
+        axes[name] = sorted({size, *half_octaves(least, max(most, size))})
         if math.prod(map(len, axes.values())) > _MOST:
             axes[name] = [size]
     return [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]

@@ -9,7 +9,6 @@ does not realise.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from mugraph.blocks.variants import Variants
 from mugraph.terms.shape import Dim, evaluate_dim, symbol
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.ranking import predict_all, ranked
-from rewriter.cost.schedules.tilings import Bools, Floats
+from rewriter.cost.schedules.tilings import Floats
 
 __all__ = ["Prices", "points_of"]
 
@@ -122,8 +121,8 @@ class Prices:
         if len(self.points) == 1:
             return alone
         axes = [_Axis.of(self, measure) for measure in self._measures()]
-        bound = max(_GOOD, _LITTLE * min(axis.least(axis.worst, most, max)[-1][0] for axis in axes))
-        cuts = [axis.least(axis.sum_within(bound), most, operator.add) for axis in axes]
+        bound = max(_GOOD, _LITTLE * min(_least(axis.largest(), most, np.maximum)[-1][0] for axis in axes))
+        cuts = [_least(axis.sums(bound), most, np.add) for axis in axes]
         best = [min(zip(same, axes, strict=True), key=lambda found: found[0][0]) for same in zip(*cuts, strict=True)]
         enough = best[-1][0][0] + len(self.points) * math.log(_LITTLE)
         (_, starts), axis = next(found for found in best if found[0][0] <= enough)
@@ -156,7 +155,7 @@ class _Axis:
     Attributes:
         stops: values of the measure, ascending.
         peaks: largest regret of each schedule at each stop.
-        sums: logarithms of its regrets at each stop, added up.
+        logs: logarithms of its regrets at each stop, added up.
         home: the stop of the first point, where the winner runs.
     """
 
@@ -164,7 +163,7 @@ class _Axis:
     measure: Dim
     stops: list[int]
     peaks: Floats
-    sums: Floats
+    logs: Floats
     home: int
 
     @staticmethod
@@ -173,58 +172,61 @@ class _Axis:
         stops = sorted(set(values))
         columns = [prices.regrets[:, [at for at, value in enumerate(values) if value == stop]] for stop in stops]
         peaks = np.stack([column.max(axis=1) for column in columns], axis=1)
-        sums = np.stack([np.log(column).sum(axis=1) for column in columns], axis=1)
-        return _Axis(prices, measure, stops, peaks, sums, stops.index(values[0]))
+        logs = np.stack([np.log(column).sum(axis=1) for column in columns], axis=1)
+        return _Axis(prices, measure, stops, peaks, logs, stops.index(values[0]))
 
-    def _allowed(self, first: int, last: int) -> Bools:
-        """The schedules that may run from one stop to another."""
-        allowed = np.ones(len(self.peaks), np.bool_)
-        if first <= self.home <= last:
-            allowed[:] = False
-            allowed[self.prices.winner] = True
-        return allowed
+    def largest(self) -> Floats:
+        """The largest regret of the best schedule from each stop to each stop."""
+        return self._intervals(lambda first: np.maximum.accumulate(self.peaks[:, first:], axis=1))
 
-    def _schedule(self, first: int, last: int, bound: float) -> tuple[float, int]:
-        """The schedule of least regret on average from one stop to another that is nowhere worse than a bound."""
-        fits = self._allowed(first, last) & (self.peaks[:, first : last + 1].max(axis=1) <= bound)
-        costs = np.where(fits, self.sums[:, first : last + 1].sum(axis=1), np.inf)
-        best = int(np.argmin(costs))
-        return float(costs[best]), best
+    def sums(self, bound: float) -> Floats:
+        """The sum of all regrets of the schedule of least sum that is nowhere worse than a bound, likewise."""
+        return self._intervals(lambda first: self._sums_from(first, bound))
 
-    def worst(self, first: int, last: int) -> float:
-        """The largest regret of the best schedule from one stop to another."""
-        peaks = self.peaks[:, first : last + 1].max(axis=1)
-        return float(peaks[self._allowed(first, last)].min())
+    def _sums_from(self, first: int, bound: float) -> Floats:
+        peaks, logs = np.maximum.accumulate(self.peaks[:, first:], axis=1), np.cumsum(self.logs[:, first:], axis=1)
+        return np.asarray(np.where(peaks <= bound, logs, np.inf))
 
-    def sum_within(self, bound: float) -> Callable[[int, int], float]:
-        """Like :meth:`worst` with the sum of all regrets, of which none is larger than a bound."""
-        return lambda first, last: self._schedule(first, last, bound)[0]
-
-    def least(
-        self, cost: Callable[[int, int], float], most: int, combine: Callable[[float, float], float]
-    ) -> list[tuple[float, tuple[int, ...]]]:
-        """The least cost of intervals that cover all stops, and where each begins: of one, of up to two, and so on."""
+    def _intervals(self, costs_from: Callable[[int], Floats]) -> Floats:
+        """The least of the costs of schedules from each stop to each stop; the winner's where it has to run."""
         size = len(self.stops)
-        costs = {(first, last): cost(first, last) for last in range(size) for first in range(last + 1)}
-        best: list[tuple[float, tuple[int, ...]]] = [(costs[0, last], (0,)) for last in range(size)]
-        found = [best[-1]]
-        for _ in range(most - 1):
-            more = list(best)
-            for (first, last), alone in costs.items():
-                if first > 0:
-                    before, starts = best[first - 1]
-                    more[last] = min(more[last], (combine(before, alone), (*starts, first)), key=lambda pair: pair[0])
-            best = more
-            found.append(best[-1])
+        found = np.full((size, size), np.inf)
+        for first in range(size):
+            costs = costs_from(first)
+            found[first, first:] = costs.min(axis=0)
+            if first <= self.home:
+                found[first, self.home :] = costs[self.prices.winner, self.home - first :]
         return found
 
     def variants(self, starts: Sequence[int], bound: float) -> Variants:
-        """The intervals that begin at these stops, each with its best schedule; a limit lies midway between two stops."""
+        """The intervals that begin at these stops, each with its best schedule.
+
+        What lies between two stops counts as the upper one: it needs a tile more than the lower one.
+        """
         ends = [*(start - 1 for start in starts[1:]), len(self.stops) - 1]
-        numbers = [self._schedule(first, last, bound)[1] for first, last in zip(starts, ends, strict=True)]
-        limits = [math.isqrt(self.stops[start - 1] * self.stops[start]) for start in starts[1:]]
+        numbers = [
+            self.prices.winner if first <= self.home <= last else int(np.argmin(self._sums_from(first, bound)[:, last - first]))
+            for first, last in zip(starts, ends, strict=True)
+        ]
         kept = [0, *(at for at, (one, other) in enumerate(pairwise(numbers), 1) if one != other)]
         schedules = tuple(self.prices.schedules[numbers[at]] for at in kept)
         if len(schedules) == 1:
             return Variants.one(schedules[0])
-        return Variants(schedules, self.measure, tuple(limits[at - 1] for at in kept[1:]))
+        return Variants(schedules, self.measure, tuple(self.stops[starts[at] - 1] for at in kept[1:]))
+
+
+def _least(costs: Floats, most: int, combine: np.ufunc) -> list[tuple[float, tuple[int, ...]]]:
+    """The least cost of intervals that cover all stops, and where each begins: of one, of up to two, and so on."""
+    best: list[tuple[float, tuple[int, ...]]] = [(float(cost), (0,)) for cost in costs[0]]
+    found = [best[-1]]
+    for _ in range(most - 1):
+        before = np.array([cost for cost, _ in best])
+        joined = combine(before[:-1, np.newaxis], costs[1:])
+        more = list(best)
+        for last in range(1, len(best)):
+            end = int(np.argmin(joined[:, last]))
+            if joined[end, last] < best[last][0]:
+                more[last] = float(joined[end, last]), (*best[end][1], end + 1)
+        best = more
+        found.append(best[-1])
+    return found
