@@ -207,7 +207,8 @@ def const(value: float | bool) -> Term:
 def walk(roots: Iterable[Term]) -> Iterator[Term]:
     """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded."""
     seen: set[Term] = set()
-    stack: list[Term | None] = [*roots][::-1]
+    stack: list[Term | None] = [*roots]
+    stack.reverse()
     while stack:
         term = stack.pop()
         if term is None:  # what is below comes after its operands
