@@ -80,7 +80,7 @@ class DataType(IntEnum):
     __str__ = __repr__
 
 
-_NUMPY = {
+_NUMPY: dict[DataType, np.dtype] = {
     DataType.FLOAT: np.dtype(np.float32),
     DataType.UINT8: np.dtype(np.uint8),
     DataType.INT8: np.dtype(np.int8),
