@@ -44,8 +44,8 @@ _ROUNDS = 80
 _STEP = 2.0**-8
 """Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
 _DECIDED = _STEP / 4
-"""Relative error up to which two results are the same where no rounding error decides: less than a step of 8 bits throughout, more
-than some numbers that lie half way between two."""
+"""Relative error up to which two results are the same where no rounding error decides: less than a step of 8 bits throughout,
+more than some numbers that lie half way between two."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
 
@@ -320,9 +320,9 @@ class Acceptance:
     def decides_otherwise(self, graph: Graph) -> float | None:
         """The relative error of a candidate whose steps are other ones than the original's; ``None`` where they are the same.
 
-        Both are evaluated in float64, on one of the inputs that are timed: no rounding error decides there, so that what computes the
-        same makes the same steps, and a zero point that is off by one shows, which in a session looks like steps that went the
-        other way. Nothing is asked of a model that does not quantise, nor of a candidate that cannot be evaluated.
+        Both are evaluated in float64, on one of the inputs that are timed: no rounding error decides there. What computes the
+        same makes the same steps, and a zero point that is off by one shows, which in a session looks like steps that went
+        the other way. Nothing is asked of a model that does not quantise, nor of a candidate that cannot be evaluated.
         """
         if not self.quantizes:
             return None

@@ -101,7 +101,7 @@ NO_ZERO_POINT = rule("Neg(Neg(DequantizeLinear[axis=0](X, S, Z)))", "DequantizeL
 
 
 def residual(path: Path) -> Path:
-    """What quantising leaves of a number, beside a larger one: one step throughout is less than the runtime's optimisers may change."""
+    """What quantising leaves of a number, beside a larger one: a step throughout is less than the floor of sessions."""
     node = helper.make_node
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
