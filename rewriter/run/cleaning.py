@@ -18,7 +18,7 @@ from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["cleaned_up", "computed"]
+__all__ = ["cleaned_up", "computed", "session_as_it_came"]
 
 Feed = Mapping[str, np.ndarray]
 
@@ -61,7 +61,7 @@ def _difference(task: Task, cleaned: Model, until: float) -> str:
     """Why outputs of two models are not known to be the same; empty where they are."""
     try:
         with Scratch() as scratch:
-            before = _session(task.model)
+            before = session_as_it_came(task.model)
             after = new_session(open_in(cleaned, cleaned.as_it_came, scratch.path))
             compared = False
             for feed in _feeds(task):
@@ -83,9 +83,9 @@ def _feeds(task: Task) -> Iterator[Feed]:
     yield from task.feeds(first)
 
 
-def _session(model: Model) -> Session:
-    """A model as it came, opened where it is."""
-    return new_session(model.weights.memory if model.path is None else model.path)
+def session_as_it_came(model: Model, provider: str = "cpu") -> Session:
+    """A model opened where it is, not written anew. Raises RuntimeFailure."""
+    return new_session(model.weights.memory if model.path is None else model.path, provider)
 
 
 def _same(before: Session, after: Session, feed: Feed) -> bool | None:

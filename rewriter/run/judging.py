@@ -17,6 +17,7 @@ from rewriter.run import accept
 from rewriter.run.background import in_background
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
+from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
 from rewriter.run.probes import probes
@@ -148,8 +149,7 @@ class Judge:
         except NoReference as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except RuntimeFailure as problem:
-            reason = f"onnxruntime cannot run the original on test inputs ({problem})"
-            return Judgement(message=f"{reason}: it was written unchanged")
+            return Judgement(message=self._not_run(problem))
         self._own_error, self._entered = acceptance.own_error(), acceptance.entered
         if acceptance.unprobed:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
@@ -157,6 +157,8 @@ class Judge:
 
     def _opened(self, original: Path, evaluates: bool) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
+
+        Where it runs with none, the user's inputs have to do: what random ones hold may be no size of anything.
 
         Raises:
             NondeterministicModel, NoReference, RuntimeFailure: as :class:`rewriter.run.accept.Acceptance`.
@@ -170,7 +172,27 @@ class Judge:
             except RuntimeFailure as problem:
                 failure = failure or problem
         assert failure is not None, "there is one choice at least"
-        raise failure
+        if not task.options.data:
+            raise failure
+        acceptance = accept.Acceptance(task.model, original, task.options.data, task.target.run_on, evaluates=evaluates)
+        self._bench.notes.add(
+            f"the original does not run on random inputs ({failure}): nothing was compared but on those of --data"
+        )
+        return acceptance
+
+    def _not_run(self, problem: RuntimeFailure) -> str:
+        """What to say of an original that does not run on test inputs as it is opened here, without what nobody reads."""
+        task = self._bench.task
+        words = f"onnxruntime cannot run the original on test inputs ({problem}): it was written unchanged"
+        try:
+            session = session_as_it_came(task.original, task.target.run_on)
+        except RuntimeFailure:
+            return words
+        try:
+            session.run(None, task.feeds()[-1])
+        except RuntimeFailure:
+            return f"{words}; give sizes or inputs that it runs on with --input or --data"
+        return f"onnxruntime cannot run the original without the nodes that nobody reads ({problem}): it was written unchanged"
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""

@@ -82,14 +82,22 @@ def examine_model(original: bytes, feeds: Mapping[str, Feeds], folder: Path, **o
     if isinstance(made, CaseReport):
         return CaseReport(Fate.NOT_RUNNABLE, refusal) if not (plain or made.fate.is_failure) else made
     outcome, written = made
-    fired = tuple(rule.rule for rule in outcome.fired)
     if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME):
         try:
             for feed, _ in plain.values():
                 run(original, feed)
         except CannotRun as problem:
             return CaseReport(Fate.RUNTIME, f"its optimisers break the original: {problem}")
+        given = [feed for feed, _ in plain.values() if all(isinstance(value, np.ndarray) for value in feed.values())]
+        again = _optimized(original, folder, **options, data=given)
+        if isinstance(again, CaseReport):
+            return again
+        outcome, written = again
+    if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME):
+        if problem := _breaks_anew(original, folder, [feed for feed, _ in plain.values()]):
+            return CaseReport(Fate.RUNTIME, f"its optimisers break the original written anew: {problem}")
         return CaseReport(Fate.TRACEBACK, outcome.message, files={"written.onnx": written})
+    fired = tuple(rule.rule for rule in outcome.fired)
     if not plain:
         return CaseReport(Fate.NOT_RUNNABLE, refusal)
     if not outcome.improved:
@@ -151,6 +159,24 @@ def _optimized(original: bytes, folder: Path, **options: Any) -> tuple[Outcome, 
     if not target.exists():
         return CaseReport(Fate.LOST, "nothing was written")
     return outcome, target.read_bytes()
+
+
+def _breaks_anew(original: bytes, folder: Path, feeds: Sequence[Feeds]) -> str:
+    """Why a model that is written without rewriting, so without what nobody reads, runs without the optimisers alone."""
+    made = _optimized(original, folder, budget=0, provider="cpu")
+    if isinstance(made, CaseReport):
+        return ""
+    try:
+        for feed in feeds:
+            run(made[1], feed, optimize=False)
+    except CannotRun:
+        return ""
+    try:
+        for feed in feeds:
+            run(made[1], feed)
+    except CannotRun as problem:
+        return str(problem)
+    return ""
 
 
 def _compared(original: bytes, written: bytes, plain: Mapping[str, tuple[Feeds, Outputs]]) -> tuple[Fate, str] | None:

@@ -101,3 +101,25 @@ def test_a_failing_model_becomes_small() -> None:
 def test_random_models_that_are_cleaned_up_compute_the_same_bit_for_bit() -> None:
     done = attack("models", "--clean", "--count", "60", "--seed", "11")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_model_that_the_runtime_breaks_once_it_is_written_anew_is_the_runtimes_own(tmp_path: Path) -> None:
+    body = """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) t = Identity(d) u = Transpose<perm = [1,0]>(t)
+        y = Exp(u) unread = QuantizeLinear(u, s, z) a = Relu(x) b = Relu(a) c = Exp(b)"""
+    breaks = parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,3] x) => (float[3,2] y, float[2,3] c) <float s = {{0.1}}, int8 z = {{3}}> {{ {body} }}""")
+    feeds = {"measured": {"x": np.ones((2, 3), np.float32)}}
+    report = examine_model(breaks.SerializeToString(), feeds, tmp_path, deterministic=True, provider="cpu")
+    assert report.fate is Fate.RUNTIME, report
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_model_that_runs_on_no_random_inputs_is_examined_with_those_of_the_case(tmp_path: Path) -> None:
+    sized = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[6] x, int64[2] s) => (float[p,q] y) { a = Relu(x) b = Relu(a) y = Reshape(b, s) }""")
+    feeds = {"measured": {"x": np.ones(6, np.float32), "s": np.asarray([2, 3])}}
+    report = examine_model(sized.SerializeToString(), feeds, tmp_path, deterministic=True, provider="cpu")
+    assert report.fate is Fate.REWRITTEN, report

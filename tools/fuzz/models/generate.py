@@ -37,6 +37,8 @@ _DEADLY_WHERE_EMPTY = frozenset(
     {"Conv", "FusedConv", "NhwcFusedConv", "Attention", "MultiHeadAttention", "GroupQueryAttention", "InstanceNormalization"}
 )
 """Operators that end or hang the runtime's process where tensors have no entries (docs/upstream.md)."""
+_DEADLY_WHERE_ONE = frozenset({"MatMulIntegerToFloat"})
+"""Operators that end it where a size is 1 that others contradict."""
 _INFINITE = (np.nan, np.inf, -np.inf)
 
 
@@ -209,16 +211,17 @@ def _feeds(
         feeds[OVERFLOWING if _overflows(model, feed) else kind] = feed
     if infinite or draft.chance(0.2):
         feeds[INFINITE] = _drawn(draft, base, _INFINITE)
-    least = 1 if any(node.op_type in _DEADLY_WHERE_EMPTY for node in model.graph.node) else 0
-    for count, choices in enumerate(((1, 2, 3, 5, 9), (1,), (least, 2))) if symbols else ():
-        sizes = {size: int(draft.one(choices)) for size in symbols}
+    operators = {node.op_type for node in model.graph.node}
+    least = 2 if operators & _DEADLY_WHERE_ONE else 1 if operators & _DEADLY_WHERE_EMPTY else 0
+    for count, choices in enumerate(((1, 2, 3, 5, 9), (1,), (0, 2))) if symbols else ():
+        sizes = {size: max(least, int(draft.one(choices))) for size in symbols}
         kind = EMPTY if 0 in sizes.values() else f"other{count}"
         feeds[kind] = _drawn(draft, {n: tuple(sizes.get(d, d) for d in shape) for n, shape in base.items()})
     if symbols and draft.chance(0.3):
         sizes = dict[str, int]()  # a symbol has one size wherever it stands
         for shape in base.values():
             for i, dim in enumerate(shape):
-                sizes.setdefault(dim, 1 if i == 0 else 128)
+                sizes.setdefault(dim, max(least, 1) if i == 0 else 128)
         default = {n: tuple(sizes[d] if d in symbols else d for d in shape) for n, shape in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
