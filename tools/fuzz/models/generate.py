@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mugraph.domains.base import FLOATS
+from mugraph.onnx import load
+from mugraph.onnx.scopes import graphs_within, nested_nodes
 from mugraph.terms.shape import DataType, TensorType, concrete
 from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
@@ -124,7 +127,7 @@ def _model(draft: ModelDraft, outputs: list[str], symbols: Mapping[int, str] | N
         else:
             results.append(helper.make_tensor_value_info(name, int(known.dtype), concrete(known.shape)))
     graph = helper.make_graph(draft.nodes, "random", inputs, results, constants)
-    used = {node.domain for node in draft.nodes}
+    used = {node.domain for inner in graphs_within(graph) for node in inner.node}
     imports = [i for i in draft.imports() if not i.domain or i.domain in used]
     model = helper.make_model(graph, opset_imports=imports, functions=draft.functions, ir_version=10, producer_name="tools.fuzz")
     _type_outputs(draft, model)
@@ -222,7 +225,8 @@ def _feeds(
         default = {n: tuple(sizes[d] if d in symbols else d for d in shape) for n, shape in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
-    return {kind: feed for kind, feed in feeds.items() if _runs(running, model, feed)}
+    typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
+    return {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
 
 
 def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
@@ -236,8 +240,8 @@ def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
     return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in arrays)
 
 
-def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
-    """Whether a model runs on inputs, and is well-typed at their sizes: onnxruntime overlooks a mismatch of what is empty."""
+def _at_sizes(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """A model that takes inputs of the sizes of some, and leaves those of its outputs open."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     for value in fixed.graph.input:
@@ -246,12 +250,34 @@ def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) 
     for value in fixed.graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
+    return fixed
+
+
+def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray], typed: Counter[str]) -> bool:
+    """Whether a model of the sizes of some inputs is well-typed and runs on them.
+
+    onnxruntime overlooks a mismatch of what is empty, and reads and writes beyond tensors at others (docs/upstream.md).
+
+    Args:
+        typed: what of it the registry types at the sizes that it was made with.
+    """
     try:
-        onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        if typed - _typed_by_the_registry(model):
+            return False
         run(running, feed)
     except Exception:  # onnx raises several types
         return False
     return True
+
+
+def _typed_by_the_registry(model: onnx.ModelProto) -> Counter[str]:
+    """The operators of ``com.microsoft``, of which onnx's inference knows nothing, that the registry finds well-typed."""
+    if all(node.domain != "com.microsoft" for node in nested_nodes(model)):
+        return Counter()
+    read = load(model)
+    understood = (read.origins[node.origin] for node in read.graph.nodes() if node.origin is not None and not node.is_opaque)
+    return Counter(origin.op_type for origin in understood if origin.domain == "com.microsoft")
 
 
 def _drawn(draft: ModelDraft, shapes: Mapping[str, tuple[int, ...]], special: tuple[float, ...] = ()) -> dict[str, np.ndarray]:
