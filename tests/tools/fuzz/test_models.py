@@ -98,6 +98,18 @@ def test_models_are_run_at_no_size_at_which_a_kernel_reads_beyond_its_operands()
         assert "measured" in feeds and any(kind.startswith("other") for kind in feeds) is others
 
 
+def test_where_rounding_decides_is_told() -> None:
+    """Of 1 + 1e20 - 1e20 nothing is left: a rewriting that gives 1 is not wrong."""
+    sums = onnx.load_from_string(model("s = ReduceSum(x) d = Sub(x, s) y = Softmax(d)"))
+    for large, kind in ((1e20, "overflowing"), (1e18, "absorbing"), (10.0, "")):
+        feed = {"x": np.array([[1, 2, 3], [-large, 2, 4]], np.float32)}
+        assert generate._strained(sums, feed) == kind
+    assert (
+        generate._strained(onnx.load_from_string(model("y = Mul(x, x)")), {"x": np.full((2, 3), 1e18, np.float32)})
+        == "overflowing"
+    )
+
+
 def test_an_operator_set_that_only_a_body_uses_is_imported() -> None:
     draft = ModelDraft(np.random.default_rng(0), 17, DataType.FLOAT, (2, 3))
     x = draft.input(TensorType(DataType.FLOAT, (2, 3)))

@@ -22,7 +22,7 @@ from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import EMPTY, INFINITE, OVERFLOWING
+from tools.fuzz.oracle import ABSORBING, EMPTY, INFINITE, OVERFLOWING
 from tools.fuzz.running import CannotRun, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -50,7 +50,8 @@ class RandomModel:
     Attributes:
         proto: the model.
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
-            extremes, ``overflowing`` of extremes of which something overflows, ``infinite`` with what is no number.
+            extremes, ``overflowing`` of extremes of which something overflows, ``absorbing`` of those of which a sum loses a
+            term, ``infinite`` with what is no number.
         options: of the optimiser.
     """
 
@@ -209,7 +210,7 @@ def _feeds(
     greatest = _GREATEST if draft.chance(0.5) else _EXTREME
     for kind, entries in (("extreme", greatest), ("large", _LARGE)):
         feed = _drawn(draft, base, entries)
-        feeds[OVERFLOWING if _overflows(model, feed) else kind] = feed
+        feeds[_strained(model, feed) or kind] = feed
     if infinite or draft.chance(0.2):
         feeds[INFINITE] = _drawn(draft, base, _INFINITE)
     least = 1 if any(node.op_type in _DEADLY_WHERE_EMPTY for node in model.graph.node) else 0
@@ -229,15 +230,24 @@ def _feeds(
     return {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
 
 
-def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
-    """Whether a number that is fed or computed is infinite, or so large that a product of it may be."""
+def _strained(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> str:
+    """What is particular of finite inputs: a number is infinite, or a product of it may be; or a sum loses one of its terms."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name)
     computed = run(whole.SerializeToString(), feed, optimize=False)
-    arrays = [one for one in (*feed.values(), *computed) if isinstance(one, np.ndarray) and is_float(one)]
-    return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in arrays)
+    values = {**feed, **dict(zip((value.name for value in whole.graph.output), computed, strict=True))}
+    floats = {name: one for name, one in values.items() if isinstance(one, np.ndarray) and is_float(one)}
+    if not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in floats.values()):
+        return OVERFLOWING
+    for node in model.graph.node:
+        if node.op_type in ("Add", "Sub") and {*node.input, *node.output} <= {*floats}:
+            first, second, result = (floats[name] for name in (*node.input, *node.output))
+            term = second if node.op_type == "Add" else -second
+            if np.any((result == first) & (term != 0)) or np.any((result == term) & (first != 0)):
+                return ABSORBING
+    return ""
 
 
 def _at_sizes(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> onnx.ModelProto:
