@@ -44,7 +44,7 @@ def cleaned_up(task: Task, until: float) -> Task:
             return replace(task, model=cleaned.model, cleaned=cleaned, sizes=_sizes(task, cleaned.model))
     if not reason:
         return task
-    return replace(task, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
+    return replace(task, is_unclean=True, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
 
 
 def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:

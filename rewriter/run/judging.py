@@ -123,10 +123,12 @@ class Judge:
     def _compared(self, proposals: Proposals, folder: Path) -> Judgement:
         """The judgement where there is something to compare."""
         task = self._bench.task
-        original = self._bench.kernels.open_in(task.model.as_it_came, folder)
+        original = self._original(folder)
         acceptance = self._acceptance(original)
         if isinstance(acceptance, Judgement):
             return acceptance
+        if task.is_unclean and not self._survives_writing(acceptance, folder):
+            return self._kept("the model is not the same to onnxruntime without what no output needs: the original was kept")
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
@@ -134,6 +136,28 @@ class Judge:
         acceptance.close()
         judgement = self._confirmed(original, trials, acceptance.feeds, proposals.incumbent)
         return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
+
+    def _original(self, folder: Path) -> Path:
+        """What candidates are compared with: the model cleaned up, or else the very file that came.
+
+        Written anew that would lack what no output needs, and onnxruntime fuses otherwise, or refuses, what is left.
+        """
+        task = self._bench.task
+        if task.cleaned is not None:
+            return self._bench.kernels.open_in(task.model.as_it_came, folder)
+        if task.model.path is not None:
+            return task.model.path
+        path = folder / "original.onnx"
+        path.write_bytes(task.model.weights.memory)
+        return path
+
+    def _survives_writing(self, acceptance: accept.Acceptance, folder: Path) -> bool:
+        """Whether the original is right once it is written anew; else no candidate is, whatever rules made it."""
+        graph = self._bench.task.model.as_it_came
+        try:
+            return acceptance.judge(acceptance.open(self._bench.kernels.open_in(graph, folder), graph))[1]
+        except RuntimeFailure:
+            return False
 
     def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
@@ -197,7 +221,7 @@ class Judge:
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
         with Scratch() as scratch:
-            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.as_it_came, scratch.path))
+            acceptance = self._acceptance(self._original(scratch.path))
             if isinstance(acceptance, Judgement):
                 return acceptance
             checker = Checker(self._bench, search, self._quarantine, acceptance, scratch.path)
