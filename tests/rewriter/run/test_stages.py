@@ -254,7 +254,6 @@ def test_the_best_candidate_rests_on_what_was_measured(source: Path, monkeypatch
 def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
     with workbench(source, RULES, **options) as bench:
-        bench.store.preload({})
         quarantine = Quarantine(bench.task, bench.store, bench.notes)
         search = new_search(bench)
         move = search.run(bench.task.model.graph, frozenset()).better[0].moves[0]
