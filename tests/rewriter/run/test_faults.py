@@ -152,6 +152,6 @@ def test_an_original_that_the_runtime_breaks_without_what_nobody_reads_is_told_a
             a = Neg(x) b = Neg(a) c = Exp(b)
         }""")
     outcome = optimize(model, tmp_path / "o.onnx", rules=[NEGATION], provider="cpu", deterministic=True)
-    assert outcome.message.startswith("onnxruntime cannot run the original without the nodes that nobody reads")
+    assert outcome.message == "the model is not the same to onnxruntime without what no output needs: the original was kept"
     assert (tmp_path / "o.onnx").read_bytes() == model.SerializeToString()
     new_session(tmp_path / "o.onnx")
