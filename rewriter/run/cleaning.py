@@ -72,7 +72,9 @@ def _difference(task: Task, cleaned: Model, until: float, meanwhile: Callable[[]
 def _compared(task: Task, cleaned: Path, until: float) -> str:
     """The same of a model and a file."""
     try:
-        before, after = _session(task.model), new_session(cleaned)
+        opening = in_background(lambda: _session(task.model))
+        after = new_session(cleaned)
+        before = opening.result()
         compared = False
         for feed in _feeds(task):
             same = _same(before, after, feed)
