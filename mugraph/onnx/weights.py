@@ -179,18 +179,18 @@ class Weights:
             raise ModelError(f"{self.label}: {path} has changed since the model was read; read the model again")
         return identity
 
-    def chunks(self, tensor: TensorProto) -> Iterator[bytes]:
-        """The stored bytes of a tensor, piece by piece."""
+    def chunks(self, tensor: TensorProto, size: int = CHUNK) -> Iterator[bytes]:
+        """The stored bytes of a tensor, in pieces of so many at most."""
         place = self.place(tensor)
         if place.path is None:
             view = memoryview(self.memory)[place.offset : place.offset + place.length]
-            yield from (bytes(view[i : i + CHUNK]) for i in range(0, place.length, CHUNK))
+            yield from (bytes(view[i : i + size]) for i in range(0, place.length, size))
             return
         left = place.length
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.offset)
             while left:
-                piece = file.read(min(left, CHUNK))
+                piece = file.read(min(left, size))
                 if not piece:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)

@@ -29,6 +29,7 @@ _TOKEN = re.compile(
     r"(?P<digest>@[0-9a-f]{8})|"
     r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|])|(?P<unknown>\S))"
 )
+_WHOLE = re.compile(r"-?\d+", re.ASCII)
 _T = TypeVar("_T")
 
 
@@ -115,7 +116,7 @@ class Parser:
         if self.kind != "number":
             self.fail("a number")
         token = self.advance()
-        if not re.fullmatch(r"-?\d+", token, re.ASCII):
+        if not _WHOLE.fullmatch(token):
             return float(token)
         if len(token) > len(str(_MAX_WHOLE)) + 1 or abs(int(token)) > _MAX_WHOLE:
             raise TextError(f"a whole number of more than 64 bits, {token[:40]}, in {_shown(self.text)}")
