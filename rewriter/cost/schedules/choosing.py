@@ -30,7 +30,7 @@ __all__ = ["Prices", "points_of"]
 Schedules = tuple[Schedule, ...]
 Sizes = Mapping[str, int]
 
-_MOST = 4
+_MOST = 5
 """Variants of a kernel: each is compiled for every architecture and stands in the file."""
 _GOOD = 1.1
 """A largest regret that is small enough."""
