@@ -37,7 +37,7 @@ from mugraph.onnx import Model, load
 from mugraph.terms.shape import SymDim, evaluate_dim
 from rewriter import runtime
 from rewriter.cost import get_device
-from rewriter.cost.schedules import Prices, points_of, ranked
+from rewriter.cost.schedules import SchedulePrices, points_of, ranked
 from rewriter.cost.schedules import predict as predicted
 from rewriter.reference import compare, random_inputs
 from rewriter.run.accept import paired
@@ -75,7 +75,7 @@ def predict(kernels: Path, device: str, tuned: str, most: int) -> None:
     totals: dict[str, list[list[np.ndarray]]] = defaultdict(list)
     for line in map(json.loads, kernels.read_text().splitlines()):
         kernel = kernel_from_json(line["kernel"])
-        prices = Prices.of(kernel, get_device(device), points_of(kernel, sizes_of(tuned), GRID))
+        prices = SchedulePrices.of(kernel, get_device(device), points_of(kernel, sizes_of(tuned), GRID))
         found = [prices.variants(count) for count in range(1, most + 1)]
         drawn = drawn_sizes()
         best = np.array([ranked(kernel, get_device(device), size, 1)[0][0] for size in drawn])
