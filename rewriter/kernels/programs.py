@@ -23,7 +23,7 @@ from mugraph.blocks.variants import Variants
 from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
-from rewriter.cost.schedules import Prices, points_of
+from rewriter.cost.schedules import SchedulePrices, points_of
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
@@ -79,7 +79,7 @@ def scheduled(
     points = points_of(kernel, sizes, grid)
     known = [recall_all(store, kernel, point) for point in points] if store is not None else []
     timed = [{r.schedules: r.microseconds for r in results if r.microseconds is not None} for results in known]
-    return Scheduled(kernel, Prices.of(kernel, device, points, timed, refused).variants())
+    return Scheduled(kernel, SchedulePrices.of(kernel, device, points, timed, refused).variants())
 
 
 def compile_kernels(

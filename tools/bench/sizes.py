@@ -4,7 +4,7 @@
     python -m tools.bench.sizes measure bert6_dynamic.skeleton --work DIR --json FILE
 
 ``predict`` needs no GPU: it prints the regret of kernels with one schedule and with a few variants, the time that the model of
-schedules gives them over that of the best schedule for the size, on a grid of batches and sequence lengths.
+schedules gives them over that of the best schedule for the size, at sizes that are drawn at random.
 
 ``measure`` tunes a model of dynamic batch and sequence once, and at each of some sizes from a cache of its own. At every size it
 times the original, the file tuned once, the same file held to the schedules of the size that it was tuned at, and the file tuned
@@ -37,7 +37,8 @@ from mugraph.onnx import Model, load
 from mugraph.terms.shape import SymDim, evaluate_dim
 from rewriter import runtime
 from rewriter.cost import get_device
-from rewriter.cost.schedules import Prices, points_of
+from rewriter.cost.schedules import SchedulePrices, points_of, ranked
+from rewriter.cost.schedules import predict as predicted
 from rewriter.reference import compare, random_inputs
 from rewriter.run.accept import paired
 from rewriter.run.size_grid import half_octaves
@@ -50,7 +51,7 @@ from tools.zoo.skeletons import fill, read_skeleton
 
 GRID = [{"batch": batch, "sequence": length} for batch in half_octaves(1, 16) for length in half_octaves(16, 512)]
 ORIGINAL, ONCE, HELD, OWN = "original", "tuned once", "one schedule", "tuned for it"
-_FEEDS = 4
+_FEEDS, _DRAWN = 4, 60
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,7 +66,7 @@ def main() -> None:
 @click.argument("kernels", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--device", default="h200", show_default=True)
 @click.option("--tuned", default="1x128", show_default=True, help="Batch and sequence length that the file is tuned at.")
-@click.option("--most", default=4, show_default=True, help="Variants of a kernel.")
+@click.option("--most", default=5, show_default=True, help="Variants of a kernel.")
 def predict(kernels: Path, device: str, tuned: str, most: int) -> None:
     """Prints the regrets of the kernels in KERNELS, a JSON object with a kernel and its model a line."""
     table = Table(title=f"largest and mean regret, tuned at {tuned}, predicted for {device}")
@@ -74,19 +75,26 @@ def predict(kernels: Path, device: str, tuned: str, most: int) -> None:
     totals: dict[str, list[list[np.ndarray]]] = defaultdict(list)
     for line in map(json.loads, kernels.read_text().splitlines()):
         kernel = kernel_from_json(line["kernel"])
-        points = points_of(kernel, sizes_of(tuned), GRID)
-        prices = Prices.of(kernel, get_device(device), points)
+        prices = SchedulePrices.of(kernel, get_device(device), points_of(kernel, sizes_of(tuned), GRID))
         found = [prices.variants(count) for count in range(1, most + 1)]
-        regrets = [prices.regrets_of(variants) for variants in found]
-        best = prices.times.min(axis=0)
-        totals[line["model"]].append([best, *(best * regret for regret in regrets)])
-        limits = " ".join(map(str, found[-1].limits))
-        measure = str(found[-1].measure) if found[-1].limits else ""
-        table.add_row(f"{line['model']}: {kernel.name}", *map(_summary, regrets), measure, limits)
+        drawn = drawn_sizes()
+        best = np.array([ranked(kernel, get_device(device), size, 1)[0][0] for size in drawn])
+        times = [np.array([predicted(kernel, v.chosen(size), get_device(device), size) for size in drawn]) for v in found]
+        totals[line["model"]].append([best, *times])
+        measure, limits = (str(found[-1].measure), found[-1].limits) if found[-1].limits else ("", ())
+        regrets = (_summary(time / best) for time in times)
+        table.add_row(f"{line['model']}: {kernel.name}", *regrets, measure, " ".join(map(str, limits)))
     for name, rows in totals.items():
         best, *times = (sum(parts) for parts in zip(*rows, strict=True))
         table.add_row(f"{name}: one of each", *(_summary(np.asarray(time / best)) for time in times), "", "")
     Console(width=180).print(table)
+
+
+def drawn_sizes() -> list[dict[str, int]]:
+    """Batches up to 16 and sequence lengths of 16 to 512, the same ones each time."""
+    generator = np.random.default_rng(0)
+    batches, lengths = generator.integers(1, 17, _DRAWN), np.exp(generator.uniform(math.log(16), math.log(512), _DRAWN))
+    return [{"batch": int(batch), "sequence": int(length)} for batch, length in zip(batches, lengths, strict=True)]
 
 
 def _summary(regrets: np.ndarray) -> str:
@@ -212,7 +220,7 @@ def measure(
     feeds = {text: [random_inputs(model, bound(model, text), seed) for seed in range(_FEEDS)] for text in sizes}
     errors = errors_in_one_session(once, original, provider, {text: feeds[text][0] for text in sizes})
     table = Table(title=f"{source.stem} tuned at {tuned}: milliseconds, and over the file that is tuned for the size")
-    for column in ("size", ORIGINAL, HELD, ONCE, OWN, f"{HELD} / own", f"{ONCE} / own", "[low, high]", "error", "remarks"):
+    for column in ("size", ORIGINAL, HELD, ONCE, OWN, f"{HELD} / own", f"{ONCE} / own", "low, high", "error", "remarks"):
         table.add_column(column)
     results: list[dict[str, Any]] = []
     for text in sizes:

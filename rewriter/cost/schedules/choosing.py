@@ -25,12 +25,12 @@ from rewriter.cost.devices import Device
 from rewriter.cost.schedules.ranking import predict_all, ranked
 from rewriter.cost.schedules.tilings import Floats
 
-__all__ = ["Prices", "points_of"]
+__all__ = ["SchedulePrices", "points_of"]
 
 Schedules = tuple[Schedule, ...]
 Sizes = Mapping[str, int]
 
-_MOST = 4
+_MOST = 5
 """Variants of a kernel: each is compiled for every architecture and stands in the file."""
 _GOOD = 1.1
 """A largest regret that is small enough."""
@@ -49,7 +49,7 @@ def points_of(kernel: Kernel, sizes: Sizes, grid: Sequence[Sizes]) -> list[dict[
 
 
 @dataclass(frozen=True, eq=False)
-class Prices:
+class SchedulePrices:
     """What schedules of a kernel take at the points of a grid.
 
     Attributes:
@@ -71,7 +71,7 @@ class Prices:
         points: Sequence[Sizes],
         timed: Sequence[Mapping[Schedules, float]] = (),
         refused: Collection[Schedules] = (),
-    ) -> Prices:
+    ) -> SchedulePrices:
         """By the model of schedules, and by what was measured.
 
         A schedule that was measured at some points is expected to take as much more or less than predicted at the others; one
@@ -99,7 +99,7 @@ class Prices:
             measured[:, at] = [times.get(schedules, np.nan) for schedules in chosen]
         at_home = measured[:, 0]
         winner = 0 if np.all(np.isnan(at_home)) else int(np.nanargmin(at_home))
-        return Prices(points, chosen, _corrected(predicted, measured), winner)
+        return SchedulePrices(points, chosen, _corrected(predicted, measured), winner)
 
     @cached_property
     def regrets(self) -> Floats:
@@ -159,7 +159,7 @@ class _Axis:
         home: the stop of the first point, where the winner runs.
     """
 
-    prices: Prices
+    prices: SchedulePrices
     measure: Dim
     stops: list[int]
     peaks: Floats
@@ -167,7 +167,7 @@ class _Axis:
     home: int
 
     @staticmethod
-    def of(prices: Prices, measure: Dim) -> _Axis:
+    def of(prices: SchedulePrices, measure: Dim) -> _Axis:
         values = [int(str(evaluate_dim(measure, point))) for point in prices.points]
         stops = sorted(set(values))
         columns = [prices.regrets[:, [at for at, value in enumerate(values) if value == stop]] for stop in stops]

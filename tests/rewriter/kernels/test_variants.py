@@ -25,7 +25,7 @@ from mugraph.onnx import load, to_bytes
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import ProfileStore, get_device
 from rewriter.cost.kernel_times import Measured, record
-from rewriter.cost.schedules import Prices, default_schedules, points_of, predict, ranked
+from rewriter.cost.schedules import SchedulePrices, default_schedules, points_of, predict, ranked
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, scheduled
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
@@ -59,12 +59,12 @@ CHOSEN = {1: 0, 4: 0, 5: 1, 40: 1, 41: 2, 100: 2}
 # Choosing
 
 
-def prices(times: np.ndarray, points: list[dict[str, int]], winner: int) -> Prices:
+def prices(times: np.ndarray, points: list[dict[str, int]], winner: int) -> SchedulePrices:
     """Made-up times of schedules that are told apart by their warps."""
-    return Prices(points, [(Schedule((), warps=1 << number),) for number in range(len(times))], times, winner)
+    return SchedulePrices(points, [(Schedule((), warps=1 << number),) for number in range(len(times))], times, winner)
 
 
-def least(made: Prices, values: list[int], most: int) -> float:
+def least(made: SchedulePrices, values: list[int], most: int) -> float:
     """The smallest largest regret of all intervals of a measure, and of all schedules for them, by trying them all."""
     stops = sorted(set(values))
     best = np.inf
@@ -105,10 +105,10 @@ def test_as_few_variants_as_are_enough() -> None:
 
 def test_what_was_measured_goes_before_what_is_predicted() -> None:
     kernel, points = rms_norm_matmul(M, 512, 512, F16), [{"m": 16}, {"m": 4096}]
-    plain = Prices.of(kernel, H200, points)
+    plain = SchedulePrices.of(kernel, H200, points)
     assert plain.schedules[plain.winner] == default_schedules(kernel, H200, points[0])
     twice, other = plain.schedules[1], plain.schedules[2]
-    made = Prices.of(kernel, H200, points, [{twice: 2 * plain.times[1, 0], other: 9.0}])
+    made = SchedulePrices.of(kernel, H200, points, [{twice: 2 * plain.times[1, 0], other: 9.0}])
     assert made.winner == 1 and list(made.schedules) == list(plain.schedules)
     np.testing.assert_allclose(made.times[1], 2 * plain.times[1], rtol=1e-9)
     np.testing.assert_allclose(made.times[2], plain.times[2] * 9 / plain.times[2, 0], rtol=1e-9)
@@ -116,12 +116,12 @@ def test_what_was_measured_goes_before_what_is_predicted() -> None:
     np.testing.assert_allclose(made.times[3, 1], plain.times[3, 1] * typical, rtol=1e-9)
     assert made.times[2:, 0].min() >= 1.05 * made.times[1, 0]
     assert made.regrets[1, 0] == 1 and made.variants().chosen({"m": 16}) == twice
-    later = Prices.of(kernel, H200, points, [{}, {other: 0.5}])
+    later = SchedulePrices.of(kernel, H200, points, [{}, {other: 0.5}])
     assert later.times[2, 1] == 0.5 and later.winner == plain.winner and later.variants().chosen({"m": 4096}) == other
-    refused = Prices.of(kernel, H200, points, [{twice: 1.0, other: 9.0}], [twice])
+    refused = SchedulePrices.of(kernel, H200, points, [{twice: 1.0, other: 9.0}], [twice])
     assert twice not in refused.schedules and refused.schedules[refused.winner] == other
     with pytest.raises(InvalidBlock, match="none of its schedules can be used"):
-        Prices.of(kernel, H200, points[:1], (), [s for _, s in ranked(kernel, H200, points[0], 100_000)])
+        SchedulePrices.of(kernel, H200, points[:1], (), [s for _, s in ranked(kernel, H200, points[0], 100_000)])
 
 
 def test_a_file_tuned_once_loses_little_at_other_sizes() -> None:
