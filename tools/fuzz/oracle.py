@@ -96,8 +96,6 @@ def examine_model(original: bytes, feeds: Mapping[str, Feeds], folder: Path, **o
             return again
         outcome, written = again
     if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME):
-        if problem := _breaks_anew(original, folder, [feed for feed, _ in plain.values()]):
-            return CaseReport(Fate.RUNTIME, f"its optimisers break the original written anew: {problem}")
         return CaseReport(Fate.TRACEBACK, outcome.message, files={"written.onnx": written})
     fired = tuple(rule.rule for rule in outcome.fired)
     if not plain:
@@ -161,24 +159,6 @@ def _optimized(original: bytes, folder: Path, **options: Any) -> tuple[Outcome, 
     if not target.exists():
         return CaseReport(Fate.LOST, "nothing was written")
     return outcome, target.read_bytes()
-
-
-def _breaks_anew(original: bytes, folder: Path, feeds: Sequence[Feeds]) -> str:
-    """Why a model that is written without rewriting, so without what nobody reads, runs without the optimisers alone."""
-    made = _optimized(original, folder, budget=0, provider="cpu")
-    if isinstance(made, CaseReport):
-        return ""
-    try:
-        for feed in feeds:
-            run(made[1], feed, optimize=False)
-    except CannotRun:
-        return ""
-    try:
-        for feed in feeds:
-            run(made[1], feed)
-    except CannotRun as problem:
-        return str(problem)
-    return ""
 
 
 def _compared(original: bytes, written: bytes, plain: Mapping[str, tuple[Feeds, Outputs]]) -> tuple[Fate, str] | None:
