@@ -25,6 +25,9 @@ from rewriter.runtime_env import PROVIDERS, usable_providers
 from rules_db.files import write_text
 from rules_db.library import shipped_rules
 
+_KEPT = 3
+"""Trials of a kernel, the fastest, that are kept."""
+
 
 def tables(cache: Path) -> Iterator[CostTable]:
     """The costs of GPUs in a profile store or table."""
@@ -47,7 +50,7 @@ def _by_compiler(store: ProfileStore) -> Iterator[tuple[dict[str, float], dict[s
     for signature, microseconds in store.costs.items():
         key, text = without_compiler(signature), store.schedules.get(signature)
         if text is not None or not key.startswith("kernel "):
-            yield {key: microseconds}, {} if text is None else {key: text}
+            yield {key: microseconds}, {} if text is None else {key: json.dumps(json.loads(text)[:_KEPT])}
 
 
 def main(arguments: Sequence[str]) -> None:

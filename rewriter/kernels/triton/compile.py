@@ -53,6 +53,7 @@ _FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""
+_NICE = 5
 _LIMIT_SECONDS = 60
 _PTX_VERSION = 80
 """Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
@@ -306,7 +307,8 @@ def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | No
 
 
 def _serve(connection: Connection, scratch: str) -> None:
-    """Compiles jobs as they come."""
+    """Compiles jobs as they come, after whatever else the run does."""
+    os.nice(_NICE)
     _prepare(scratch)
     with suppress(ImportError):  # the first job says so
         importlib.import_module("triton")

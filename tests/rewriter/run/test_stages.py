@@ -251,6 +251,22 @@ def test_the_best_candidate_rests_on_what_was_measured(source: Path, monkeypatch
         assert start.cost - best.cost == pytest.approx(8.0 * len(gone)), "the times as measured, and the overhead of each node"
 
 
+def test_a_known_price_on_the_way_hides_nothing(tmp_path: Path) -> None:
+    """What is known can only help: with one measured cost among estimates a search finds what it finds with none."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[64,64] x) => (float[64,64] y) { a = Neg(x) y = Tanh(a) }'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    rules = (rule("Neg(X)", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Sigmoid(X))", "Relu(X)", "X:[m,n]"))
+    with workbench(tmp_path / "m.onnx", rules) as bench:
+        unaware = proposals_of(bench).searched.better[0].cost
+    with workbench(tmp_path / "m.onnx", rules) as bench:
+        bench.store.preload({"Sigmoid[](float[64,64])": 1e4}, {})
+        search = new_search(bench)
+        assert not search.run(bench.task.model.graph, frozenset()).better, "it is no case of what is tested"
+        proposals = proposals_of(bench)
+        assert [node.op for node in proposals.searched.better[0].graph.references] == ["Relu"]
+        assert proposals.searched.better[0].cost == unaware
+
+
 def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"device": None, "provider": "cpu", "deterministic": False}
     with workbench(source, RULES, **options) as bench:
