@@ -46,6 +46,7 @@ class CostModel:
         deadline: after this :func:`time.monotonic` instant nothing new is measured.
         device: whose roofline stands in where nothing is measured.
         runs: how often the bodies of control-flow nodes run, by number; others run once.
+        caution: what a custom kernel that was not timed is taken to need, over what the model of its schedules says.
 
     Attributes:
         measured: how many costs were measured.
@@ -58,6 +59,7 @@ class CostModel:
     deadline: float = float("inf")
     device: Device = DEVICES["cpu"]
     runs: Mapping[int, int] = field(default_factory=dict)
+    caution: float = 1.0
 
     def __post_init__(self) -> None:
         self.measured = 0
@@ -121,7 +123,7 @@ class CostModel:
             if timed is None:
                 self._met.setdefault(key, signature)
         if timed is None:
-            return self.estimate(graph, node), False
+            return self.estimate(graph, node) * (self.caution if node.op == KERNEL else 1.0), False
         return (timed + NODE_OVERHEAD[self.provider]) * _times_run(self.runs, graph, node), True
 
     def _is_free(self, graph: Graph, node: Node) -> bool:

@@ -27,6 +27,8 @@ _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
+_SETTLING = 0.05
+"""Share of the budget that the last search may take in any case."""
 _REMEMBERED = 1000
 """Most candidates, the best by the prices until then, that are priced anew."""
 _OPINIONS = 8
@@ -172,8 +174,6 @@ class Proposals:
 
 def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
     """What a search found, and what the one before it had found at other prices: to know more of prices takes nothing away."""
-    if fresh.interrupted:
-        return fresh
     digests = {candidate.graph.digest for candidate in fresh.better}
     kept = (candidate for candidate in earlier.better if candidate.graph.digest not in digests)
     return _priced(search, fresh, [*fresh.better, *kept])
@@ -227,14 +227,16 @@ class Proposer:
                 break
             search = search.again(seconds)
             searched, learned = self._grounded(search, _joined(search, search.run(graph, banned), searched))
+        measured = search.costs.measured
         if not searched.interrupted:
-            search = search.again(search.search.limits.seconds)  # what is known now counts
-            searched = self._ordered(search, searched)
+            before = search.costs
+            search, searched = self._settled(search, searched, graph, banned)
+            measured += search.costs.measured if search.costs is not before else 0
         self.predictions = Predictions(
             search.start().cost,
             searched.expanded,
             searched.generated,
-            search.costs.measured + bench.kernels.timed,
+            measured + bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
         )
         bench.store.flush()
@@ -250,14 +252,29 @@ class Proposer:
         if found.interrupted or not search.costs.store.costs:
             return found
         blind = search.blind().run(graph, banned)
-        if blind.interrupted:
-            return replace(found, interrupted=True)
         return replace(
-            _joined(search, found, blind),
+            _joined(search, blind, found),
             expanded=found.expanded + blind.expanded,
             generated=found.generated + blind.generated,
             stopped=blind.stopped if found.is_complete else found.stopped,
         )
+
+    def _settled(
+        self, search: ModelSearch, searched: Searched, graph: Graph, banned: frozenset[str]
+    ) -> tuple[ModelSearch, Searched]:
+        """The search and its candidates at the prices by which they are tried: as they are known now, and with caution.
+
+        What would be measured next, had the time not ended, looks best until it is. So one more search goes by kernels that were
+        timed before it goes by others.
+        """
+        limits, clock = search.search.limits, self._bench.clock
+        if not (self._bench.task.measures and self._bench.kernels.can_be_used):
+            search = search.again(limits.seconds)
+            return search, self._ordered(search, searched)
+        left = max(clock.left() - _JUDGING * clock.budget, _SETTLING * clock.budget)
+        search = search.again(min(limits.seconds, left)).cautious()
+        searched, _ = self._grounded(search, _joined(search, search.run(graph, banned), searched))
+        return search, self._ordered(search, searched)
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
         """Measures what the best candidate rests on, until it is one of which everything is known or the time is over.

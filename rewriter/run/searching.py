@@ -39,6 +39,8 @@ _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
 _MEASURING = 0.5
 """Share of the budget after which no cost is measured."""
+_CAUTION = 1.3
+"""What a kernel that was not timed is taken to need in the end, over what the model of its schedules says (docs/search.md)."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""
 
@@ -81,7 +83,13 @@ class ModelSearch:
 
     def blind(self) -> ModelSearch:
         """The same search as if no time were known, by the roofline and the model of schedules alone."""
-        costs = replace(self.costs, store=ProfileStore(None, self.costs.store.environment))
+        return self._at(replace(self.costs, store=ProfileStore(None, self.costs.store.environment)))
+
+    def cautious(self) -> ModelSearch:
+        """The same search at prices by which a kernel that was timed goes before one that only looks as good."""
+        return self._at(replace(self.costs, caution=_CAUTION))
+
+    def _at(self, costs: CostModel) -> ModelSearch:
         return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
 
     def run(self, graph: Graph, banned: frozenset[str]) -> Searched:

@@ -40,7 +40,9 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.reference import InputError
 from rewriter.run import accept
 from rewriter.run.checking import Checker, Opened
-from rewriter.run.proposing import Proposal
+from rewriter.run.judging import Judge, Judgement
+from rewriter.run.proposing import Proposal, Proposals
+from rewriter.run.searching import _CAUTION
 from rewriter.run.target import Target
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
@@ -305,6 +307,21 @@ def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, 
     assert third.kernels == 1 and not third.cached_verdict
 
 
+def test_candidates_are_ordered_with_caution_towards_kernels_that_were_not_timed(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cautions: list[float] = []
+    judge = Judge.judge
+
+    def judged(self: Judge, proposals: Proposals) -> Judgement:
+        cautions.append(proposals.search.costs.caution)
+        return judge(self, proposals)
+
+    monkeypatch.setattr(Judge, "judge", judged)
+    assert at_leisure(model, tmp_path / "out.onnx").measured_costs >= 2
+    assert cautions == [_CAUTION] and _CAUTION > 1
+
+
 def test_kernels_at_sizes_of_a_models_own_are_recalled(tmp_path: Path, gpu: list[str]) -> None:
     """A remembered kernel rule is checked like a foreign one; at these sizes tests would take minutes, and it is proved."""
     proto = parse_model("""
@@ -449,6 +466,10 @@ def test_a_known_time_is_the_price(model: Path, tmp_path: Path, gpu: list[str]) 
     assert predicted > 0 and costs.measured == 0
     record(store, kernel, {}, [Measured((), 17.5)])
     assert costs.cost(loaded.graph, node) == 17.5
+    assert replace(costs, caution=2.0).cost(loaded.graph, node) == 17.5, "what was timed needs no caution"
+    untimed = replace(costs, store=ProfileStore(None, "b"))
+    assert untimed.cost(loaded.graph, node) == predicted
+    assert replace(untimed, caution=2.0).cost(loaded.graph, node) == 2 * predicted
 
 
 def test_a_device_is_known_by_what_the_machine_calls_it() -> None:
