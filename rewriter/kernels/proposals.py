@@ -215,16 +215,19 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
 def _positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     """The candidate with every mask computed of positions for which a rule says so."""
     current = candidate
-    for direction in sorted(filter(_shows_positions, moves.matches.directions), key=lambda d: d.id):
+    for direction in moves.matches.directions:
+        if not _shows_positions(direction.pattern, direction.replacement):
+            continue
         sites = moves.sites(current, direction)
         current = (moves.take(current, sites) if sites else None) or current
     if current is not candidate:
         yield current
 
 
-def _shows_positions(direction: Direction) -> bool:
-    """Whether a direction brings a mask of positions."""
-    before, after = ({term.op for term in walk(side)} & POSITION_MASKS for side in (direction.pattern, direction.replacement))
+@lru_cache(maxsize=4096)
+def _shows_positions(pattern: Side, roots: Side) -> bool:
+    """Whether roots in place of a pattern bring a mask of positions."""
+    before, after = ({term.op for term in walk(side)} & POSITION_MASKS for side in (pattern, roots))
     return bool(after - before)
 
 

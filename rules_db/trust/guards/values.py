@@ -99,9 +99,10 @@ def _band_of(facts: Facts, m: Term) -> tuple[Dim, Dim] | None:
     rows, columns = seen.shape
     if seen.all() or not seen.any(axis=-1).all():
         raise ValueError("nothing is hidden, or a whole row")
-    ahead = np.arange(columns) - np.arange(rows)[:, None]
-    before, after = -int(ahead[seen].min()), int(ahead[seen].max())
-    if not np.array_equal(seen, (ahead >= -before) & (ahead <= after)):
+    # The first position sees keys up to ``after``, the first key is seen up to ``before``, or comes before all that are.
+    shown, seen_by = np.flatnonzero(seen[0]), np.flatnonzero(seen[:, 0])
+    before, after = int(seen_by[-1]) if seen_by.size else -int(shown[0]), int(shown[-1])
+    if not np.array_equal(seen, np.tri(rows, columns, after, dtype=bool) & ~np.tri(rows, columns, -before - 1, dtype=bool)):
         raise ValueError("no band")
     return (
         type_.shape[-2] if before >= rows - 1 else before,

@@ -65,6 +65,7 @@ def read(mask: np.ndarray, shape: tuple[Dim, ...] | None = None) -> tuple[object
         (within(9, 9, 8, 0), (9, 0)),  # every key before it: as wide as the mask
         (within(9, 9, 2, 8), (2, 9)),
         (within(5, 9, 0, 6), (0, 6)),
+        (within(5, 9, -2, 3), (-2, 3)),  # keys that all lie ahead
         (np.broadcast_to(within(9, 9, 2, 3), (2, 3, 9, 9)), (2, 3)),
         (np.stack([within(9, 9, 2, 3)] * 2), (2, 3)),
         (added(within(9, 9, 2, 3)), (2, 3)),
