@@ -38,9 +38,12 @@ class Entry:
         heading = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
         return self.identity or (heading.group(1) if heading else f"at {self.place}:{self.line}")
 
-    def read(self) -> Rule:
-        """Raises :class:`RuleTextError`, naming place and line."""
-        rule = parse_rule(self.text, self.place, self.line)
+    def read(self, *, is_known: bool = False) -> Rule:
+        """The rule; one that is known was read before, as :func:`rules_db.exchange.parse_rule` says.
+
+        Raises :class:`RuleTextError`, naming place and line.
+        """
+        rule = parse_rule(self.text, self.place, self.line, is_known=is_known)
         if self.identity not in ("", rule.id):
             raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
         return rule

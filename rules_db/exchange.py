@@ -192,8 +192,12 @@ def _with_kernel(roots: Side, kernel: Kernel | None) -> Side:
     return tuple(rebuild(root, lambda leaf: leaf, lambda value: kernel if value in named else value) for root in roots)
 
 
-def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
-    """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does."""
+def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: bool = False) -> Rule:
+    """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does.
+
+    Args:
+        is_known: this very text was read before, so that the identity in its header is that of its content.
+    """
     (number, header), *others = [
         (number, text) for number, text in enumerate(block.splitlines(), line) if text.strip() and not text.startswith("#")
     ] or [(line, "")]
@@ -228,7 +232,9 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1) -> Rule:
         fields.get("from", {}),  # type: ignore[arg-type]
         attrs,
     )
-    if rule.id != identity.strip():
+    if is_known:
+        vars(rule)["id"] = identity.strip()  # where a cached property keeps what it found
+    elif rule.id != identity.strip():
         raise RuleTextError(
             f"{file}:{number}: the content of rule {identity.strip()} has the identity {rule.id}; "
             "if the change is meant, write that identity and run 'rulegen audit'"

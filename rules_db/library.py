@@ -61,44 +61,51 @@ def _read_database(path: Path, rows: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class _Shipment:
-    """The shipped rules, those of several groups once: their text by identity, the rules, and a digest.
+    """The shipped rules, unread, those of several groups once, and a digest of their text and of all that decides whether it is
+    proved."""
 
-    The digest is of the text and of all that decides whether it is proved.
-    """
-
-    texts: Mapping[str, str]
-    rules: tuple[Rule, ...]
+    entries: tuple[Entry, ...]
     digest: str
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The text of each rule, by its identity."""
+        return {entry.name: entry.text for entry in self.entries}
+
+    def read(self, *, is_known: bool) -> tuple[Rule, ...]:
+        """The rules. Raises StoreError."""
+        try:
+            return tuple(entry.read(is_known=is_known) for entry in self.entries)
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
 
 
 @lru_cache(maxsize=1)
 def _shipment() -> _Shipment:
-    """Reads the shipped text, once a process. Raises StoreError."""
+    """The shipped text, once a process."""
     entries: dict[str, Entry] = {}
     for entry in _shipped_entries():
         entries.setdefault(entry.name, entry)
     content = hashlib.blake2b(f"schema {SCHEMA_VERSION} {stamp()}".encode(), digest_size=8)
     for entry in entries.values():
         content.update(entry.text.encode())
-    try:
-        rules = tuple(entry.read() for entry in entries.values())
-    except RuleTextError as problem:
-        raise StoreError(str(problem)) from None
-    return _Shipment({name: entry.text for name, entry in entries.items()}, rules, content.hexdigest())
+    return _Shipment(tuple(entries.values()), content.hexdigest())
 
 
 @lru_cache(maxsize=4)
-def _ensure_proved(folder: Path) -> None:
-    """Checks the shipped rules, unless a database in ``folder`` records that it was done. Raises StoreError."""
+def _proved_rules(folder: Path) -> tuple[Rule, ...]:
+    """The shipped rules, checked, unless a database in ``folder`` records that it was done. Raises StoreError."""
     shipment = _shipment()
     path = folder / f"shipped-{shipment.digest}.sqlite"
     if _read_database(path, shipment.texts):
-        return
-    proved(list(shipment.rules), "the shipped rules")
+        return shipment.read(is_known=True)
+    rules = shipment.read(is_known=False)
+    proved(list(rules), "the shipped rules")
     try:
         _write_database(path, shipment.texts)
     except (OSError, StoreError) as problem:
         _LOG.warning("%s; the shipped rules are checked at each start; set $ONNX_SUPEROPT_CACHE to a writable folder", problem)
+    return rules
 
 
 def shipped_rules() -> list[Rule]:
@@ -110,8 +117,7 @@ def shipped_rules() -> list[Rule]:
     Raises:
         StoreError: a shipped rule cannot be read or is not proved.
     """
-    _ensure_proved(cache_folder())
-    return list(_shipment().rules)
+    return list(_proved_rules(cache_folder()))
 
 
 def read_entries(url: str | None = None) -> list[Entry]:

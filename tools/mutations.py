@@ -24,7 +24,7 @@ from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
-from rulegen.numeric.samples import arrange, assignments, specialise
+from rulegen.numeric.samples import arrange, assignments, specialise, whole_numbers
 from rulegen.numeric.trials import try_out
 from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
@@ -301,7 +301,7 @@ def _citing(rule: Rule, every: Sequence[Instance], generator: np.random.Generato
     names = list(rule.types)
 
     def own(instance: Instance) -> Instance:
-        others = {v.name for _, term in instance.terms for v in variables([term])}
+        others = {v.name for _, term in instance.terms for v in variables([term])} if names else set()
         return instance.substitute({other: var(names[generator.integers(len(names))]) for other in sorted(others)})
 
     instances = list(rule.certificate.instances)
@@ -375,6 +375,12 @@ def mutants(rules: Sequence[Rule], seed: int = 0) -> Iterator[Mutant]:
                 yield Mutant(kind, mutated, rule)
 
 
+def _of_type(generator: np.random.Generator, dtype: DataType, drawn: np.ndarray, middle: float) -> np.ndarray:
+    """Inputs of a type: random floats as they are, whole numbers in their place, or whether they are above the ``middle``."""
+    whole = whole_numbers(generator, dtype, np.shape(drawn))
+    return np.asarray(drawn > middle if dtype == DataType.BOOL else drawn if whole is None else whole)
+
+
 def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
     """Whether evaluation in floats refutes a rule whose sizes are 1, 2 and 3 in some order, many of them equal."""
     symbols = sorted({s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()})
@@ -389,10 +395,7 @@ def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
             if any(c.holds(facts) is not True for c in conditions):
                 continue
             inputs = {
-                name: generator.random(concrete(t.shape)) < 0.5
-                if t.dtype == DataType.BOOL
-                else generator.standard_normal(concrete(t.shape))
-                for name, t in types.items()
+                name: _of_type(generator, t.dtype, generator.standard_normal(concrete(t.shape)), 0.0) for name, t in types.items()
             }
             with np.errstate(all="ignore"):
                 values = evaluate(programs, Real(), inputs)
@@ -422,7 +425,7 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
             inputs = {}
             for name, type_ in types.items():
                 drawn = generator.uniform(*signs, concrete(type_.shape))
-                inputs[name] = drawn > np.mean(signs) if type_.dtype == DataType.BOOL else drawn
+                inputs[name] = _of_type(generator, type_.dtype, drawn, float(np.mean(signs)))
             try:
                 with np.errstate(all="ignore"):
                     values = evaluate(programs, Real(), arrange(inputs, rule.conditions))

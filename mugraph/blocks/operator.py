@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
+from mugraph.blocks.text import kernel_from_json, kernel_to_json, variants_from_json, variants_to_json
 from mugraph.blocks.validity import check_kernel
+from mugraph.blocks.variants import Variants, check_variants
 from mugraph.ops.composite import define
 from mugraph.ops.forms import AttrMap, Contract, ForeignNode, LocalFunction, NotUnderstood, OnnxForm, Reading, attributes_of
 from mugraph.terms.equations import equations, solve
@@ -30,6 +30,7 @@ __all__ = [
     "KERNEL",
     "KERNEL_DOMAIN",
     "MUGRAPH_FORMAT",
+    "VARIANTS_FORMAT",
     "CompiledKernel",
     "Programs",
     "compiled_kernel",
@@ -40,8 +41,8 @@ __all__ = [
 ]
 
 KERNEL_DOMAIN, KERNEL = "onnx.superopt", "Kernel"
-MUGRAPH_FORMAT = 1
-"""Version of the text in the ``mugraph`` attribute; a node of another one is read as opaque."""
+MUGRAPH_FORMAT, VARIANTS_FORMAT = 1, 2
+"""Versions of the text in the ``mugraph`` attribute, for one variant and for several; a node of another one is read as opaque."""
 
 _MOST_INPUTS = 64
 _EVERY_TYPE = frozenset(DataType)
@@ -53,11 +54,11 @@ class CompiledKernel:
     """A kernel as a runtime launches it.
 
     Attributes:
-        schedules: one a block graph.
+        variants: under which it was compiled.
         attributes: of the node: ``version``, ``kernels``, ``plan`` and ``images``.
     """
 
-    schedules: tuple[Schedule, ...]
+    variants: Variants
     attributes: Mapping[str, Any]
 
 
@@ -112,18 +113,21 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
                 raise ShapeError(f"kernel {kernel.name} takes {tensor.name}: {tensor.type}, not {type_}")
 
 
-def _mugraph(node: ForeignNode) -> tuple[Kernel, tuple[Schedule, ...]]:
-    """The kernel and the schedules that a node's text holds. Raises NotUnderstood."""
+def _mugraph(node: ForeignNode) -> tuple[Kernel, Variants]:
+    """The kernel and the variants that a node's text holds. Raises NotUnderstood."""
     content = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))["mugraph"]
     if content is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:
         text = json.loads(content)
-        if not isinstance(text, dict) or text.get("format") != MUGRAPH_FORMAT:
-            raise NotUnderstood(f"a μGraph that is not of format {MUGRAPH_FORMAT}")
+        if not isinstance(text, dict) or text.get("format") not in (MUGRAPH_FORMAT, VARIANTS_FORMAT):
+            raise NotUnderstood(f"a μGraph that is not of format {MUGRAPH_FORMAT} or {VARIANTS_FORMAT}")
         kernel = kernel_from_json(text["kernel"])
         check_kernel(kernel)
-        return kernel, tuple(map(schedule_from_json, text["schedules"]))
+        variants = variants_from_json(text)
+        if variants.schedules != ((),):
+            check_variants(kernel, variants)
+        return kernel, variants
     except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
         raise NotUnderstood(f"a μGraph that cannot be read: {problem}") from None
 
@@ -133,8 +137,8 @@ def compiled_kernel(node: ForeignNode) -> CompiledKernel | None:
     attributes = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if any(attributes[name] is None for name in _RUN_ATTRIBUTES):
         return None
-    _, schedules = _mugraph(node)
-    return CompiledKernel(schedules, {name: attributes[name] for name in _RUN_ATTRIBUTES})
+    _, variants = _mugraph(node)
+    return CompiledKernel(variants, {name: attributes[name] for name in _RUN_ATTRIBUTES})
 
 
 def _read(node: ForeignNode) -> Reading:
@@ -146,8 +150,9 @@ def _read(node: ForeignNode) -> Reading:
 
 def kernel_form(kernel: Kernel, compiled: CompiledKernel | None) -> OnnxForm:
     """The ONNX node of a kernel, launched as ``compiled`` says; without that its body runs."""
-    schedules = [schedule_to_json(s) for s in compiled.schedules] if compiled is not None else []
-    text = {"format": MUGRAPH_FORMAT, "kernel": kernel_to_json(kernel), "schedules": schedules}
+    variants = compiled.variants if compiled is not None else Variants.one(())
+    version = MUGRAPH_FORMAT if len(variants.schedules) == 1 else VARIANTS_FORMAT
+    text = {"format": version, "kernel": kernel_to_json(kernel), **variants_to_json(variants)}
     attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(compiled.attributes if compiled is not None else {})}
     return OnnxForm(KERNEL, tuple(range(len(kernel.inputs))), attributes, KERNEL_DOMAIN, function=_function(kernel))
 

@@ -1,4 +1,4 @@
-"""Text and JSON of graph-defined kernels and schedules; both round-trip.
+"""Text and JSON of graph-defined kernels, and JSON of their schedules and variants; all round-trip.
 
 One line a tensor and a statement::
 
@@ -49,6 +49,7 @@ from mugraph.blocks.statements import (
     Tensor,
     View,
 )
+from mugraph.blocks.variants import Variants
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import Term, format_term
 from mugraph.terms.text import Parser, TextError, parse_term
@@ -62,6 +63,8 @@ __all__ = [
     "parse_statement",
     "schedule_from_json",
     "schedule_to_json",
+    "variants_from_json",
+    "variants_to_json",
 ]
 
 _FIELDS = ("shift", "divide", "modulo", "offset")
@@ -347,3 +350,22 @@ def schedule_from_json(value: Mapping[str, Any]) -> Schedule:
         return Schedule(tuple((str(axis), int(tile)) for axis, tile in value["tiles"].items()), **numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise TextError(f"no schedule: {type(problem).__name__} {problem}") from None
+
+
+def variants_to_json(variants: Variants) -> dict[str, Any]:
+    """Variants as JSON values; where there is one alone, its schedules."""
+    several = [[schedule_to_json(schedule) for schedule in schedules] for schedules in variants.schedules]
+    if len(several) == 1:
+        return {"schedules": several[0]}
+    return {"variants": several, "measure": str(variants.measure), "limits": list(variants.limits)}
+
+
+def variants_from_json(value: Mapping[str, Any]) -> Variants:
+    """Reads what :func:`variants_to_json` gives. Raises :class:`TextError`."""
+    try:
+        if "schedules" in value:
+            return Variants.one(map(schedule_from_json, value["schedules"]))
+        several = tuple(tuple(map(schedule_from_json, schedules)) for schedules in value["variants"])
+        return Variants(several, _read(value["measure"], {}, "dim"), tuple(map(int, value["limits"])))
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise TextError(f"no variants: {type(problem).__name__} {problem}") from None

@@ -24,6 +24,13 @@ def _adapt(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
+def _bounds(dtype: Any) -> tuple[Any, Any]:
+    """The least and the greatest number of a type: what nothing at all has for its maximum and its minimum."""
+    if dtype.kind == "b":
+        return False, True
+    return (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
+
+
 class Real:
     """NumPy arithmetic. ``dtype`` is the width of the arithmetic; integers and booleans keep their own."""
 
@@ -79,7 +86,7 @@ class Real:
         return self.apply("exp", a)
 
     def exp_relative(self, a: Any) -> tuple[Any, Any]:
-        shift = np.max(a, axis=-1, keepdims=True)
+        shift = self.max(a, (-1,), True)
         return shift, self.exp(self.sub(a, shift))
 
     def maximum(self, a: Any, b: Any) -> Any:
@@ -121,10 +128,10 @@ class Real:
             return np.mean(a, axis=axes, keepdims=keepdims, dtype=a.dtype)
 
     def max(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return np.max(a, axis=axes, keepdims=keepdims)
+        return np.max(a, axis=axes, keepdims=keepdims, initial=_bounds(a.dtype)[0])
 
     def min(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return np.min(a, axis=axes, keepdims=keepdims)
+        return np.min(a, axis=axes, keepdims=keepdims, initial=_bounds(a.dtype)[1])
 
     def apply(self, function: str, *operands: Any) -> Any:
         if function not in FUNCTIONS:

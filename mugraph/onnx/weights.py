@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto
 
 from mugraph.terms.shape import DataType, TensorType
@@ -40,6 +40,15 @@ class ModelError(ValueError):
 
 def tensor_type(tensor: TensorProto) -> TensorType:
     return TensorType(DataType(tensor.data_type), tuple(tensor.dims))
+
+
+def _entries(tensor: TensorProto) -> np.ndarray:
+    """The value of a tensor whose bytes lie in it. Raises ValueError, TypeError where they are not what its type says."""
+    if tensor.HasField("raw_data") and DataType(tensor.data_type).numpy().kind in "biufc" and sys.byteorder == "little":
+        return np.frombuffer(tensor.raw_data, DataType(tensor.data_type).numpy()).reshape(tuple(tensor.dims))
+    from onnx_ir import serde  # takes half a second, and hardly a model holds numbers that are narrow or stand in fields
+
+    return np.asarray(serde.deserialize_tensor(tensor).numpy())
 
 
 def is_stored(tensor: TensorProto) -> bool:
@@ -170,18 +179,18 @@ class Weights:
             raise ModelError(f"{self.label}: {path} has changed since the model was read; read the model again")
         return identity
 
-    def chunks(self, tensor: TensorProto) -> Iterator[bytes]:
-        """The stored bytes of a tensor, piece by piece."""
+    def chunks(self, tensor: TensorProto, size: int = CHUNK) -> Iterator[bytes]:
+        """The stored bytes of a tensor, in pieces of so many at most."""
         place = self.place(tensor)
         if place.path is None:
             view = memoryview(self.memory)[place.offset : place.offset + place.length]
-            yield from (bytes(view[i : i + CHUNK]) for i in range(0, place.length, CHUNK))
+            yield from (bytes(view[i : i + size]) for i in range(0, place.length, size))
             return
         left = place.length
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.offset)
             while left:
-                piece = file.read(min(left, CHUNK))
+                piece = file.read(min(left, size))
                 if not piece:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)
@@ -209,7 +218,7 @@ class Weights:
         """
         if not is_stored(tensor):
             try:
-                return as_texts(np.asarray(ir.serde.deserialize_tensor(tensor).numpy()))
+                return as_texts(_entries(tensor))
             except (ValueError, TypeError) as problem:  # onnx's checker does not count entries
                 reason = f"tensor '{tensor.name}' does not hold what its type says ({problem}); export the model again"
                 raise ModelError(f"{self.label}: {reason}") from None
@@ -219,7 +228,7 @@ class Weights:
             return raw.view(dtype.numpy()).reshape(tuple(tensor.dims))
         loaded = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         loaded.raw_data = b"".join(self.chunks(tensor))
-        return np.asarray(ir.serde.deserialize_tensor(loaded).numpy())
+        return _entries(loaded)
 
     def sparse(self, tensor: onnx.SparseTensorProto) -> np.ndarray:
         """A sparse tensor, filled up with zeros."""

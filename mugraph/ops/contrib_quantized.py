@@ -28,7 +28,7 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.quantized import means_something, quantized_types
 from mugraph.ops.traits import ImageRole, Traits
-from mugraph.terms.shape import DataType, ShapeError, TensorType, normalize_axis
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Unequal, normalize_axis
 from mugraph.terms.term import Term
 
 _FLOAT = frozenset({DataType.FLOAT})
@@ -226,6 +226,9 @@ def _check_tail(attrs: AttrMap, b: TensorType, scale: TensorType, others: Sequen
     if b.rank != 2 or scale.dtype != DataType.FLOAT or scale.rank != attrs["per_column"] or len(others) not in (count, count + 1):
         raise ShapeError(f"a product with {b} by the scale {scale} and {len(others)} operands more")
     for vector in (*((scale,) if attrs["per_column"] else ()), *others[count:]):
+        columns = b.shape[1]
+        if vector.rank == 1 and isinstance(vector.shape[0], int) and vector.shape[0] > 1 and not isinstance(columns, int):
+            raise Unequal(vector.shape[0], columns)  # the kernel asks nothing, and reads or writes beyond one of them
         expect_shape("a product of integers", vector, b.shape[1:], DataType.FLOAT)
 
 

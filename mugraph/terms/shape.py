@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from onnx_ir import DataType
+from mugraph.terms.dtypes import DataType
 
 __all__ = [
     "DataType",

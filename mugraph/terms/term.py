@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -193,6 +194,7 @@ def make(op: str, inputs: Sequence[Term], attrs: Mapping[str, AttrValue] | Attrs
     return Term(op, make_attrs(dict(attrs)), tuple(inputs), out)
 
 
+@lru_cache(maxsize=1024)
 def var(name: str) -> Term:
     return Term("Var", (("name", name),), (), 0)
 
@@ -205,15 +207,20 @@ def const(value: float | bool) -> Term:
 def walk(roots: Iterable[Term]) -> Iterator[Term]:
     """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded."""
     seen: set[Term] = set()
-    stack = [(root, False) for root in reversed(list(roots))]
+    stack: list[Term | None] = [*roots]
+    stack.reverse()
     while stack:
-        term, ready = stack.pop()
-        if ready:
+        term = stack.pop()
+        if term is None:  # what is below comes after its operands
+            term = stack.pop()
+            assert term is not None
             yield term
         elif term not in seen:
             seen.add(term)
-            stack.append((term, True))
-            stack.extend((operand, False) for operand in reversed(term.inputs) if operand not in seen)
+            if term.inputs:
+                stack += (term, None, *term.inputs[::-1])
+            else:
+                yield term
 
 
 def variables(roots: Iterable[Term]) -> list[Term]:

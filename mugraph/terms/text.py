@@ -15,9 +15,8 @@ attributes, ``$k``, which may stand for constants too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, var
@@ -28,8 +27,10 @@ _DTYPES = {member.name.lower(): member for member in DataType}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^']*')|"
     r"(?P<digest>@[0-9a-f]{8})|"
-    r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|]))"
+    r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|])|(?P<unknown>\S))"
 )
+_WHOLE = re.compile(r"-?\d+", re.ASCII)
+_T = TypeVar("_T")
 
 
 _MAX_DEPTH = 200
@@ -72,30 +73,28 @@ class Parser:
         self.text, self.at = text, 0
         self.kind, self.token = "", ""
         self._depth = 0
+        # One pass over the text: a search for each token takes three times as long.
+        self._tokens = iter([(str(found.lastgroup), found[str(found.lastgroup)], found.end()) for found in _TOKEN.finditer(text)])
         self.advance()
 
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        """One level deeper, so that a text from outside cannot exhaust the stack."""
+    def nested(self, read: Callable[[], _T]) -> _T:
+        """What is read one level deeper, so that a text from outside cannot exhaust the stack."""
         if self._depth >= _MAX_DEPTH:
             raise TextError(f"more than {_MAX_DEPTH} levels of nesting in {self.text[:40]!r}...")
         self._depth += 1
-        yield
+        found = read()
         self._depth -= 1
+        return found
 
     def fail(self, expected: str) -> NoReturn:
         raise TextError(f"expected {expected} before {self.text[self.at - len(self.token) :][:40]!r} in {_shown(self.text)}")
 
     def advance(self) -> str:
         """Steps to the next token and returns the one left behind."""
-        left = self.token
-        match = _TOKEN.match(self.text, self.at)
-        if match is None:
-            if self.text[self.at :].strip():
-                raise TextError(f"cannot read {self.text[self.at :][:40]!r} in {_shown(self.text)}")
-            self.kind, self.token = "end", ""
-        else:
-            self.kind, self.token, self.at = str(match.lastgroup), str(match.group(str(match.lastgroup))), match.end()
+        left, before = self.token, self.at
+        self.kind, self.token, self.at = next(self._tokens, ("end", "", before))
+        if self.kind == "unknown":
+            raise TextError(f"cannot read {self.text[before:][:40]!r} in {_shown(self.text)}")
         return left
 
     def accept(self, mark: str) -> bool:
@@ -117,7 +116,7 @@ class Parser:
         if self.kind != "number":
             self.fail("a number")
         token = self.advance()
-        if not re.fullmatch(r"-?\d+", token, re.ASCII):
+        if not _WHOLE.fullmatch(token):
             return float(token)
         if len(token) > len(str(_MAX_WHOLE)) + 1 or abs(int(token)) > _MAX_WHOLE:
             raise TextError(f"a whole number of more than 64 bits, {token[:40]}, in {_shown(self.text)}")
@@ -138,8 +137,7 @@ class Parser:
         if self.accept("("):
             items: list[AttrValue] = []
             while not self.accept(")"):
-                with self.nested():
-                    items.append(self.value())
+                items.append(self.nested(self.value))
                 if not self.accept(","):
                     self.expect(")")
                     break
@@ -156,37 +154,40 @@ class Parser:
             return _DTYPES[self.advance()]
         return self.dim()
 
-    def _check_dim(self, dim: Dim) -> None:
-        """Raises TextError for a dimension that is larger than any has a reason to be."""
+    def _bounded(self, dim: Dim) -> Dim:
+        """The dimension. Raises TextError where it is larger than any has a reason to be."""
         terms = dim.terms if isinstance(dim, SymDim) else (((), dim),)
         powers = [power for monomial, _ in terms for _, power in monomial]
         if len(terms) > _MAX_SUMMANDS or max(powers, default=0) > _MAX_POWER or any(abs(c) > _MAX_WHOLE for _, c in terms):
             most = f"{_MAX_SUMMANDS} summands, powers of {_MAX_POWER}, numbers of 64 bits"
             raise TextError(f"a dimension beyond the bounds ({most}) in {_shown(self.text)}")
+        return dim
+
+    def _factor(self) -> Dim:
+        """A whole number or a symbol, and its power."""
+        factor: Dim = self.number() if self.kind == "number" else symbol(self.name("a dimension"))  # type: ignore[assignment]
+        if not isinstance(factor, int | SymDim):
+            raise TextError(f"a dimension with the number {factor}, which is not whole, in {_shown(self.text)}")
+        if not self.accept("^"):
+            return factor
+        power: Dim = 1
+        for _ in range(self.whole("the power", _MAX_POWER)):
+            power = power * factor
+        return self._bounded(power)
+
+    def _product(self) -> Dim:
+        is_negative = self.accept("-")
+        product = self._factor()
+        while self.accept("*"):
+            product = self._bounded(product * self._factor())
+        return -product if is_negative else product
 
     def dim(self) -> Dim:
         """A polynomial over dimension symbols, as :class:`SymDim` writes it."""
-        total: Dim = 0
-        sign = 1
-        while True:
-            if self.accept("-"):
-                sign = -sign
-            product: Dim = sign
-            while True:
-                factor: Dim = self.number() if self.kind == "number" else symbol(self.name("a dimension"))  # type: ignore[assignment]
-                if not isinstance(factor, int | SymDim):
-                    raise TextError(f"a dimension with the number {factor}, which is not whole, in {_shown(self.text)}")
-                for _ in range(self.whole("the power", _MAX_POWER) if self.accept("^") else 1):
-                    product = product * factor
-                self._check_dim(product)
-                if not self.accept("*"):
-                    break
-            total = total + product
-            self._check_dim(total)
-            if self.accept("+") or self.token == "-" or (self.kind == "number" and self.token.startswith("-")):
-                sign = 1
-            else:
-                return total
+        total = self._product()
+        while self.accept("+") or self.token == "-" or (self.kind == "number" and self.token.startswith("-")):
+            total = self._bounded(total + self._product())
+        return total
 
     def term(self) -> Term:
         if self.kind == "number":
@@ -211,8 +212,7 @@ class Parser:
         self.expect("(")
         inputs: list[Term] = []
         while not self.accept(")"):
-            with self.nested():
-                inputs.append(self.term())
+            inputs.append(self.nested(self.term))
             if not self.accept(","):
                 self.expect(")")
                 break

@@ -110,12 +110,12 @@ def export_command(file: Path, name: str | None) -> None:
     """Writes the costs of one environment as a table."""
     name = name or environment("cpu")
     store = ProfileStore(default_profile_path(), name)
-    costs = dict(store.costs)
+    costs, schedules = dict(store.costs), dict(store.schedules)
     store.close()
     if not costs:
         raise ProfileError(f"no costs are known of '{name}'; 'superopt-costs list' shows the environments")
     version = next((p.removeprefix("onnxruntime ") for p in name.split(" | ") if p.startswith("onnxruntime ")), ort.__version__)
-    write_table(CostTable(name, version, _provider_of(name), costs), file)
+    write_table(CostTable(name, version, _provider_of(name), costs, schedules), file)
     _out().print(f"{len(costs):,} costs of {escape(name)} in {escape(str(file))}")
 
 
@@ -127,7 +127,10 @@ def import_command(files: tuple[Path, ...]) -> None:
         store = ProfileStore(default_profile_path(), table.environment)
         for signature, microseconds in table.costs.items():
             before = store.get(signature)
-            store.put(signature, microseconds if before is None else min(before, microseconds))
+            if before is None or microseconds < before:
+                store.put(signature, microseconds)
+                if signature in table.schedules:
+                    store.put_schedules(signature, table.schedules[signature])
         store.close()
         _out().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
 

@@ -23,6 +23,7 @@ from mugraph.ops import NotUnderstood, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
+from rewriter.cost.known import known_directions
 from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import PROVIDERS, RuntimeFailure, calling_runtime, digest, usable_providers
@@ -30,12 +31,13 @@ from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
-__all__ = ["pattern_model", "runtime_directions"]
+__all__ = ["asked_directions", "kept_directions", "pattern_model", "runtime_directions"]
 
 _OPSET = 20
 _SIZES = ((8, 16, 24, 32, 40, 48), (16, 8, 32, 24, 48, 40), (8,) * 6)
 _VERSION = 2
 """Part of the key of a cached answer; raise it when the models or what counts as fused change."""
+_YES, _NO = "yes", "no"
 _DIRECTIONS = 1 << 15
 """Most directions of which a process remembers what was found out."""
 
@@ -45,23 +47,44 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
 
     Where the provider is not on this machine, what the CPU provider does is taken for it as far as it does the same
     on both (:class:`mugraph.ops.base.RuntimeFacts`).
-    Answers are kept in the store by onnxruntime's version, the provider that was asked, and the rule.
+    Answers ship with the package, or are kept in the store, by onnxruntime's version, the provider that was asked, and the rule.
     """
     asked = provider if provider in usable_providers() else "cpu"
-    happening = set()
-    answers: dict[str, str] = {}
+    doubtful = {}
+    for direction, added in _doubtful(rules):
+        if asked == provider or get_operator(added).runtime.fuses:
+            doubtful[direction] = added
+    known = known_directions(asked)
+    answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
+    keys = {direction: _key(direction, asked) for direction in doubtful if direction not in answers}
+    kept = store.verdicts(keys.values())
+    answers |= {direction: kept[key] == _YES for direction, key in keys.items() if key in kept}
+    fresh = {d: _happens(d, added, asked) for d, added in doubtful.items() if d not in answers}
+    store.remember_all({keys[direction]: _YES if answer else _NO for direction, answer in fresh.items()})
+    return frozenset(direction.id for direction, answer in (answers | fresh).items() if answer)
+
+
+def asked_directions(rules: Iterable[Rule], provider: str) -> dict[str, bool]:
+    """Whether onnxruntime applies by itself what it may, on a provider that is here, by the direction's id: asked anew."""
+    return {direction.id: _happens(direction, added, provider) for direction, added in _doubtful(rules)}
+
+
+def kept_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> dict[str, bool]:
+    """The same as far as a store has the answers."""
+    keys = {_key(direction, provider): direction.id for direction, _ in _doubtful(rules)}
+    return {keys[key]: answer == _YES for key, answer in store.verdicts(keys).items()}
+
+
+def _doubtful(rules: Iterable[Rule]) -> Iterator[tuple[Direction, str]]:
+    """The directions that onnxruntime may apply by itself, and the operator that each adds."""
     for direction in compile_rules(rules):
         added = _added(direction)
-        if added is None or (asked != provider and not get_operator(added).runtime.fuses):
-            continue
-        key = digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
-        answer = store.verdict(key)
-        if answer is None:
-            answer = answers[key] = "yes" if _happens(direction, added, asked) else "no"
-        if answer == "yes":
-            happening.add(direction.id)
-    store.remember_all(answers)
-    return frozenset(happening)
+        if added is not None:
+            yield direction, added
+
+
+def _key(direction: Direction, asked: str) -> str:
+    return digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
 
 
 def _operators(side: Side) -> Counter[str]:

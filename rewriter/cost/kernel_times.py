@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule, check_schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
-from rewriter.cost.store import ProfileStore
-from rewriter.runtime.plan import FORMAT_VERSION
+from rewriter.cost.store import ProfileStore, is_plausible
 from rewriter.runtime_env import digest, triton_version
 
-__all__ = ["Measured", "kernel_key", "recall", "record"]
+__all__ = ["Measured", "fastest", "kernel_key", "recall", "recall_all", "record", "time_of", "without_compiler"]
+
+
+_BY = " by triton "
+_LAUNCHES = 2
+"""Counted up when kernels are launched in a way that takes another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Measured:
 
 
 def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
-    """Under which the store keeps what is known of a kernel, launched by one format of plans.
+    """Under which a cost table keeps what is known of a kernel, whoever compiled it.
 
     Shapes and element types are in the kernel's digest.
 
@@ -46,27 +50,75 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     if missing:
         raise Undecided(f"the time of a kernel of size {missing[0]}")
     bound = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(triton_version()), str(FORMAT_VERSION))
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(_LAUNCHES))
 
 
-def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], best: Measured) -> None:
-    """Keeps the best schedules of a kernel with their time."""
-    assert best.microseconds is not None
+def _compiled_key(key: str) -> str:
+    """The key of what was measured with the Triton that is here."""
+    return f"{key}{_BY}{triton_version()}"
+
+
+def without_compiler(key: str) -> str:
+    """A kernel's key, whichever Triton compiled it."""
+    return key.partition(_BY)[0]
+
+
+def fastest(results: Sequence[Measured]) -> list[Measured]:
+    """The trials that have a time, the fastest first."""
+    timed = [(r.microseconds, at) for at, r in enumerate(results) if r.microseconds is not None]
+    return [results[at] for _, at in sorted(timed)]
+
+
+def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], results: Sequence[Measured]) -> None:
+    """Keeps the times of a kernel under several schedules, of which at least one has one; the least is the kernel's.
+
+    They are those of the Triton that is here.
+    """
+    timed, key = fastest(results), _compiled_key(kernel_key(kernel, sizes))
+    assert timed[0].microseconds is not None
+    store.put(key, timed[0].microseconds)
+    kept = [{"schedules": [schedule_to_json(s) for s in r.schedules], "microseconds": r.microseconds} for r in timed]
+    store.put_schedules(key, json.dumps(kept))
+
+
+def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
+    """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall` without a look at these."""
     key = kernel_key(kernel, sizes)
-    store.put(key, best.microseconds)
-    store.remember(f"{store.environment} {key}", json.dumps([schedule_to_json(s) for s in best.schedules]))
+    mine = store.get(_compiled_key(key))
+    return store.get(key) if mine is None else mine
+
+
+def recall_all(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> list[Measured]:
+    """The known times under schedules that are some for the kernel's blocks, the fastest first.
+
+    What was measured with the Triton that is here goes before what ships.
+
+    Raises:
+        Undecided: a symbol has no size.
+    """
+    key = kernel_key(kernel, sizes)
+    return _known(store, kernel, _compiled_key(key)) or _known(store, kernel, key)
+
+
+def _known(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:
+    text = store.schedules.get(key) if store.get(key) is not None else None
+    if text is None:
+        return []
+    try:
+        results = []
+        for kept in json.loads(text):
+            schedules, microseconds = tuple(map(schedule_from_json, kept["schedules"])), kept["microseconds"]
+            for block, schedule in zip(kernel.blocks, schedules, strict=True):
+                check_schedule(block, schedule)
+            if not is_plausible(microseconds) or microseconds == 0:
+                raise ValueError(f"a time of {microseconds}")
+            results.append(Measured(schedules, float(microseconds)))
+        return fastest(results)
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidBlock):  # damaged: it is timed again
+        return []
 
 
 def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
-    """The best known schedules of a kernel that are some for its blocks, or ``None``."""
-    key = kernel_key(kernel, sizes)
-    microseconds, text = store.get(key), store.verdict(f"{store.environment} {key}")
-    if microseconds is None or text is None:
-        return None
-    try:
-        schedules = tuple(map(schedule_from_json, json.loads(text)))
-        for block, schedule in zip(kernel.blocks, schedules, strict=True):
-            check_schedule(block, schedule)
-    except (ValueError, TypeError, RecursionError, InvalidBlock):  # damaged: it is timed again
-        return None
-    return Measured(schedules, microseconds)
+    """The fastest of :func:`recall_all`, with the kernel's time as it is known now, or ``None``. Raises as that."""
+    results = recall_all(store, kernel, sizes)
+    return replace(results[0], microseconds=time_of(store, kernel, sizes)) if results else None

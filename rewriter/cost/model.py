@@ -21,7 +21,7 @@ from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
-from rewriter.cost.kernel_times import kernel_key
+from rewriter.cost.kernel_times import time_of
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
@@ -114,7 +114,7 @@ class CostModel:
         if traits_of(node.op).movement is Movement.VIEW and not _leaves(graph, node):
             return self.device.view * _times_run(self.runs, graph, node), True  # alone in a model it would be a copy
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
-            timed = self.store.get(self._kernel_key(signature))
+            timed = self._kernel_time(signature)
         else:
             key = signature.key()
             timed = self.store.get(key)
@@ -167,10 +167,10 @@ class CostModel:
             self._met.pop(key, None)
         return self.measured > before
 
-    def _kernel_key(self, signature: Signature) -> str:
+    def _kernel_time(self, signature: Signature) -> float | None:
         kernel = kernel_of(signature.attrs)
         shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
-        return kernel_key(kernel, bound_sizes(kernel, shapes))
+        return time_of(self.store, kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device, for a run of the model."""

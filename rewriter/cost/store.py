@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,13 @@ _COSTS = Table(
     Column("environment", String, primary_key=True),
     Column("signature", String, primary_key=True),
     Column("microseconds", Float, nullable=False),
+)
+_SCHEDULES = Table(
+    "schedules",
+    _METADATA,
+    Column("environment", String, primary_key=True),
+    Column("kernel", String, primary_key=True),
+    Column("schedules", String, nullable=False),
 )
 _VERDICTS = Table("verdicts", _METADATA, Column("key", String, primary_key=True), Column("value", String, nullable=False))
 
@@ -74,6 +81,7 @@ class ProfileStore:
         self._engine: Engine | None = None
         self.ignored = 0
         self._costs: dict[str, float] = {}
+        self._schedules: dict[str, str] = {}
         self._fresh: dict[str, float] = {}
         if path is None:
             return
@@ -89,6 +97,8 @@ class ProfileStore:
                 read = dict(self._rows(connection))
                 self._costs = {signature: cost for signature, cost in read.items() if is_plausible(cost)}
                 self.ignored = len(read) - len(self._costs)
+                chosen = select(_SCHEDULES.c.kernel, _SCHEDULES.c.schedules).where(_SCHEDULES.c.environment == environment)
+                self._schedules = {kernel: str(text) for kernel, text in connection.execute(chosen)}
 
     def _rows(self, connection: Connection) -> Iterator[tuple[str, float]]:
         found = select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == self.environment)
@@ -110,14 +120,30 @@ class ProfileStore:
                 )
             )
 
-    def preload(self, costs: Mapping[str, float]) -> None:
-        """Adds costs that hold for this run and are not written back."""
+    def preload(self, costs: Mapping[str, float], schedules: Mapping[str, str]) -> None:
+        """Adds what holds for this run and is not written back, in place of what the file says."""
         self._costs.update(costs)
+        self._schedules.update(schedules)
+
+    def fall_back_on(self, costs: Mapping[str, float], schedules: Mapping[str, str]) -> None:
+        """Adds what holds for this run where the file says nothing, and is not written back."""
+        self._schedules = {kernel: text for kernel, text in schedules.items() if kernel not in self._costs} | self._schedules
+        self._costs = {**costs, **self._costs}
 
     @property
     def costs(self) -> Mapping[str, float]:
         """Everything known of the environment: signature to microseconds."""
         return self._costs
+
+    @property
+    def schedules(self) -> Mapping[str, str]:
+        """Under what schedules kernels took their times, by the signature of the cost: texts of whoever put them here."""
+        return self._schedules
+
+    def put_schedules(self, signature: str, text: str) -> None:
+        """Keeps the schedules of a kernel whose cost is put."""
+        self._schedules[signature] = text
+        self._write(_put(_SCHEDULES), [{"environment": self.environment, "kernel": signature, "schedules": text}])
 
     def environments(self) -> dict[str, int]:
         """Every environment in the file with the number of its costs."""
@@ -141,12 +167,17 @@ class ProfileStore:
         self._fresh = {}
 
     def verdict(self, key: str) -> str | None:
-        """A remembered end-to-end verdict."""
-        row = None
-        if self._engine is not None:
+        """What is remembered under a key."""
+        return self.verdicts([key]).get(key)
+
+    def verdicts(self, keys: Collection[str]) -> dict[str, str]:
+        """What is remembered under some keys."""
+        found: dict[str, str] = {}
+        if self._engine is not None and keys:
             with self._guard("read"), self._engine.connect() as connection:
-                row = connection.execute(select(_VERDICTS.c.value).where(_VERDICTS.c.key == key)).first()
-        return None if row is None else str(row[0])
+                rows = connection.execute(select(_VERDICTS.c.key, _VERDICTS.c.value).where(_VERDICTS.c.key.in_(keys)))
+                found = {key: str(value) for key, value in rows}
+        return found
 
     def remember(self, key: str, value: str) -> None:
         self.remember_all({key: value})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ class CostTable:
         version: of onnxruntime.
         provider: ``cpu`` or ``cuda``.
         costs: signature to microseconds.
+        schedules: of the kernels among them, as the store keeps them.
     """
 
     environment: str
     version: str
     provider: str
     costs: Mapping[str, float]
+    schedules: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_table(path: Path) -> CostTable:
@@ -50,10 +52,13 @@ def read_table(path: Path) -> CostTable:
         raise ProfileError(f"{path}: not a cost table of format {FORMAT}; 'superopt-costs export' writes one")
     environment, version, provider = (data.get(name) for name in ("environment", "onnxruntime", "provider"))
     costs: Any = data.get("costs")
+    schedules: Any = data.get("schedules", {})
     sound = isinstance(costs, dict) and all(map(is_plausible, costs.values()))
+    sound = sound and isinstance(schedules, dict) and schedules.keys() <= costs.keys()
+    sound = sound and all(isinstance(text, str) for text in schedules.values())
     if not sound or not (isinstance(environment, str) and isinstance(version, str) and provider in ("cpu", "cuda")):
         raise ProfileError(f"{path}: a cost table with missing or impossible entries; export it again")
-    return CostTable(environment, version, provider, costs)
+    return CostTable(environment, version, provider, costs, schedules)
 
 
 def write_table(table: CostTable, path: Path) -> None:
@@ -64,6 +69,7 @@ def write_table(table: CostTable, path: Path) -> None:
         "onnxruntime": table.version,
         "provider": table.provider,
         "costs": {signature: round(table.costs[signature], 3) for signature in sorted(table.costs)},
+        "schedules": {kernel: table.schedules[kernel] for kernel in sorted(table.schedules)},
     }
     try:
         write_text(path, json.dumps(data, indent=1) + "\n")
@@ -78,12 +84,16 @@ def merge_tables(tables: Sequence[CostTable]) -> CostTable:
         ProfileError: two environments differ; both are named.
     """
     first, *others = tables
-    costs = dict(first.costs)
+    costs, schedules = dict(first.costs), dict(first.schedules)
     for other in others:
         if other.environment != first.environment:
             raise ProfileError(
                 f"cost tables of different environments are not mixed: '{first.environment}' and '{other.environment}'"
             )
         for signature, microseconds in other.costs.items():
-            costs[signature] = min(microseconds, costs.get(signature, math.inf))
-    return CostTable(first.environment, first.version, first.provider, costs)
+            if microseconds < costs.get(signature, math.inf):
+                costs[signature] = microseconds
+                schedules.pop(signature, None)
+                if signature in other.schedules:
+                    schedules[signature] = other.schedules[signature]
+    return CostTable(first.environment, first.version, first.provider, costs, schedules)

@@ -7,18 +7,18 @@ schedule by schedule, and the search asked again with what is known: the model m
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall
-from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer
@@ -44,7 +44,7 @@ _TRIALS, _LEAST_TRIALS = 24, 6
 _TRIAL_SECONDS = 0.15
 """What compiling and timing one takes."""
 _RIVALS = 7
-"""Most schedules that are tried instead of one that does not compile."""
+"""How often other schedules are tried instead of some that do not compile."""
 
 
 def learned_path() -> Path:
@@ -67,6 +67,7 @@ class CustomKernels:
         rules: the multi-level ones among them apply where they match; elsewhere kernels are built.
         architectures: to compile for. Where a kernel does not compile for all of them, it is not used if ``strict``, else it
             does without the others' images.
+        grid: other sizes at which kernels should be as fast as those that are tuned for them.
         measures: the GPU is here and may be asked for times.
         learned: database of multi-level rules of earlier runs, which those of this one are added to; ``None`` for none.
     """
@@ -81,10 +82,11 @@ class CustomKernels:
         strict: bool,
         learned: Path | None = None,
         *,
+        grid: Sequence[Mapping[str, int]] = (),
         measures: bool = True,
         trust: Trust = Trust.PROVED,
     ) -> None:
-        self.device, self.store, self.sizes = device, store, sizes
+        self.device, self.store, self.sizes, self.grid = device, store, sizes, grid
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
         self.compiler, self.timer = Compiler(), KernelTimer()
         stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
@@ -104,6 +106,12 @@ class CustomKernels:
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
+
+    def warm(self) -> None:
+        """Starts the processes that compile and time, where kernels are going to be timed."""
+        if self._can_time:
+            self.compiler.warm()
+            self.timer.warm()
 
     def close(self) -> None:
         """Ends the processes that compile and time."""
@@ -191,7 +199,12 @@ class CustomKernels:
                     fresh.append(kernel)
                 except NotFusable as reason:
                     untrue[kernel] = str(reason)
-        chosen, problems = scheduled(fresh, self.device, self.sizes, self.store)
+        chosen, problems = [], dict[Kernel, str]()
+        for kernel in fresh:
+            try:
+                chosen.append(self._scheduled(kernel))
+            except (InvalidBlock, Undecided) as problem:
+                problems[kernel] = f"kernel {kernel.label}: {problem}"
         programs, wrong = compile_kernels(chosen, self.compiler, self.architectures)
         if wrong and not self.strict:
             first, again = wrong, [s for s in chosen if s.kernel in wrong]
@@ -199,23 +212,34 @@ class CustomKernels:
             programs |= more
             only = [reason for kernel, reason in first.items() if kernel not in wrong]
             self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
-        for alone in chosen:
-            if alone.kernel in wrong and (rival := self._rival(alone)) is not None:
-                programs[alone.kernel] = rival
-                del wrong[alone.kernel]
+        for failed in chosen:
+            if failed.kernel in wrong and (rival := self._rival(failed)) is not None:
+                programs[failed.kernel] = rival
+                del wrong[failed.kernel]
         problems |= wrong | untrue
         self._refused |= problems
         self.programs |= programs
         return list(problems.values())
 
+    def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
+        """Raises InvalidBlock and Undecided, as :func:`rewriter.kernels.programs.scheduled`."""
+        return scheduled(kernel, self.device, self.sizes, self.store, self.grid, refused)
+
     def _rival(self, failed: Scheduled) -> CompiledKernel | None:
-        """A kernel whose schedules do not compile, under the next best that do: the model of memory may err."""
+        """A kernel not all of whose schedules compile, under the next best that do: the model of memory may err."""
         kernel, needed = failed.kernel, self.architectures if self.strict else self.architectures[:1]
-        for _, schedules in ranked(kernel, self.device, self.sizes, _RIVALS + 1):
-            if schedules != failed.schedules:
-                programs, _ = compile_kernels([Scheduled(kernel, schedules)], self.compiler, needed)
-                if kernel in programs:
-                    return programs[kernel]
+        refused: set[tuple[Schedule, ...]] = set()
+        for _ in range(_RIVALS):
+            for schedules in failed.variants.schedules:
+                if compile_kernels([Scheduled.one(kernel, *schedules)], self.compiler, needed)[1]:
+                    refused.add(schedules)
+            try:
+                failed = self._scheduled(kernel, refused)
+            except InvalidBlock:
+                return None
+            programs, _ = compile_kernels([failed], self.compiler, needed)
+            if kernel in programs:
+                return programs[kernel]
         return None
 
     def _own(self, graph: Graph) -> list[Kernel]:
@@ -239,4 +263,4 @@ class CustomKernels:
     def keep(self, graph: Graph, folder: Path) -> None:
         """Writes the kernels of the written model for people to read. Raises StoreError."""
         used = set(kernels_of(graph))
-        keep_kernels([Scheduled(k, program.schedules) for k, program in self.programs.items() if k in used], folder)
+        keep_kernels([Scheduled(k, program.variants) for k, program in self.programs.items() if k in used], folder)

@@ -8,25 +8,26 @@ returned, and its nodes still run through their body.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
 from mugraph.blocks.picture import svg
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.blocks.text import format_kernel, kernel_to_json, schedule_to_json
+from mugraph.blocks.text import format_kernel, kernel_to_json, variants_to_json
+from mugraph.blocks.variants import Variants
 from mugraph.graph import Graph
-from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import recall
-from rewriter.cost.schedules import default_schedules
+from rewriter.cost.kernel_times import recall_all
+from rewriter.cost.schedules import SchedulePrices, points_of
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.triton.codegen import generate
-from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Compiler, NotCompiled
-from rewriter.kernels.triton.plans import attributes_of, plan_of
+from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
+from rewriter.kernels.triton.plans import attributes_of, choice_of, plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.kernels.triton.source import Source
 from rules_db.files import StoreError, write_text
@@ -36,14 +37,19 @@ __all__ = ["Scheduled", "compile_kernels", "keep_kernels", "kernels_of", "schedu
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A kernel and the schedules that were chosen for it, one a block graph."""
+    """A kernel and the schedules that were chosen for it."""
 
     kernel: Kernel
-    schedules: tuple[Schedule, ...]
+    variants: Variants
 
-    def source(self) -> Source:
-        """Raises InvalidBlock or NotGenerated."""
-        return generate(self.kernel, self.schedules)
+    @staticmethod
+    def one(kernel: Kernel, *schedules: Schedule) -> Scheduled:
+        """A kernel of one variant, with a schedule for each block graph."""
+        return Scheduled(kernel, Variants.one(schedules))
+
+    def sources(self) -> list[Source]:
+        """One a variant. Raises InvalidBlock or NotGenerated."""
+        return [generate(self.kernel, schedules) for schedules in self.variants.schedules]
 
 
 def kernels_of(graph: Graph) -> list[Kernel]:
@@ -52,25 +58,28 @@ def kernels_of(graph: Graph) -> list[Kernel]:
 
 
 def scheduled(
-    kernels: Sequence[Kernel], device: Device, sizes: Mapping[str, int], store: ProfileStore | None = None
-) -> tuple[list[Scheduled], dict[Kernel, str]]:
-    """Schedules for kernels: the best that the store knows, else those that the model of the device likes best.
+    kernel: Kernel,
+    device: Device,
+    sizes: Mapping[str, int],
+    store: ProfileStore | None = None,
+    grid: Sequence[Mapping[str, int]] = (),
+    refused: Collection[tuple[Schedule, ...]] = (),
+) -> Scheduled:
+    """Schedules for a kernel: the best that the store knows, else those that the model of the device likes best.
 
     Args:
         sizes: of dimension symbols, as the model is measured.
+        grid: other sizes at which it should be as fast as one that is tuned for them.
+        refused: schedules that cannot be used.
 
-    Returns:
-        kernels with schedules, and why others have none.
+    Raises:
+        InvalidBlock: there are none.
+        Undecided: a symbol has no size.
     """
-    chosen: list[Scheduled] = []
-    problems: dict[Kernel, str] = {}
-    for kernel in kernels:
-        try:
-            best = recall(store, kernel, sizes) if store is not None else None
-            chosen.append(Scheduled(kernel, default_schedules(kernel, device, sizes) if best is None else best.schedules))
-        except (InvalidBlock, Undecided) as problem:
-            problems[kernel] = f"kernel {kernel.label}: {problem}"
-    return chosen, problems
+    points = points_of(kernel, sizes, grid)
+    known = [recall_all(store, kernel, point) for point in points] if store is not None else []
+    timed = [{r.schedules: r.microseconds for r in results if r.microseconds is not None} for results in known]
+    return Scheduled(kernel, SchedulePrices.of(kernel, device, points, timed, refused).variants())
 
 
 def compile_kernels(
@@ -83,27 +92,39 @@ def compile_kernels(
     """
     programs: dict[Kernel, CompiledKernel] = {}
     problems: dict[Kernel, str] = {}
-    sources: list[tuple[Scheduled, Source]] = []
+    sources: list[tuple[Scheduled, list[Source]]] = []
     for scheduled in chosen:
         try:
-            sources.append((scheduled, scheduled.source()))
+            sources.append((scheduled, scheduled.sources()))
         except (InvalidBlock, NotGenerated) as problem:
             problems[scheduled.kernel] = f"kernel {scheduled.kernel.label}: {problem}"
-    results = compiler.compile([(s.kernel.label, source) for s, source in sources], architectures)
-    for (scheduled, source), result in zip(sources, results, strict=True):
-        if isinstance(result, NotCompiled):
-            problems[scheduled.kernel] = str(result)
+    results = iter(compiler.compile([(s.kernel.label, source) for s, of_it in sources for source in of_it], architectures))
+    for scheduled, of_it in sources:
+        compiled = [next(results) for _ in of_it]
+        binaries = [result for result in compiled if not isinstance(result, NotCompiled)]
+        if len(binaries) == len(compiled):
+            attributes = _attributes(scheduled, of_it, binaries)
+            programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes)
         else:
-            attributes = attributes_of(plan_of(scheduled.kernel, source, result), [binary.image for binary in result])
-            programs[scheduled.kernel] = CompiledKernel(scheduled.schedules, attributes)
+            problems[scheduled.kernel] = str(next(result for result in compiled if isinstance(result, NotCompiled)))
     return programs, problems
+
+
+def _attributes(scheduled: Scheduled, sources: Sequence[Source], compiled: Sequence[Sequence[Binary]]) -> Mapping[str, Any]:
+    """The attributes of a node whose variants are compiled."""
+    plans = [plan_of(scheduled.kernel, source, binaries) for source, binaries in zip(sources, compiled, strict=True)]
+    if len(plans) == 1:
+        return attributes_of(plans[0], [binary.image for binary in compiled[0]])
+    choice = choice_of(scheduled.kernel, scheduled.variants, plans)
+    images = [choice.image(number, binary.image) for number, binaries in enumerate(compiled) for binary in binaries]
+    return attributes_of(choice, images)
 
 
 def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:
     """Writes every kernel for people to read: Triton source, μGraph as text, JSON and picture.
 
     Returns:
-        the files, four a kernel.
+        the files, three a kernel and one a variant.
 
     Raises:
         StoreError: the folder cannot be written.
@@ -115,9 +136,9 @@ def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:
     written = []
     for scheduled in chosen:
         kernel = scheduled.kernel
-        about = {"kernel": kernel_to_json(kernel), "schedules": [schedule_to_json(s) for s in scheduled.schedules]}
-        texts = {
-            "py": scheduled.source().text,
+        about = {"kernel": kernel_to_json(kernel), **variants_to_json(scheduled.variants)}
+        sources = scheduled.sources()
+        texts = {"py" if len(sources) == 1 else f"{number}.py": source.text for number, source in enumerate(sources, 1)} | {
             "txt": format_kernel(kernel),
             "json": json.dumps(about, indent=1) + "\n",
             "svg": svg(kernel),

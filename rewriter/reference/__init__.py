@@ -1,7 +1,14 @@
 """Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
 
 from rewriter.reference.comparison import INFINITE, Error, compare, identical, worst
-from rewriter.reference.evaluation import Evaluated, References, is_quantized, reference_outputs, reference_run
+from rewriter.reference.evaluation import (
+    Evaluated,
+    References,
+    decided_outputs,
+    is_quantized,
+    reference_outputs,
+    reference_run,
+)
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
 from rewriter.reference.nodes import NoReference, bind_shape
 from rewriter.reference.observed import observed_sizes
@@ -19,6 +26,7 @@ __all__ = [
     "check_data",
     "choices",
     "compare",
+    "decided_outputs",
     "identical",
     "is_quantized",
     "observed_sizes",

@@ -18,7 +18,7 @@ from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
 
-__all__ = ["Evaluated", "References", "is_quantized", "reference_outputs", "reference_run"]
+__all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,18 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> Re
     """
     evaluation = _ModelEvaluation(model, model.graph, exact=True)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
+
+
+def decided_outputs(model: Model, graph: Graph, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """A candidate's outputs in float64, in which rounding is decided as well.
+
+    Of two candidates that compute the same the outputs are the same but for 2⁻⁵³, however often they quantise: a number of theirs
+    is on two sides of half a step only where it is half a step.
+
+    Raises:
+        NoReference: as :func:`reference_run`.
+    """
+    return _ModelEvaluation(model, graph, exact=True, follows_types=False).outputs([feed])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +111,20 @@ class _ModelEvaluation:
 
     Args:
         exact: in float64, else in the values' own types.
+        follows_types: what rounding decides is what the model's own types give.
 
     Attributes:
         entered: numbers of the bodies that were run.
         sizes: of dimension symbols, on the first feed.
     """
 
-    def __init__(self, model: Model, graph: Graph, exact: bool) -> None:
+    def __init__(self, model: Model, graph: Graph, exact: bool, follows_types: bool = True) -> None:
         self.model, self.graph, self.exact = model, graph, exact
         self.entered: set[int] = set()
         self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
-        self._deciding, self._upstream = _decisions(graph, nodes) if exact else (frozenset[Node](), frozenset[Node]())
+        followed = exact and follows_types
+        self._deciding, self._upstream = _decisions(graph, nodes) if followed else (frozenset[Node](), frozenset[Node]())
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
         self._orders: dict[Sequence[int], list[Node]] = {}

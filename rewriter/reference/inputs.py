@@ -16,6 +16,9 @@ from rewriter.reference.uses import InputUse, choices, use_of
 __all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
 
 _MOST_ELEMENTS = 1 << 31
+_MOST_ASSUMED = 1 << 26
+"""Of the largest value of a model at sizes that nobody gave: a quarter of a GiB of floats."""
+_ASSUMED = 128
 _SOME = 0.1
 """Share of indices that are a number that the model compares them with."""
 _LARGEST = 4
@@ -29,7 +32,8 @@ class InputError(ValueError):
 def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, Dim], list[str]]:
     """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
 
-    A symbol that no given shape binds is 1 on the first axis of an input and 128 elsewhere; the second result says so.
+    A symbol that no given shape binds is 1 on the first axis of an input and 128 elsewhere, or that halved until no value of the
+    model is large; the second result says so.
 
     Raises:
         InputError: an unknown input, another rank, or a size that contradicts the model or another input.
@@ -48,20 +52,29 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
                 raise InputError(f"--input {name}: size {size} contradicts {dim} = {bound} of the model")
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
-    assumed = []
+    assumed = dict[str, int]()
     for type_ in model.inputs.values():
         for axis, dim in enumerate(type_.shape):
             rest = evaluate_dim(dim, sizes)
             if not isinstance(rest, int):
                 for symbol in sorted(rest.symbols()):
-                    sizes[symbol] = 1 if axis == 0 else 128
-                    assumed.append(f"{dimension_in_words(symbol)} = {sizes[symbol]}")
+                    sizes[symbol] = assumed[symbol] = 1 if axis == 0 else _ASSUMED
+    while any(size != 1 for size in assumed.values()) and _largest(model, sizes) > _MOST_ASSUMED:
+        assumed = {symbol: 1 if size == 1 else size // 2 for symbol, size in assumed.items()}
+        sizes.update(assumed)
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
             who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
             raise InputError(f"{who}: {list(measured)} is no size that can be measured; give smaller sizes with --input")
-    return sizes, assumed
+    return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
+
+
+def _largest(model: Model, sizes: Mapping[str, Dim]) -> int:
+    """The number of elements of a model's largest value, as far as its types tell."""
+    types = {type_ for node in model.graph.nodes() for value in node.values if (type_ := model.graph.type(value)) is not None}
+    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
+    return max((math.prod(shape) for shape in shapes if shape is not None), default=0)
 
 
 def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:

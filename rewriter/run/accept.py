@@ -23,6 +23,7 @@ from rewriter.reference import (
     NoReference,
     References,
     compare,
+    decided_outputs,
     is_quantized,
     reference_run,
     worst,
@@ -42,6 +43,9 @@ _ROUNDS = 80
 
 _STEP = 2.0**-8
 """Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
+_DECIDED = _STEP / 4
+"""Relative error up to which two results are the same where no rounding error decides: less than a step of 8 bits throughout,
+more than some numbers that lie half way between two."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
 
@@ -183,6 +187,7 @@ class Acceptance:
         probed: what is particular of the probes that count.
         unprobed: the same of those that the original does not run.
         entered: numbers of the bodies that some input runs.
+        quantizes: whether the original does: a number half way between two steps goes to either.
 
     Raises:
         NondeterministicModel: the original gives different outputs on the same inputs.
@@ -217,12 +222,14 @@ class Acceptance:
         rest = reference_run(model, self.compared[len(known.outputs) :])
         self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
         self.own_errors = self._errors(self.outputs)
-        self.step_errors = self._step_errors(original) if is_quantized(model.graph) and not evaluates else []
+        self.quantizes = is_quantized(model.graph)
+        self.step_errors = self._step_errors(original) if self.quantizes and not evaluates else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
         self._evaluated: list[list[np.ndarray]] | None = None
+        self._decided: list[np.ndarray] | None = None
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
@@ -309,6 +316,25 @@ class Acceptance:
                 if not (is_probe and fits):
                     errors.append(error)
         return worst(errors), right
+
+    def decides_otherwise(self, graph: Graph) -> float | None:
+        """The relative error of a candidate whose steps are other ones than the original's; ``None`` where they are the same.
+
+        Both are evaluated in float64, on one of the inputs that are timed: no rounding error decides there. What computes the
+        same makes the same steps, and a zero point that is off by one shows, which in a session looks like steps that went
+        the other way. Nothing is asked of a model that does not quantise, nor of a candidate that cannot be evaluated.
+        """
+        if not self.quantizes:
+            return None
+        feed = self.feeds[-1]
+        try:
+            if self._decided is None:
+                self._decided = decided_outputs(self.model, self.model.graph, feed)
+            actual = decided_outputs(self.model, graph, feed)
+        except NoReference:
+            return None
+        error = max(compare(a, w).relative_l2 for a, w in zip(actual, self._decided, strict=True))
+        return error if error > _DECIDED else None
 
     def pair(self, session: Any, seconds: float) -> Timing:
         """A first impression of a candidate's speed: alternating with the original, spinning off."""

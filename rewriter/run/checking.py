@@ -16,6 +16,7 @@ from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
+from rules_db.trust.rule import FloatClass
 
 __all__ = ["Checker", "Opened", "Trial"]
 
@@ -127,7 +128,16 @@ class Checker:
         if not right:
             path.unlink()
             return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+        if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
+            path.unlink()
+            return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"
         return Opened(Trial(candidate, path, error), session)
+
+
+def _approximates(candidate: Candidate) -> bool:
+    """Whether a rule was applied that changes numbers by more than their rounding, so that any step may go the other way."""
+    rules = (match.direction.rule for move in candidate.moves for match in move.matches)
+    return any(rule.float_class is FloatClass.APPROXIMATES for rule in rules)
 
 
 def _conditions(missing: int) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,16 +15,17 @@ from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, identical
+from rewriter.run.background import in_background
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["cleaned_up", "computed"]
+__all__ = ["cleaned_up", "computed", "session_as_it_came"]
 
 Feed = Mapping[str, np.ndarray]
 
 
-def cleaned_up(task: Task, until: float) -> Task:
+def cleaned_up(task: Task, until: float, meanwhile: Callable[[], object]) -> Task:
     """A task whose model is clean; the same task where nothing is to be done, or where the outputs would not be the same.
 
     Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Where outputs
@@ -33,18 +35,19 @@ def cleaned_up(task: Task, until: float) -> Task:
 
     Args:
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
+        meanwhile: called while the models run, of which it must know nothing.
     """
     reason = ""
     for depth in reversed(Depth):
         cleaned = clean(task.model, computed, depth)
         if cleaned is None:
             break
-        reason = _difference(task, cleaned.model, until)
+        reason = _difference(task, cleaned.model, until, meanwhile)
         if not reason:
             return replace(task, model=cleaned.model, cleaned=cleaned, sizes=_sizes(task, cleaned.model))
     if not reason:
         return task
-    return replace(task, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
+    return replace(task, is_unclean=True, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
 
 
 def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
@@ -57,20 +60,29 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _difference(task: Task, cleaned: Model, until: float) -> str:
+def _difference(task: Task, cleaned: Model, until: float, meanwhile: Callable[[], object]) -> str:
     """Why outputs of two models are not known to be the same; empty where they are."""
+    with Scratch() as scratch:
+        path = open_in(cleaned, cleaned.as_it_came, scratch.path)
+        difference = in_background(lambda: _compared(task, path, until))
+        meanwhile()
+        return difference.result()
+
+
+def _compared(task: Task, cleaned: Path, until: float) -> str:
+    """The same of a model and a file."""
     try:
-        with Scratch() as scratch:
-            before = _session(task.model)
-            after = new_session(open_in(cleaned, cleaned.as_it_came, scratch.path))
-            compared = False
-            for feed in _feeds(task):
-                same = _same(before, after, feed)
-                if same is False:
-                    return "an output would not be the same bit for bit"
-                compared |= bool(same)
-                if compared and time.monotonic() > until:
-                    break
+        opening = in_background(lambda: session_as_it_came(task.model))
+        after = new_session(cleaned)
+        before = opening.result()
+        compared = False
+        for feed in _feeds(task):
+            same = _same(before, after, feed)
+            if same is False:
+                return "an output would not be the same bit for bit"
+            compared |= bool(same)
+            if compared and time.monotonic() > until:
+                break
     except RuntimeFailure as problem:
         return f"onnxruntime refuses it ({problem})"
     return "" if compared else "onnxruntime does not run it on inputs of the sizes that were tried"
@@ -83,9 +95,9 @@ def _feeds(task: Task) -> Iterator[Feed]:
     yield from task.feeds(first)
 
 
-def _session(model: Model) -> Session:
-    """A model as it came, opened where it is."""
-    return new_session(model.weights.memory if model.path is None else model.path)
+def session_as_it_came(model: Model, provider: str = "cpu") -> Session:
+    """A model opened where it is, not written anew. Raises RuntimeFailure."""
+    return new_session(model.weights.memory if model.path is None else model.path, provider)
 
 
 def _same(before: Session, after: Session, feed: Feed) -> bool | None:

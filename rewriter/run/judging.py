@@ -17,6 +17,7 @@ from rewriter.run import accept
 from rewriter.run.background import in_background
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
+from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed
 from rewriter.run.probes import probes
@@ -122,10 +123,12 @@ class Judge:
     def _compared(self, proposals: Proposals, folder: Path) -> Judgement:
         """The judgement where there is something to compare."""
         task = self._bench.task
-        original = self._bench.kernels.open_in(task.model.as_it_came, folder)
+        original = self._original(folder)
         acceptance = self._acceptance(original)
         if isinstance(acceptance, Judgement):
             return acceptance
+        if task.is_unclean and not self._survives_writing(acceptance, folder):
+            return self._kept("the model is not the same to onnxruntime without what no output needs: the original was kept")
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
@@ -133,6 +136,28 @@ class Judge:
         acceptance.close()
         judgement = self._confirmed(original, trials, acceptance.feeds, proposals.incumbent)
         return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
+
+    def _original(self, folder: Path) -> Path:
+        """What candidates are compared with: the model cleaned up, or else the very file that came.
+
+        Written anew that would lack what no output needs, and onnxruntime fuses otherwise, or refuses, what is left.
+        """
+        task = self._bench.task
+        if task.cleaned is not None:
+            return self._bench.kernels.open_in(task.model.as_it_came, folder)
+        if task.model.path is not None:
+            return task.model.path
+        path = folder / "original.onnx"
+        path.write_bytes(task.model.weights.memory)
+        return path
+
+    def _survives_writing(self, acceptance: accept.Acceptance, folder: Path) -> bool:
+        """Whether the original is right once it is written anew; else no candidate is, whatever rules made it."""
+        graph = self._bench.task.model.as_it_came
+        try:
+            return acceptance.judge(acceptance.open(self._bench.kernels.open_in(graph, folder), graph))[1]
+        except RuntimeFailure:
+            return False
 
     def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
@@ -148,8 +173,7 @@ class Judge:
         except NoReference as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except RuntimeFailure as problem:
-            reason = f"onnxruntime cannot run the original on test inputs ({problem})"
-            return Judgement(message=f"{reason}: it was written unchanged")
+            return Judgement(message=self._not_run(problem))
         self._own_error, self._entered = acceptance.own_error(), acceptance.entered
         if acceptance.unprobed:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
@@ -157,6 +181,8 @@ class Judge:
 
     def _opened(self, original: Path, evaluates: bool) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
+
+        Where it runs with none, the user's inputs have to do: what random ones hold may be no size of anything.
 
         Raises:
             NondeterministicModel, NoReference, RuntimeFailure: as :class:`rewriter.run.accept.Acceptance`.
@@ -170,12 +196,27 @@ class Judge:
             except RuntimeFailure as problem:
                 failure = failure or problem
         assert failure is not None, "there is one choice at least"
-        raise failure
+        if not task.options.data:
+            raise failure
+        acceptance = accept.Acceptance(task.model, original, task.options.data, task.target.run_on, evaluates=evaluates)
+        self._bench.notes.add(
+            f"the original does not run on random inputs ({failure}): nothing was compared but on those of --data"
+        )
+        return acceptance
+
+    def _not_run(self, problem: RuntimeFailure) -> str:
+        """What to say of an original that does not run on test inputs."""
+        words = f"onnxruntime cannot run the original on test inputs ({problem}): it was written unchanged"
+        try:
+            session_as_it_came(self._bench.task.original, self._bench.task.target.run_on)
+        except RuntimeFailure:
+            return words
+        return f"{words}; give sizes or inputs that it runs on with --input or --data"
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
         with Scratch() as scratch:
-            acceptance = self._acceptance(self._bench.kernels.open_in(self._bench.task.model.as_it_came, scratch.path))
+            acceptance = self._acceptance(self._original(scratch.path))
             if isinstance(acceptance, Judgement):
                 return acceptance
             checker = Checker(self._bench, search, self._quarantine, acceptance, scratch.path)

@@ -13,6 +13,7 @@ from rewriter.kernels.custom import CustomKernels, default_architectures, learne
 from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
 from rewriter.run.notes import Notes
+from rewriter.run.size_grid import size_grid
 from rewriter.run.target import Target
 from rewriter.run.task import Task
 from rewriter.runtime import is_built
@@ -47,6 +48,7 @@ def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: 
         options.architectures or default_architectures(target.device),
         strict=options.architectures is not None,
         learned=learned_path() if task.measures else None,
+        grid=size_grid(task.model, task.sizes),
         measures=task.measures,
         trust=Trust(options.trust),
     )
@@ -101,6 +103,11 @@ class RunKernels:
     def notes(self) -> list[str]:
         """Lines about the kernels for the summary."""
         return [] if self._custom is None else self._custom.notes
+
+    def warm(self) -> None:
+        """Begins with what takes long and needs no candidate."""
+        if self._custom is not None:
+            self._custom.warm()
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:
         """Times a candidate's kernels that have no time yet; whether anything is known now that was not.

@@ -31,6 +31,7 @@ from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Progress, Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.explain import NearMiss
+from rules_db.library import shipped_rules
 
 __all__ = ["optimize"]
 
@@ -122,7 +123,9 @@ def _cleaned(task: Task, clock: Clock) -> tuple[Task, Judgement | None]:
     if options.budget <= 0 and not options.clean:
         return task, None
     try:
-        return cleaned_up(task, math.inf if options.deterministic else clock.instant(_CLEANING)), None
+        return cleaned_up(
+            task, math.inf if options.deterministic else clock.instant(_CLEANING), lambda: _read_ahead(options)
+        ), None
     except (*USER_ERRORS, OSError):
         raise
     except Exception as problem:
@@ -131,6 +134,12 @@ def _cleaned(task: Task, clock: Clock) -> tuple[Task, Judgement | None]:
         return task, _mistake(problem, clock)
     except KeyboardInterrupt:
         return task, Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
+
+
+def _read_ahead(options: Options) -> None:
+    """Reads the rules that ship, which a process keeps, where the run will ask for them."""
+    if options.searches and options.rules is None:
+        shipped_rules()
 
 
 def _mistake(problem: Exception, clock: Clock) -> Judgement:
@@ -170,6 +179,7 @@ def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
     proposer, judge = Proposer(bench, quarantine), Judge(bench, quarantine)
     explained: tuple[NearMiss, ...] = ()
     try:
+        bench.kernels.warm()
         judge.prepare()
         with bench.clock.lap("search"):
             proposals = proposer.propose()

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.onnx import dimension_in_words
+from mugraph.graph import Node
+from mugraph.onnx import Model, dimension_in_words
+from mugraph.ops import RUNTIME_OPERATORS
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import random_inputs
 from rewriter.run.task import Task
@@ -65,15 +67,25 @@ def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:
 def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
     """Whether inputs of these sizes exist, and every value has entries for them, as far as its type says.
 
-    A dimension may be a symbol less a number, and a window may be larger than its image: some kernels of onnxruntime end the
-    process then.
+    A dimension may be a symbol less a number, and a window may be larger than its image, or the operands of onnxruntime's own
+    operators contradict each other: some of its kernels end the process then.
     """
     graph = task.model.graph
+    if sizes != task.sizes and any(_contradicts(task.model, node) for node in graph.references):
+        return False
     inputs = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in task.model.inputs.values())
     computed = (type_ for node in graph.references for value in node.values if (type_ := graph.type(value)) is not None)
     dims = (evaluate_dim(dim, sizes) for type_ in computed for dim in type_.shape)
     fed = all(shape is not None and min(shape, default=1) >= 1 for shape in inputs)
     return fed and all(not isinstance(dim, int) or dim >= 1 for dim in dims)
+
+
+def _contradicts(model: Model, node: Node) -> bool:
+    """Whether a node is one of onnxruntime's own operators, and not as it would be at all sizes: so it was not understood."""
+    if not node.is_opaque or node.origin is None:
+        return False
+    origin = model.origins[node.origin]
+    return (origin.domain, origin.op_type) in RUNTIME_OPERATORS
 
 
 def _probe(

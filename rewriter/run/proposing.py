@@ -215,7 +215,7 @@ class Proposer:
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
-        searched, learned = self._grounded(search, search.run(graph, banned))
+        searched, learned = self._grounded(search, self._first(search, graph, banned))
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
                 break
@@ -239,6 +239,25 @@ class Proposer:
         )
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)
+
+    def _first(self, search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
+        """What a search finds at the prices that are known, and what it would find if none were.
+
+        A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
+        hides all that lies behind it.
+        """
+        found = search.run(graph, banned)
+        if found.interrupted or not search.costs.store.costs:
+            return found
+        blind = search.blind().run(graph, banned)
+        if blind.interrupted:
+            return replace(found, interrupted=True)
+        return replace(
+            _joined(search, found, blind),
+            expanded=found.expanded + blind.expanded,
+            generated=found.generated + blind.generated,
+            stopped=blind.stopped if found.is_complete else found.stopped,
+        )
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
         """Measures what the best candidate rests on, until it is one of which everything is known or the time is over.

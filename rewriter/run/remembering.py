@@ -189,9 +189,10 @@ class Verdicts:
     def _judged_again(self, record: _StoredVerdict) -> Judgement:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
+        judge = Judge(bench, Quarantine(bench.task, bench.store, bench.notes))
+        judge.prepare()
         search = new_search(bench)
-        candidate = self._retraced(search, record)
-        judgement = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)).judge_again(search, candidate)
+        judgement = judge.judge_again(search, self._retraced(search, record))
         if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
             raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
         return judgement

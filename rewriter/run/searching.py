@@ -15,7 +15,7 @@ from mugraph.onnx.fold import Folder
 from mugraph.ops import RowRole, get_operator
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import walk
-from rewriter.cost import CostModel
+from rewriter.cost import CostModel, ProfileStore
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
@@ -78,6 +78,11 @@ class ModelSearch:
         """The same search with prices asked anew, for so many seconds."""
         limits = replace(self.search.limits, seconds=seconds)
         return ModelSearch(self.model, self.costs, replace(self.search, moves=self.moves.priced_anew(self.costs), limits=limits))
+
+    def blind(self) -> ModelSearch:
+        """The same search as if no time were known, by the roofline and the model of schedules alone."""
+        costs = replace(self.costs, store=ProfileStore(None, self.costs.store.environment))
+        return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
 
     def run(self, graph: Graph, banned: frozenset[str]) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.

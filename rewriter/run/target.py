@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnxruntime as ort
 
-from rewriter.cost import Device, ProfileError, default_device, get_device, read_table
+from rewriter.cost import CostTable, Device, ProfileError, default_device, get_device, read_table
+from rewriter.cost.known import known_table
 from rewriter.reference import InputError
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, gpu_architecture, pick_provider, usable_providers
@@ -25,6 +26,8 @@ class Target:
         device: whose roofline fills gaps.
         here: it is this machine, so that results can be measured end to end.
         costs: measured costs, from a table.
+        schedules: of the kernels among them.
+        known: costs that ship with the package for a device of this name, where it is here.
     """
 
     environment: str
@@ -32,6 +35,8 @@ class Target:
     device: Device
     here: bool
     costs: Mapping[str, float]
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    known: CostTable | None = None
 
     @property
     def run_on(self) -> str:
@@ -60,7 +65,8 @@ def choose_target(options: Options) -> Target:
 def _named_target(provider: str, costs: Path | None, device: str | None) -> Target:
     if costs is None and device is None:
         provider = pick_provider(provider)
-        return Target(environment(provider), provider, _device_here(provider), True, {})
+        words = environment(provider)
+        return Target(words, provider, _device_here(provider), True, {}, known=known_table(words))
     try:
         roofline = get_device(device) if device is not None else None
     except KeyError as problem:
@@ -78,7 +84,7 @@ def _named_target(provider: str, costs: Path | None, device: str | None) -> Targ
             )
         here = table.provider in usable_providers() and table.environment == environment(table.provider)
         default = _device_here(table.provider) if here else default_device(table.provider, table.environment)
-        target = Target(table.environment, table.provider, roofline or default, here, table.costs)
+        target = Target(table.environment, table.provider, roofline or default, here, table.costs, table.schedules)
     if provider not in ("auto", target.provider):
         raise ProfileError(f"{costs or device}: is about provider {target.provider}, not {provider}; leave --provider out")
     return target

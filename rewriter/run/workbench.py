@@ -89,7 +89,9 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
             path = (options.cache or default_profile_path()) if task.measures else None
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
             stack.callback(store.close)
-            store.preload(target.costs)
+            store.preload(target.costs, target.schedules)
+            if target.known is not None and task.measures:
+                store.fall_back_on(target.known.costs, target.known.schedules)
             if store.ignored:
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)

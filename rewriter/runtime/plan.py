@@ -1,21 +1,34 @@
 """The attributes of a node ``onnx.superopt.Kernel``: the plan, the images and their packing, as the library reads them.
 
-The format is :data:`FORMAT_VERSION`'s; superopt_runtime.c is its other side.
+The format is :data:`FORMAT_VERSION`'s, and :data:`CHOICE_FORMAT_VERSION`'s where the sizes of the inputs choose among variants;
+superopt_runtime.c is their other side.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["FORMAT_VERSION", "Argument", "Expression", "Image", "Launch", "Output", "Plan", "pack_images"]
+__all__ = [
+    "CHOICE_FORMAT_VERSION",
+    "FORMAT_VERSION",
+    "Argument",
+    "Expression",
+    "Image",
+    "Launch",
+    "Output",
+    "Plan",
+    "PlanChoice",
+    "pack_images",
+]
 
 FORMAT_VERSION = 2
+CHOICE_FORMAT_VERSION = 3
 
 _CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
 _INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING = range(7)
@@ -147,29 +160,77 @@ class Plan:
     scratch: tuple[Expression | int, ...] = ()
 
     @property
+    def version(self) -> int:
+        return FORMAT_VERSION
+
+    @property
     def kernels(self) -> list[str]:
         """Names of the kernels, each once."""
         return list(dict.fromkeys(launch.kernel for launch in self.launches))
 
     def packed(self) -> list[int]:
         """The ``plan`` attribute."""
+        return [*self.packed_interface(), *self.packed_work(self.kernels)]
+
+    def packed_interface(self) -> list[int]:
+        """The inputs and outputs."""
         code = [self.inputs, len(self.outputs)]
         for output in self.outputs:
             code += [int(output.dtype), len(output.shape)]
             for dim in output.shape:
                 code += Expression.of(dim).packed()
-        code.append(len(self.scratch))
+        return code
+
+    def packed_work(self, kernels: Sequence[str]) -> list[int]:
+        """The scratch buffers, and the launches of kernels that are listed like this."""
+        code = [len(self.scratch)]
         for size in self.scratch:
             code += Expression.of(size).packed()
         code.append(len(self.launches))
         for launch in self.launches:
-            code += [self.kernels.index(launch.kernel), launch.threads]
+            code += [kernels.index(launch.kernel), launch.threads]
             for extent in launch.grid:
                 code += Expression.of(extent).packed()
             code.append(len(launch.arguments))
             for argument in launch.arguments:
                 code += argument.packed
         return code
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChoice:
+    """Plans of one kernel, among which the sizes of its inputs choose at every run.
+
+    Attributes:
+        plans: two or more, of the same inputs and outputs.
+        measure: a number that chooses.
+        limits: ascending, one fewer than plans: the largest measure of each plan but the last.
+    """
+
+    plans: tuple[Plan, ...]
+    measure: Expression
+    limits: tuple[int, ...]
+
+    @property
+    def version(self) -> int:
+        return CHOICE_FORMAT_VERSION
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of the kernels of all plans, each once."""
+        return list(dict.fromkeys(name for plan in self.plans for name in plan.kernels))
+
+    def packed(self) -> list[int]:
+        """The ``plan`` attribute."""
+        code = [*self.plans[0].packed_interface(), len(self.plans), *self.measure.packed(), *self.limits]
+        for plan in self.plans:
+            code += plan.packed_work(self.kernels)
+        return code
+
+    def image(self, variant: int, image: Image) -> Image:
+        """An image of one of the plans as it stands beside those of the others."""
+        shared = dict(zip(self.plans[variant].kernels, image.shared, strict=True))
+        return replace(image, shared=tuple(shared.get(name, 0) for name in self.kernels), variant=variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +241,7 @@ class Image:
         shared: dynamic shared memory of each kernel in bytes, in the order of the plan's kernels.
         waits: whether every kernel waits for the one before it (``griddepcontrol.wait``) before it touches memory, so that it
             may be launched while that one still runs (CUDA programming guide, programmatic dependent launch).
+        variant: the number of its plan among those of a :class:`PlanChoice`.
     """
 
     architecture: int
@@ -187,13 +249,14 @@ class Image:
     content: bytes
     shared: tuple[int, ...]
     waits: bool = False
+    variant: int = 0
 
 
 def pack_images(images: Sequence[Image]) -> np.ndarray:
     """The ``images`` attribute: uint8, a null after each image (PTX is text) and padding to multiples of 8."""
     packed = bytearray()
     for image in images:
-        content, kind = image.content + b"\0", image.is_ptx | image.waits << 1
+        content, kind = image.content + b"\0", image.is_ptx | image.waits << 1 | image.variant << 2
         packed += struct.pack(
             f"<{4 + len(image.shared)}i", image.architecture, kind, len(image.shared), len(content), *image.shared
         )

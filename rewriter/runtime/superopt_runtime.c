@@ -6,12 +6,12 @@
  * interfaces, the driver's by dlopen and onnxruntime's through its table of functions, whose slots never move.
  *
  * Attributes of a node:
- *   version   int     of this format; the library refuses another one by name
- *   images    uint8   tensor of entries: architecture, kind (0 cubin, 1 PTX, 2 cubin of kernels that wait for the launch
- *                     before them), number of kernels, length and each kernel's dynamic shared memory as little-endian
- *                     int32, then the bytes, up to a multiple of 8
+ *   version   int     2, or 3 where the sizes of the inputs choose among variants; the library refuses others by name
+ *   images    uint8   tensor of entries: architecture, kind (bit 0: PTX, no cubin; bit 1: the kernels wait for the launch before
+ *                     them; from bit 2: the variant), number of kernels, length and each kernel's dynamic shared memory as
+ *                     little-endian int32, then the bytes, up to a multiple of 8
  *   kernels   string  names of the kernels, one a line
- *   plan      ints    outputs, scratch buffers and launches, see read_plan
+ *   plan      ints    outputs, the choice, scratch buffers and launches, see read_plan
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,10 +21,12 @@
 #include <string.h>
 
 #define FORMAT_VERSION 2
+#define CHOICE_FORMAT_VERSION 3
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_TENSORS 64
 #define MAX_RANK 16
 #define MAX_LAUNCHES 8
+#define MAX_VARIANTS 8
 #define MAX_PARAMS 64
 #define MAX_DEVICES 64
 
@@ -181,13 +183,16 @@ typedef struct { int kind; int64_t value; Expression expression; } Param;
 typedef struct { int kernel, threads; Expression grid[3]; int params; Param param[MAX_PARAMS]; } Launch;
 typedef struct { int type, rank; Expression dims[MAX_RANK]; } Output;
 
+typedef struct { int scratches, launches; Expression scratch[MAX_TENSORS]; Launch launch[MAX_LAUNCHES]; } Variant;
+
 typedef struct {
     int64_t *code;
     size_t length;
-    int inputs, outputs, scratches, launches;
+    int inputs, outputs, variants;
     Output output[MAX_TENSORS];
-    Expression scratch[MAX_TENSORS];
-    Launch launch[MAX_LAUNCHES];
+    Expression measure; /* where there are several variants */
+    int64_t limit[MAX_VARIANTS];
+    Variant *variant;
 } Plan;
 
 typedef struct { const int64_t *code; size_t length, at; int bad; } Reader;
@@ -211,9 +216,36 @@ static Expression read_expression(Reader *reader) {
     return expression;
 }
 
-/* inputs; outputs, each: element type, rank, dimensions; scratch buffers, each: bytes; launches, each: kernel, threads,
- * grid x y z, parameters, each: kind, then an index, an expression or the bits of a float. */
-static int read_plan(Plan *plan) {
+/* scratch buffers, each: bytes; launches, each: kernel, threads, grid x y z, parameters, each: kind, then an index, an expression
+ * or the bits of a float. */
+static void read_variant(Reader *reader, const Plan *plan, Variant *variant) {
+    variant->scratches = (int)within(reader, 0, MAX_TENSORS);
+    for (int i = 0; i < variant->scratches; i++) variant->scratch[i] = read_expression(reader);
+    variant->launches = (int)within(reader, 1, MAX_LAUNCHES);
+    for (int i = 0; i < variant->launches && !reader->bad; i++) {
+        Launch *launch = &variant->launch[i];
+        launch->kernel = (int)within(reader, 0, 1024);
+        launch->threads = (int)within(reader, 1, 1024);
+        for (int axis = 0; axis < 3; axis++) launch->grid[axis] = read_expression(reader);
+        launch->params = (int)within(reader, 0, MAX_PARAMS);
+        for (int p = 0; p < launch->params; p++) {
+            Param *param = &launch->param[p];
+            param->kind = (int)within(reader, INPUT, NOTHING);
+            switch (param->kind) {
+            case INPUT: param->value = within(reader, 0, plan->inputs - 1); break;
+            case OUTPUT: param->value = within(reader, 0, plan->outputs - 1); break;
+            case SCRATCH: param->value = within(reader, 0, variant->scratches - 1); break;
+            case FLOAT32: param->value = next(reader); break;
+            case INT32: case INT64: param->expression = read_expression(reader); break;
+            }
+        }
+    }
+}
+
+/* inputs; outputs, each: element type, rank, dimensions; in format 3 the number of variants, the measure that chooses among them
+ * and the limits between them, ascending: the first variant runs up to the first limit, the last one beyond the last; then each
+ * variant. */
+static int read_plan(Plan *plan, int64_t version) {
     Reader reader = {plan->code, plan->length, 0, 0};
     plan->inputs = (int)within(&reader, 0, MAX_TENSORS);
     plan->outputs = (int)within(&reader, 1, MAX_TENSORS);
@@ -222,27 +254,17 @@ static int read_plan(Plan *plan) {
         plan->output[i].rank = (int)within(&reader, 0, MAX_RANK);
         for (int d = 0; d < plan->output[i].rank; d++) plan->output[i].dims[d] = read_expression(&reader);
     }
-    plan->scratches = (int)within(&reader, 0, MAX_TENSORS);
-    for (int i = 0; i < plan->scratches; i++) plan->scratch[i] = read_expression(&reader);
-    plan->launches = (int)within(&reader, 1, MAX_LAUNCHES);
-    for (int i = 0; i < plan->launches && !reader.bad; i++) {
-        Launch *launch = &plan->launch[i];
-        launch->kernel = (int)within(&reader, 0, 1024);
-        launch->threads = (int)within(&reader, 1, 1024);
-        for (int axis = 0; axis < 3; axis++) launch->grid[axis] = read_expression(&reader);
-        launch->params = (int)within(&reader, 0, MAX_PARAMS);
-        for (int p = 0; p < launch->params; p++) {
-            Param *param = &launch->param[p];
-            param->kind = (int)within(&reader, INPUT, NOTHING);
-            switch (param->kind) {
-            case INPUT: param->value = within(&reader, 0, plan->inputs - 1); break;
-            case OUTPUT: param->value = within(&reader, 0, plan->outputs - 1); break;
-            case SCRATCH: param->value = within(&reader, 0, plan->scratches - 1); break;
-            case FLOAT32: param->value = next(&reader); break;
-            case INT32: case INT64: param->expression = read_expression(&reader); break;
-            }
-        }
+    plan->variants = 1;
+    if (version == CHOICE_FORMAT_VERSION) {
+        plan->variants = (int)within(&reader, 2, MAX_VARIANTS);
+        plan->measure = read_expression(&reader);
+        for (int i = 0; i < plan->variants - 1; i++)
+            plan->limit[i] = within(&reader, i == 0 ? 0 : plan->limit[i - 1] + 1, INT64_MAX - 1);
     }
+    if (reader.bad) return 0;
+    plan->variant = calloc((size_t)plan->variants, sizeof(Variant));
+    if (plan->variant == NULL) return 0;
+    for (int i = 0; i < plan->variants && !reader.bad; i++) read_variant(&reader, plan, &plan->variant[i]);
     return !reader.bad && reader.at == reader.length;
 }
 
@@ -289,9 +311,19 @@ static int64_t evaluate(const Plan *plan, Expression expression, const Shape *sh
     return unknown ? -1 : stack[0];
 }
 
+/* The variant for inputs of these shapes; *bad where there is none. */
+static int choose_variant(const Plan *plan, const Shape *shapes, int *bad) {
+    int chosen = 0;
+    if (plan->variants == 1) return 0;
+    int64_t measure = evaluate(plan, plan->measure, shapes, bad);
+    while (chosen < plan->variants - 1 && measure > plan->limit[chosen]) chosen++;
+    return chosen;
+}
+
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { void *context; int overlaps; struct { void *function; int shared; } launch[MAX_LAUNCHES]; } Loaded;
+typedef struct { int overlaps; struct { void *function; int shared; } launch[MAX_LAUNCHES]; } LoadedVariant;
+typedef struct { void *context; LoadedVariant *variant; } Loaded;
 
 typedef struct {
     Plan plan;
@@ -321,7 +353,7 @@ static int32_t read_int32(const unsigned char *bytes) {
     return (int32_t)((uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
 }
 
-enum { PTX = 1, WAITING = 2, IMAGE_HEAD = 16 };
+enum { PTX = 1, WAITING = 2, FIRST_VARIANT_BIT = 2, IMAGE_HEAD = 16 };
 typedef struct { int architecture, kind, kernels, length; const unsigned char *shared, *content; } Image;
 
 /* The image at a place; 0 where there is none. */
@@ -329,22 +361,22 @@ static size_t read_image(const Kernel *kernel, size_t at, Image *image) {
     const unsigned char *entry = kernel->images + at;
     if (at + IMAGE_HEAD > kernel->images_length) return 0;
     *image = (Image){read_int32(entry), read_int32(entry + 4), read_int32(entry + 8), read_int32(entry + 12), entry + IMAGE_HEAD, NULL};
-    if (image->kernels < 0 || image->kernels > MAX_LAUNCHES || image->length < 0) return 0;
+    if (image->kernels < 0 || image->kernels > MAX_LAUNCHES * MAX_VARIANTS || image->length < 0) return 0;
     image->content = image->shared + 4 * image->kernels;
     size_t end = at + IMAGE_HEAD + 4 * (size_t)image->kernels + (size_t)image->length;
     return end > kernel->images_length ? 0 : (end + 7) / 8 * 8;
 }
 
-/* The image for a device: the newest cubin of its generation that is not newer than itself, else the newest PTX it can
- * compile. A cubin runs on later devices of the same major architecture only. */
-static int choose_image(const Kernel *kernel, int architecture, Image *best) {
+/* The image of a variant for a device: the newest cubin of its generation that is not newer than itself, else the newest PTX it
+ * can compile. A cubin runs on later devices of the same major architecture only. */
+static int choose_image(const Kernel *kernel, int variant, int architecture, Image *best) {
     int best_score = -1;
     Image image;
     for (size_t at = 0; (at = read_image(kernel, at, &image)) > 0;) {
         int own = image.architecture, is_ptx = image.kind & PTX;
         int fits = is_ptx ? own <= architecture : own / 10 == architecture / 10 && own <= architecture;
         int score = is_ptx ? own : 10000 + own;
-        if (fits && score > best_score) {
+        if (image.kind >> FIRST_VARIANT_BIT == variant && fits && score > best_score) {
             *best = image;
             best_score = score;
         }
@@ -363,23 +395,19 @@ static const char *kernel_name(const Kernel *kernel, int index, char *into, size
     return into;
 }
 
-/* Loads the kernels into the current context; called with the lock held. */
-static OrtStatus *load(Kernel *kernel, Loaded *loaded) {
-    int device = 0, major = 0, minor = 0;
-    CUresult result = cuda.get_device(&device);
-    if (result == 0) result = cuda.get_attribute(&major, COMPUTE_MAJOR, device);
-    if (result == 0) result = cuda.get_attribute(&minor, COMPUTE_MINOR, device);
-    if (result != 0) return cuda_fail("asking the device", kernel->names, result);
+/* Loads the kernels of a variant into the current context. */
+static OrtStatus *load_variant(const Kernel *kernel, int number, int architecture, LoadedVariant *loaded) {
+    const Variant *variant = &kernel->plan.variant[number];
     Image image;
-    if (!choose_image(kernel, major * 10 + minor, &image))
+    if (!choose_image(kernel, number, architecture, &image))
         return fail("onnx.superopt: the model holds no kernel for this GPU (sm_%s%ld); "
-                    "write it again with onnx-superopt --arch", "", major * 10 + minor);
+                    "write it again with onnx-superopt --arch", "", architecture);
     void *module = NULL;
-    result = cuda.load(&module, image.content);
+    CUresult result = cuda.load(&module, image.content);
     if (result != 0) return cuda_fail("loading the image", kernel->names, result);
-    for (int i = 0; i < kernel->plan.launches; i++) {
+    for (int i = 0; i < variant->launches; i++) {
         char name[256];
-        const Launch *launch = &kernel->plan.launch[i];
+        const Launch *launch = &variant->launch[i];
         if (kernel_name(kernel, launch->kernel, name, sizeof name) == NULL)
             return fail("onnx.superopt: launch %s%ld names a kernel that the node does not list", "", i);
         if (launch->kernel >= image.kernels)
@@ -397,6 +425,25 @@ static OrtStatus *load(Kernel *kernel, Loaded *loaded) {
     }
     loaded->overlaps = cuda.overlaps && (image.kind & WAITING);
     return NULL;
+}
+
+/* Loads all variants into the current context, so that none is loaded while a graph is captured; called with the lock held. */
+static OrtStatus *load(const Kernel *kernel, Loaded *loaded) {
+    int device = 0, major = 0, minor = 0;
+    CUresult result = cuda.get_device(&device);
+    if (result == 0) result = cuda.get_attribute(&major, COMPUTE_MAJOR, device);
+    if (result == 0) result = cuda.get_attribute(&minor, COMPUTE_MINOR, device);
+    if (result != 0) return cuda_fail("asking the device", kernel->names, result);
+    loaded->variant = calloc((size_t)kernel->plan.variants, sizeof(LoadedVariant));
+    if (loaded->variant == NULL) return fail("onnx.superopt: out of memory%s%.0ld", "", 0);
+    OrtStatus *status = NULL;
+    for (int i = 0; i < kernel->plan.variants && status == NULL; i++)
+        status = load_variant(kernel, i, major * 10 + minor, &loaded->variant[i]);
+    if (status != NULL) {
+        free(loaded->variant);
+        loaded->variant = NULL;
+    }
+    return status;
 }
 
 static OrtStatus *loaded_here(Kernel *kernel, const Loaded **loaded) {
@@ -431,6 +478,8 @@ static OrtStatus *loaded_here(Kernel *kernel, const Loaded **loaded) {
 static void destroy(void *opaque) {
     Kernel *kernel = opaque;
     if (kernel == NULL) return;
+    for (int i = 0; i < kernel->loaded_count; i++) free(kernel->loaded[i].variant);
+    free(kernel->plan.variant);
     free(kernel->plan.code);
     free(kernel->images);
     free(kernel->names);
@@ -440,6 +489,15 @@ static void destroy(void *opaque) {
 
 #define TRY(call) do { if ((status = (call)) != NULL) goto done; } while (0)
 
+static OrtStatus *check_version(int64_t version) {
+    char message[200];
+    if (version == FORMAT_VERSION || version == CHOICE_FORMAT_VERSION) return NULL;
+    snprintf(message, sizeof message, "onnx.superopt: the model is of format %ld, the library reads %d and %d; %s", (long)version,
+             FORMAT_VERSION, CHOICE_FORMAT_VERSION,
+             version > CHOICE_FORMAT_VERSION ? "install a newer onnx-superopt" : "optimise the model again");
+    return CreateStatus(ORT_FAIL, message);
+}
+
 static OrtStatus *read_attributes(Kernel *kernel, const Handle *info) {
     OrtStatus *status = NULL;
     Handle *allocator = NULL, *tensor = NULL, *shape = NULL;
@@ -447,18 +505,12 @@ static OrtStatus *read_attributes(Kernel *kernel, const Handle *info) {
     size_t size = 0;
     void *data = NULL;
     TRY(KernelInfoGetAttribute_int64(info, "version", &version));
-    if (version != FORMAT_VERSION) {
-        char message[200];
-        snprintf(message, sizeof message, "onnx.superopt: the model is of format %ld, the library reads %d; %s", (long)version,
-                 FORMAT_VERSION, version > FORMAT_VERSION ? "install a newer onnx-superopt" : "optimise the model again");
-        status = CreateStatus(ORT_FAIL, message);
-        goto done;
-    }
+    TRY(check_version(version));
     TRY(KernelInfoGetAttributeArray_int64(info, "plan", NULL, &kernel->plan.length));
     kernel->plan.code = calloc(kernel->plan.length + 1, sizeof(int64_t));
     if (kernel->plan.code == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
     TRY(KernelInfoGetAttributeArray_int64(info, "plan", kernel->plan.code, &kernel->plan.length));
-    if (!read_plan(&kernel->plan)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
+    if (!read_plan(&kernel->plan, version)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
     TRY(KernelInfoGetAttribute_string(info, "kernels", NULL, &size));
     kernel->names = calloc(size + 1, 1);
     if (kernel->names == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
@@ -501,13 +553,14 @@ static OrtStatus *shape_of(const Handle *info, Shape *shape) {
 static OrtStatus *compute(void *opaque, Handle *context) {
     Kernel *kernel = opaque;
     const Plan *plan = &kernel->plan;
+    const Variant *variant = NULL;
     OrtStatus *status = NULL;
     Handle *memory = NULL, *allocator = NULL;
     Shape shapes[MAX_TENSORS];
     void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS] = {NULL}, *stream = NULL;
-    const Loaded *loaded = NULL;
+    const Loaded *here = NULL;
     size_t count = 0;
-    int bad = 0, empty = 0;
+    int bad = 0, empty = 0, number = 0;
     TRY(KernelContext_GetInputCount(context, &count));
     if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
     for (int i = 0; i < plan->inputs; i++) {
@@ -532,24 +585,27 @@ static OrtStatus *compute(void *opaque, Handle *context) {
         TRY(KernelContext_GetOutput(context, (size_t)i, dims, (size_t)plan->output[i].rank, &value));
         TRY(GetTensorMutableData(value, &outputs[i]));
     }
+    if (!bad) number = choose_variant(plan, shapes, &bad);
     if (bad) { status = fail("onnx.superopt: the inputs of kernel %s do not fit its plan%.0ld", kernel->names, 0); goto done; }
     if (empty) goto done;
-    TRY(loaded_here(kernel, &loaded));
+    variant = &plan->variant[number];
+    TRY(loaded_here(kernel, &here));
+    const LoadedVariant *loaded = &here->variant[number];
     TRY(KernelContext_GetGPUComputeStream(context, &stream));
-    if (plan->scratches > 0) {
+    if (variant->scratches > 0) {
         int device = 0;
         cuda.get_device(&device);
         const char *where = strcmp(provider(NULL), "CPUExecutionProvider") == 0 ? "Cpu" : "Cuda";
         TRY(CreateMemoryInfo(where, 0 /* device allocator */, device, 0 /* default */, &memory));
         TRY(KernelContext_GetAllocator(context, memory, &allocator));
     }
-    for (int i = 0; i < plan->scratches; i++) {
-        int64_t bytes = evaluate(plan, plan->scratch[i], shapes, &bad);
+    for (int i = 0; i < variant->scratches; i++) {
+        int64_t bytes = evaluate(plan, variant->scratch[i], shapes, &bad);
         if (bad || bytes < 0) { status = fail("onnx.superopt: scratch memory of kernel %s has no size%.0ld", kernel->names, 0); goto done; }
         TRY(KernelContext_GetScratchBuffer(context, memory, (size_t)bytes, &scratches[i]));
     }
-    for (int i = 0; i < plan->launches; i++) {
-        const Launch *launch = &plan->launch[i];
+    for (int i = 0; i < variant->launches; i++) {
+        const Launch *launch = &variant->launch[i];
         int64_t values[MAX_PARAMS], grid[3];
         void *arguments[MAX_PARAMS + 1];
         for (int axis = 0; axis < 3; axis++) grid[axis] = evaluate(plan, launch->grid[axis], shapes, &bad);
@@ -580,7 +636,7 @@ static OrtStatus *compute(void *opaque, Handle *context) {
         if (result != 0) { status = cuda_fail("the launch", where, result); goto done; }
     }
 done:
-    for (int i = 0; allocator && i < plan->scratches; i++) /* back to the arena, which gives it to later work of the stream only */
+    for (int i = 0; allocator && i < variant->scratches; i++) /* back to the arena, which gives it to later work of the stream only */
         if (scratches[i]) AllocatorFree(allocator, scratches[i]);
     if (allocator) ReleaseAllocator(allocator);
     if (memory) ReleaseMemoryInfo(memory);
@@ -594,8 +650,12 @@ static OrtStatus *infer(const void *op, Handle *context) {
     Plan *plan = calloc(1, sizeof(Plan));
     Shape shapes[MAX_TENSORS];
     size_t bytes = 0, count = 0;
+    int64_t version = 0;
     int bad = 0;
     if (plan == NULL) return fail("onnx.superopt: out of memory%s%.0ld", "", 0);
+    TRY(ShapeInferContext_GetAttribute(context, "version", &attribute));
+    TRY(ReadOpAttr(attribute, ATTRIBUTE_INT, &version, sizeof version, &bytes));
+    TRY(check_version(version));
     TRY(ShapeInferContext_GetAttribute(context, "plan", &attribute));
     status = ReadOpAttr(attribute, ATTRIBUTE_INTS, NULL, 0, &bytes); /* says how much there is by failing */
     if (status != NULL) { ReleaseStatus(status); status = NULL; }
@@ -603,7 +663,7 @@ static OrtStatus *infer(const void *op, Handle *context) {
     if (plan->code == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
     TRY(ReadOpAttr(attribute, ATTRIBUTE_INTS, plan->code, bytes, &bytes));
     plan->length = bytes / sizeof(int64_t);
-    if (!read_plan(plan)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
+    if (!read_plan(plan, version)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
     TRY(ShapeInferContext_GetInputCount(context, &count));
     if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
     for (int i = 0; i < plan->inputs; i++) {
@@ -624,6 +684,7 @@ static OrtStatus *infer(const void *op, Handle *context) {
         if (status != NULL) goto done;
     }
 done:
+    free(plan->variant);
     free(plan->code);
     free(plan);
     return status;

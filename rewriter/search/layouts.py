@@ -18,9 +18,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import networkx as nx
-from networkx.algorithms.flow import boykov_kolmogorov
-
 from mugraph.graph import Graph, Node
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, NoMatch, resolve
@@ -228,31 +225,41 @@ class _LayoutCut:
         perms = (layout.there, layout.back)
         moving = (n for n in self._nodes if transposes and n.op == "Transpose" and n.attrs[0][1] in perms)
         self._movers = dict.fromkeys(moving)  # in their order
-        self._network = nx.DiGraph()
+        self._edges: list[tuple[Hashable, Hashable, dict[str, int]]] = []
 
     def chosen(self) -> list[tuple[Direction, int]]:
         """The values whose operators take the other layout by the minimum cut, and by which rule.
 
         There are none where that saves no more than noise: a fraction of the time of the operators that change.
         """
-        choices, network = self._choices, self._network
+        choices = self._choices
         gains = sum(max(choice.here - choice.there, 0.0) for choice in choices.values())
         if not choices or (not self._movers and gains <= 0):
             return []
         tensors = self._find_tensors()
-        network.add_nodes_from((_FIRST, _OTHER))
         for node, choice in choices.items():
             self._connect(_FIRST, node, choice.there)
             self._connect(node, _OTHER, choice.here)
         for maker, tensor in tensors.items():
             self._price_tensor(maker, tensor)
-        cost, (_, other) = nx.minimum_cut(network, _FIRST, _OTHER, flow_func=boykov_kolmogorov)
+        cost, other = self._minimum_cut()
         taken = [choice for node, choice in choices.items() if node in other]
         changed = sum(choice.here for choice in taken)
         before = sum(choice.here for choice in choices.values()) + sum(self._cost(node) for node in self._movers)
         if before - cost / _SCALE <= self._noise * changed:
             return []
         return [site for choice in taken for site in choice.sites]
+
+    def _minimum_cut(self) -> tuple[int, set[Hashable]]:
+        """Its cost, and what it leaves on the side of the other layout."""
+        import networkx as nx  # a tenth of a second, and most models leave nothing to choose
+        from networkx.algorithms.flow import boykov_kolmogorov
+
+        network = nx.DiGraph()
+        network.add_nodes_from((_FIRST, _OTHER))
+        network.add_edges_from(self._edges)
+        cost, (_, other) = nx.minimum_cut(network, _FIRST, _OTHER, flow_func=boykov_kolmogorov)
+        return cost, other
 
     def _cost(self, node: Node) -> float:
         return self._prices.cost(self._graph, node)
@@ -349,7 +356,4 @@ class _LayoutCut:
 
     def _connect(self, tail: Hashable, head: Hashable, price: float | None) -> None:
         """An edge of so many microseconds, or one that no cut takes."""
-        if price is None:
-            self._network.add_edge(tail, head)
-        else:
-            self._network.add_edge(tail, head, capacity=round(_SCALE * price))
+        self._edges.append((tail, head, {} if price is None else {"capacity": round(_SCALE * price)}))

@@ -175,9 +175,10 @@ class Direction:
         return f"{'; '.join(map(repr, left))} -> {'; '.join(map(repr, right))}"
 
 
-def _open_attrs(roots: Side) -> set[str]:
+@lru_cache(maxsize=1 << 12)
+def _open_attrs(roots: Side) -> frozenset[str]:
     """Names of the attribute variables in terms."""
-    return {name for term in walk(roots) for _, value in term.attrs for name in open_names(value)}
+    return frozenset(name for term in walk(roots) for _, value in term.attrs for name in open_names(value))
 
 
 def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Direction]:

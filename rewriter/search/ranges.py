@@ -78,6 +78,32 @@ def _rounded(range_: Range, type_: TensorType | None, overflows: bool) -> Range:
     return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
 
 
+def _exact(array: np.ndarray) -> Range:
+    """The range of entries; in float16 those beyond half the largest number are infinite."""
+    if array.dtype != np.float16:
+        return Range.of(array)
+    limit = np.float16(_limit(TensorType(DataType.FLOAT16, ())))
+    bits = np.ascontiguousarray(np.atleast_1d(array)).view(np.uint16)
+    sizes = bits & 0x7FFF  # in the order of the numbers without their signs: NumPy is slow to compare such numbers themselves
+    if not bits.size or sizes.max() > limit.view(np.uint16):
+        wide = array.astype(np.float32)
+        return Range.of(np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide)))
+    least = bits.max() if bits.max() > 0x7FFF else bits.min()
+    most = bits.min() if bits.min() > 0x7FFF else bits.view(np.int16).max().view(np.uint16)
+    is_zero = sizes == 0
+    return Range(
+        float(least.view(np.float16)),
+        float(most.view(np.float16)),
+        nan=False,
+        neg_inf=False,
+        pos_inf=False,
+        zero=bool(is_zero.any()),
+        row_finite=True,
+        row_nonzero=not bool(is_zero.all(axis=-1).any()),
+        row_zero=bool(is_zero.any(axis=-1).all()),
+    )
+
+
 def _wide(array: np.ndarray) -> np.ndarray:
     """Floats in double precision, whatever else as it is."""
     is_float = array.dtype.kind == "f" or array.dtype == DataType.BFLOAT16.numpy()
@@ -134,6 +160,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
+        self._of_constants: dict[int, Range] = {}
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
@@ -143,7 +170,10 @@ class RangeOracle:
         finite, attended = self.assume_finite, self.assume_attended
         fewer = {Assumption.FINITE: (False, attended), Assumption.ATTENDED: (finite, False)}
         made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
-        return {a: RangeOracle(self.op_types, fewer[a][0], self.fold, self.defaults, fewer[a][1]) for a in made}
+        oracles = {a: RangeOracle(self.op_types, fewer[a][0], self.fold, self.defaults, fewer[a][1]) for a in made}
+        for oracle in oracles.values():
+            oracle._of_constants = self._of_constants  # nothing is assumed of them
+        return oracles
 
     def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
         """Notes in :attr:`relied` what a match of a direction needs."""
@@ -276,7 +306,9 @@ class RangeOracle:
     def _leaf(self, graph: Graph, value: int) -> Range:
         constant = graph.tables.constants.get(value)
         if constant is not None:
-            return self._constant(constant.load())
+            if value not in self._of_constants:
+                self._of_constants[value] = self._constant(constant.load())
+            return self._of_constants[value]
         type_ = graph.type(value)
         fed = self._fed(None if type_ is None else type_.dtype)
         if value in graph.tables.bodies and (type_ is None or type_.dtype in FLOATS):
@@ -296,16 +328,12 @@ class RangeOracle:
     def _constant(array: np.ndarray) -> Range:
         """The exact range; large weights in chunks, without the facts about rows."""
         array = unrepeated(array)
-        if array.dtype == np.float16:
-            wide = array.astype(np.float32)
-            limit = _limit(TensorType(DataType.FLOAT16, ()))
-            array = np.where(wide > limit, np.inf, np.where(wide < -limit, -np.inf, wide))
         if array.size <= _CHUNK:
-            return Range.of(array)
+            return _exact(array)
         flat = array.reshape(-1)
-        result = Range.of(flat[:_CHUNK])
+        result = _exact(flat[:_CHUNK])
         for start in range(_CHUNK, flat.size, _CHUNK):
-            result = result.join(Range.of(flat[start : start + _CHUNK]))
+            result = result.join(_exact(flat[start : start + _CHUNK]))
         return RangeDomain().move(lambda x: x, result)
 
     def _node(self, graph: Graph, node: Node) -> list[Range]:

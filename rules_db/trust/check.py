@@ -154,10 +154,14 @@ def presence(source: Side, target: Side, steps: Sequence[ProofStep], typed: Coll
         pending = waiting
 
 
-def check(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
-    """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved."""
+def check(rule: Rule, axioms: Mapping[str, Axiom], *, tests_proved: bool = False) -> list[str]:
+    """Checks a rule against the operator properties; returns what is wrong, nothing where the rule is proved.
+
+    Args:
+        tests_proved: kernels that are proved are interpreted, too.
+    """
     try:
-        return _problems(rule, axioms)
+        return _problems(rule, axioms, tests_proved)
     except (
         ValueError,
         TypeError,
@@ -177,7 +181,7 @@ def objections(rule: Rule, axioms: Mapping[str, Axiom], trust: Trust) -> list[st
     return [refusal] if refusal else check(rule, axioms)
 
 
-def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
+def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> list[str]:
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     sample = rule.sample()
@@ -187,7 +191,7 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom]) -> list[str]:
     if rule.certificate.tested:
         return repeat_tests(rule, rule.certificate.tested)
     if rule.certificate.interpreted:
-        return repeat_interpretation(rule, rule.certificate.interpreted)
+        return repeat_interpretation(rule, rule.certificate.interpreted, tests_proved=tests_proved)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         for number, step in enumerate(steps, 1):

@@ -236,14 +236,33 @@ def parse_axioms(text: str, file: str) -> list[Axiom]:
     return list(axioms.values())
 
 
+class _Properties(Mapping[str, Axiom]):
+    """All properties of the package by name, read when the first is asked for: kernels are checked without them."""
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Axiom]:
+        axioms: dict[str, Axiom] = {}
+        for entry in sorted(resources.files("rules_db").joinpath("axioms").iterdir(), key=lambda e: e.name):
+            if entry.name.endswith(".axioms"):
+                for axiom in parse_axioms(entry.read_text(encoding="utf-8"), entry.name):
+                    if axiom.name in axioms:
+                        raise AxiomError(
+                            f"{entry.name}: property '{axiom.name}' also stands in {axioms[axiom.name].family}.axioms"
+                        )
+                    axioms[axiom.name] = axiom
+        return axioms
+
+    def __getitem__(self, name: str) -> Axiom:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
 @lru_cache(maxsize=1)
 def load_axioms() -> Mapping[str, Axiom]:
     """All properties of the package by name."""
-    axioms: dict[str, Axiom] = {}
-    for entry in sorted(resources.files("rules_db").joinpath("axioms").iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".axioms"):
-            for axiom in parse_axioms(entry.read_text(encoding="utf-8"), entry.name):
-                if axiom.name in axioms:
-                    raise AxiomError(f"{entry.name}: property '{axiom.name}' also stands in {axioms[axiom.name].family}.axioms")
-                axioms[axiom.name] = axiom
-    return MappingProxyType(axioms)
+    return _Properties()

@@ -106,7 +106,7 @@ class Rule:
 
         Types are samples and no part of it, but for those of integers, which are meant as they stand.
         """
-        canonical = self.canonical()
+        canonical = replace(self, certificate=Certificate(())).canonical()
         integers = [f"{name}:{t.dtype.name.lower()}" for name, t in sorted(canonical.types.items()) if t.dtype in INTEGERS]
         text = "\n".join(
             [

@@ -380,7 +380,7 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
 
 def forget() -> None:
     library._shipment.cache_clear()
-    library._ensure_proved.cache_clear()
+    library._proved_rules.cache_clear()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from mugraph.terms.term import make
+from mugraph.terms.term import const, make
 from rulegen.prove.prover import Prover
 from rulegen.prove.search import ProofLimits
 from rules_db.library import shipped_rules
@@ -91,6 +91,23 @@ def test_a_true_mutant_is_told_apart() -> None:
     assert examine(true, AXIOMS, prover()) == MutantOutcome.TRUE
     false = Mutant("operator", replace(rule, target=landmark("reciprocal").target, types=landmark("reciprocal").types), rule)
     assert examine(false, AXIOMS, prover()) == MutantOutcome.ILL_TYPED
+
+
+def test_bytes_are_whole_numbers() -> None:
+    """A rule that holds of bytes is true although it asks something of another operand, where floats in their place refute it."""
+    (rule,) = (r for r in shipped_rules() if str(r) == "QuantizeLinear[axis=0,to=uint8](DequantizeLinear[axis=0](x, y), y) = x")
+    assert any(c.guard.of_values for c in rule.conditions)
+    assert examine(Mutant("type", rule, rule), AXIOMS, None) == MutantOutcome.TRUE
+    x = rule.target[0]
+    false = replace(rule, target=(make("Add", (x, x)),))
+    assert examine(Mutant("target", false, rule), AXIOMS, None) == MutantOutcome.REJECTED
+
+
+def test_a_rule_without_variables_may_cite_what_others_cite() -> None:
+    zero = make("Relu", (const(0.0),))
+    bare = replace(landmark("lora"), source=(zero,), target=(const(0.0),), types={}, conditions=(), certificate=Certificate(()))
+    cited = [m for m in islice(mutants([bare, landmark("lora")], seed=0), 60) if m.kind == "cited" and not m.rule.types]
+    assert cited
 
 
 def test_an_unsound_property_lets_false_rules_through(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
+from mugraph.blocks.variants import Variants
 from mugraph.onnx import load
 from rewriter.cost.cuda import empty_microseconds, open_session, replay_microseconds
 from rewriter.cost.devices import Device, get_device
@@ -233,7 +234,7 @@ def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
 
     kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
     inputs = kernel_inputs(kernel, {})
-    compiled = CompiledKernel(trial.schedules, attributes_of(trial.plan, [trial.image]))
+    compiled = CompiledKernel(Variants.one(trial.schedules), attributes_of(trial.plan, [trial.image]))
     types = tuple(t.type for t in kernel.inputs)
     signature = Signature(KERNEL, kernel_attrs(kernel), types, (False,) * len(types))
 

@@ -46,7 +46,8 @@ def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
 @shared_options
 def models(count: int, seed: int, clean: bool, **options: Any) -> None:
     """Makes random models and compares what the optimiser writes with them."""
-    attack("models", random_models.names(seed, count, clean), random_models.examine_number, **options)
+    numbers = random_models.names(seed, count, clean)
+    attack("models", numbers, random_models.examine_number, originals=random_models.run_original, **options)
 
 
 @main.command("files")

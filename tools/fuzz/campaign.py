@@ -19,7 +19,7 @@ import psutil
 
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 
-__all__ = ["CaseLimits", "Examine", "Show", "campaign"]
+__all__ = ["CaseLimits", "Examine", "Show", "campaign", "signal_of"]
 
 Show = Callable[[Mapping[str, bytes]], None]
 """Told what shows a case before it is tried, so that it is known even of a case that kills its process."""
@@ -74,6 +74,24 @@ def campaign(
     finally:
         for server in servers:
             server.stop()
+
+
+def signal_of(run: Callable[[str], None], name: str, seconds: float) -> str:
+    """The signal that ends a process of its own in which something is run; empty where it ends by itself, or not in time."""
+
+    def quietly() -> None:
+        _say_nothing()
+        run(name)
+
+    process = _FORK.Process(target=quietly, daemon=True)
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return ""
+    code = process.exitcode or 0
+    return signal.Signals(-code).name if code < 0 else ""
 
 
 @dataclass(slots=True)
@@ -157,12 +175,17 @@ def _resident(pid: int | None) -> int:
         return 0
 
 
-def _serve(examine: Examine, connection: Connection[Any, Any]) -> None:
-    """A process: names come in, reports go out. An exception that comes through is a defect of what is examined."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _say_nothing() -> None:
+    """Sends what this process prints, and what libraries in it print, nowhere."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
+
+
+def _serve(examine: Examine, connection: Connection[Any, Any]) -> None:
+    """A process: names come in, reports go out. An exception that comes through is a defect of what is examined."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _say_nothing()
     while True:
         try:
             name = connection.recv()

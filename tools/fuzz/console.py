@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rules_db.library import open_rules
-from tools.fuzz.campaign import CaseLimits, Examine, campaign
+from tools.fuzz.campaign import CaseLimits, Examine, campaign, signal_of
 from tools.fuzz.fates import CaseReport, Fate, Tallies
 
 __all__ = ["attack", "shared_options"]
@@ -49,8 +49,13 @@ def attack(
     memory: int,
     out: Path | None,
     only: str | None,
+    originals: Callable[[str], None] | None = None,
 ) -> None:
-    """Runs cases, says how it goes, writes what was found, prints the tally; ends the process with its exit code."""
+    """Runs cases, says how it goes, writes what was found, prints the tally; ends the process with its exit code.
+
+    Args:
+        originals: runs the original of a case in onnxruntime and nothing else: what ends a process there is no defect of ours.
+    """
     console = Console(width=160 if not sys.stdout.isatty() else None)
     if only is not None:
         shown: dict[str, bytes] = {}
@@ -66,6 +71,8 @@ def attack(
     began = told = time.monotonic()
     tallies = Tallies()
     for name, report in campaign(wanted, examine, jobs, CaseLimits(seconds, memory << 20), began + 60 * minutes):
+        if report.fate is Fate.DIED and originals is not None and (by := signal_of(originals, name, seconds)):
+            report = CaseReport(Fate.RUNTIME, f"the original by itself ends the process ({by})", files=report.files)
         tallies.add(name, report)
         if report.fate.is_finding:
             console.print(f"{report.fate}: {name}: {report.reason}", markup=False)

@@ -24,7 +24,7 @@ class Fate(StrEnum):
     REFUSED = "refused"
     """One clear error of the optimiser's."""
     RUNTIME = "the runtime's own"
-    """onnxruntime computes one thing with its optimisers and another without them: no oracle."""
+    """onnxruntime computes one thing with its optimisers and another without them, or ends the process: no oracle."""
     DOUBTED = "doubted"
     """A rule fired that numeric acceptance then took back."""
     WRONG = "wrong"

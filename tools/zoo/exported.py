@@ -80,6 +80,7 @@ ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "resnet50": ZooArchitecture("ResNetModel", IMAGE),
     "regnet": ZooArchitecture("RegNetModel", IMAGE),
     "bert_dynamic": ZooArchitecture("BertModel", dict.fromkeys(BERT_INPUTS, ("batch", "sequence"))),
+    "bert6_dynamic": ZooArchitecture("BertModel", dict.fromkeys(BERT_INPUTS, ("batch", "sequence")), {"num_hidden_layers": 6}),
     "llama_dynamic": ZooArchitecture("LlamaModel", {"input_ids": ("batch", "sequence")}, SMALL_LLAMA_CONFIG),
 }
 

@@ -12,13 +12,15 @@ from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.scopes import graphs_of, graphs_within
 from mugraph.onnx.understand import ModelOperators
-from mugraph.onnx.weights import Weights, is_stored
+from mugraph.onnx.weights import CHUNK, Weights, is_stored
 
 __all__ = ["constants_of", "lift_constants", "merge_constants"]
 
 _LARGE = 1 << 12
 """Bytes from which equal constants of different bodies become one of the main graph: each value that a body reads from outside
 costs a little whenever the body runs."""
+_HEAD = 1 << 14
+"""Bytes in which weights that are not equal nearly always differ."""
 
 
 def constants_of(graph: GraphProto) -> dict[str, TensorProto]:
@@ -107,7 +109,7 @@ def _digest(tensor: TensorProto, weights: Weights, *, only_head: bool) -> bytes:
     """Digest of what a tensor holds, or of what the first piece of it holds."""
     content = hashlib.blake2b(digest_size=16)
     if is_stored(tensor):
-        for piece in weights.chunks(tensor):
+        for piece in weights.chunks(tensor, _HEAD if only_head else CHUNK):
             content.update(piece)
             if only_head:
                 break

@@ -17,6 +17,7 @@ Absolute times of single schedules are rough; what counts is the order, that the
 best time is comparable with what a roofline says of other kernels (:mod:`rewriter.cost.roofline`).
 """
 
+from rewriter.cost.schedules.choosing import SchedulePrices, points_of
 from rewriter.cost.schedules.ranking import candidates, default_schedules, predict, ranked
 
-__all__ = ["candidates", "default_schedules", "predict", "ranked"]
+__all__ = ["SchedulePrices", "candidates", "default_schedules", "points_of", "predict", "ranked"]

@@ -37,11 +37,11 @@ class ScheduleArrays:
     group: Ints
 
     @staticmethod
-    def of(figures: BlockFigures, schedule: Schedule) -> ScheduleArrays:
-        """A single one."""
-        tiles = {axis: np.array([schedule.tile(axis)]) for axis in figures.cut}
-        numbers = (np.array([getattr(schedule, name)]) for name in _PARAMETERS)
-        return ScheduleArrays(Tilings(figures, tiles, 1), np.zeros(1, np.int64), *numbers)
+    def of(figures: BlockFigures, schedules: Sequence[Schedule]) -> ScheduleArrays:
+        """These."""
+        tiles = {axis: np.array([schedule.tile(axis) for schedule in schedules]) for axis in figures.cut}
+        numbers = (np.array([getattr(schedule, name) for schedule in schedules]) for name in _PARAMETERS)
+        return ScheduleArrays(Tilings(figures, tiles, len(schedules)), np.arange(len(schedules)), *numbers)
 
     @staticmethod
     def every(figures: BlockFigures, tiles: Mapping[str, Sequence[int]]) -> ScheduleArrays:

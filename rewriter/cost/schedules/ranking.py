@@ -13,12 +13,15 @@ from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.cost.schedules.space import fitting
+from rewriter.cost.schedules.tilings import Floats
 from rewriter.cost.schedules.times import TimeModel
 
-__all__ = ["candidates", "default_schedules", "predict", "ranked"]
+__all__ = ["candidates", "default_schedules", "predict", "predict_all", "ranked"]
 
 _SHARES = (0.4, 0.3, 0.3)
 """Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
+_DIGITS = 9
+"""Of a time: the last bits are the processor's own."""
 _BASE = 1 << 10
 """More than any split or number of warps: the base of the numbers that stand for groups of schedules."""
 
@@ -67,10 +70,21 @@ def predict(kernel: Kernel, schedules: Sequence[Schedule], device: Device, sizes
     Raises:
         Undecided: a size is not known.
     """
-    total = 0.0
-    for model, schedule in zip(_models(kernel, device, sizes), schedules, strict=True):
-        total += float(model.microseconds(ScheduleArrays.of(model.figures, schedule))[0])
-    return total
+    return float(predict_all(kernel, [schedules], device, sizes)[0])
+
+
+def predict_all(
+    kernel: Kernel, choices: Sequence[Sequence[Schedule]], device: Device, sizes: Mapping[str, int] | None = None
+) -> Floats:
+    """Microseconds of a kernel under each of several choices of schedules, also of ones that other sizes suggest.
+
+    Raises:
+        Undecided: a size is not known.
+    """
+    total = np.zeros(len(choices))
+    for number, model in enumerate(_models(kernel, device, sizes)):
+        total += model.microseconds(ScheduleArrays.of(model.figures, [schedules[number] for schedules in choices]))
+    return np.round(total, _DIGITS)
 
 
 def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> list[TimeModel]:
@@ -80,7 +94,7 @@ def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> 
 def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]]:
     """The best of each tiling and split first, then the best for other numbers of warps, then what else is good."""
     schedules = fitting(model)
-    times = np.round(model.microseconds(schedules), 9)  # the last bits are the processor's own
+    times = np.round(model.microseconds(schedules), _DIGITS)
     tiles = [schedules.tilings.tiles[axis][schedules.at] for axis in reversed(model.figures.cut)]
     order = np.lexsort((*tiles, schedules.group, schedules.stages, schedules.warps, times))
     schedules, times = schedules.where(order), times[order]

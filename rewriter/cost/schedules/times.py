@@ -70,7 +70,8 @@ class TimeModel:
     def microseconds(self, schedules: ScheduleArrays) -> Floats:
         """The time of each, all launches."""
         figures, device, tilings, at = self.figures, self.device, schedules.tilings, schedules.at
-        split, warps, stages = schedules.split, schedules.warps, schedules.stages
+        split, warps = schedules.split, schedules.warps
+        stages = np.where(tilings.iterations[at] > 1, schedules.stages, 1)
         programs = tilings.programs[at] * split
         iterations = -(-tilings.iterations[at] // split)
         resident = self._resident(schedules)

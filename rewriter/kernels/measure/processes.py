@@ -50,6 +50,10 @@ class KernelTimer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def warm(self) -> None:
+        """Starts the process, which imports what it needs meanwhile."""
+        self._worker = self._worker or Worker(_serve, self._driver)
+
     def close(self) -> None:
         """Ends the process; it is started again where more is measured."""
         if self._worker is not None:
@@ -93,8 +97,8 @@ class KernelTimer:
 
     def _answers(self, job: _TrialJob) -> Iterator[tuple[int, Measured | None]]:
         """What the process says of a job's trials: of each that it begins, then its outcome. Raises WorkerDied, NoDevice."""
-        if self._worker is None:
-            self._worker = Worker(_serve, self._driver)
+        self.warm()
+        assert self._worker is not None
         self._worker.tell(job)
         while True:
             kind, number, value = self._worker.answer(_SILENCE_SECONDS)
@@ -107,14 +111,15 @@ class KernelTimer:
     def settle(
         self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
     ) -> Measured:
-        """The fastest of several trials, measured now and remembered.
+        """The fastest of several trials, which are measured now and remembered.
 
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
             NotMeasured: none was right; the message has the first reason.
         """
-        best = best_of(self.measure(kernel, compiled, sizes))
-        record(store, kernel, sizes, best)
+        results = self.measure(kernel, compiled, sizes)
+        best = best_of(results)
+        record(store, kernel, sizes, results)
         return best
 
 

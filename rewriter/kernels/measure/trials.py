@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
 from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import Measured
+from rewriter.cost.kernel_times import Measured, fastest
 from rewriter.cost.schedules import ranked
 from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
@@ -75,7 +74,7 @@ def compiled_trials(
 
 def best_of(results: Sequence[Measured]) -> Measured:
     """The fastest. Raises NotMeasured where there is none, with the first reason."""
-    timed = [r for r in results if r.microseconds is not None]
+    timed = fastest(results)
     if not timed:
         raise NotMeasured(next((r.problem for r in results if r.problem), "nothing was tried"))
-    return min(timed, key=lambda r: r.microseconds or math.inf)
+    return timed[0]

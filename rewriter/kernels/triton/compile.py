@@ -8,6 +8,7 @@ the reason why its kernel was not compiled, and nothing else is lost.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -20,6 +21,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -51,6 +53,7 @@ _FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""
+_NICE = 5
 _LIMIT_SECONDS = 60
 _PTX_VERSION = 80
 """Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
@@ -174,6 +177,12 @@ class Compiler:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def warm(self) -> None:
+        """Starts the processes, which import Triton meanwhile: that takes as long as to compile a kernel or two."""
+        with self._lock:
+            for _ in range(self.workers - len(self._all)):
+                self._idle.append(self._started())
+
     def close(self) -> None:
         """Ends the processes; they are started again where more is compiled."""
         for worker in self._all:
@@ -231,11 +240,7 @@ class Compiler:
     def _one(self, job: _CompileJob) -> Binary | NotCompiled:
         """Compiles in a process that is idle, or in a new one. One that died is the reason why its job was not compiled."""
         with self._lock:
-            worker = self._idle.pop() if self._idle else None
-            if worker is None:
-                self._scratch = self._scratch or Scratch()
-                worker = Worker(_serve, str(self._scratch.path))
-                self._all.append(worker)
+            worker = self._idle.pop() if self._idle else self._started()
         worker.tell(job)
         try:
             reply: _Reply = worker.answer()
@@ -245,6 +250,13 @@ class Compiler:
         with self._lock:
             self._idle.append(worker)
         return self._finished(job, reply)
+
+    def _started(self) -> Worker:
+        """A new process; the caller holds the lock."""
+        self._scratch = self._scratch or Scratch()
+        worker = Worker(_serve, str(self._scratch.path))
+        self._all.append(worker)
+        return worker
 
     def _end_all(self) -> None:
         for worker in self._all:
@@ -295,8 +307,11 @@ def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | No
 
 
 def _serve(connection: Connection, scratch: str) -> None:
-    """Compiles jobs as they come."""
+    """Compiles jobs as they come, after whatever else the run does."""
+    os.nice(_NICE)
     _prepare(scratch)
+    with suppress(ImportError):  # the first job says so
+        importlib.import_module("triton")
     while True:
         connection.send(_compile(connection.recv()))
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.variants import Variants
 from rewriter.kernels.triton.compile import Binary
+from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.source import Source
-from rewriter.runtime.plan import FORMAT_VERSION, Argument, Image, Launch, Plan, pack_images
+from rewriter.runtime.plan import Argument, Expression, Image, Launch, Plan, PlanChoice, pack_images
 
-__all__ = ["attributes_of", "plan_of"]
+__all__ = ["attributes_of", "choice_of", "plan_of"]
 
 
 def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
@@ -24,10 +26,15 @@ def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
     return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
 
 
-def attributes_of(plan: Plan, images: Sequence[Image]) -> Mapping[str, Any]:
+def choice_of(kernel: Kernel, variants: Variants, plans: Sequence[Plan]) -> PlanChoice:
+    """How a runtime chooses among the plans of several variants."""
+    return PlanChoice(tuple(plans), Expression.of(Places(kernel).expression(variants.measure)), variants.limits)
+
+
+def attributes_of(plan: Plan | PlanChoice, images: Sequence[Image]) -> Mapping[str, Any]:
     """The attributes of a node, as rewriter/runtime/superopt_runtime.c reads them."""
     return {
-        "version": FORMAT_VERSION,
+        "version": plan.version,
         "kernels": "\n".join(plan.kernels),
         "plan": tuple(plan.packed()),
         "images": pack_images(images),

@@ -10,8 +10,9 @@ import onnxruntime as ort
 import pytest
 
 from mugraph.blocks.interp import evaluate_body
-from mugraph.blocks.operator import KERNEL, MUGRAPH_FORMAT, CompiledKernel, kernel_attrs, kernel_of, kernel_terms
+from mugraph.blocks.operator import KERNEL, VARIANTS_FORMAT, CompiledKernel, kernel_attrs, kernel_of, kernel_terms
 from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.variants import Variants
 from mugraph.domains import FiniteField, Range, Real
 from mugraph.domains.range import RangeDomain
 from mugraph.onnx import load, to_bytes
@@ -164,9 +165,9 @@ def test_how_a_kernel_is_launched_survives_reading() -> None:
     kernel = lora(3, 16, 24, 4)
     attributes = {"version": 1, "kernels": "lora", "plan": (1, 2, 3), "images": np.arange(4, dtype=np.uint8)}
     schedules = (Schedule((("m", 16), ("n", 16), ("k", 16)), warps=2),)
-    proto = kernel_model(kernel, programs={kernel: CompiledKernel(schedules, attributes)})
+    proto = kernel_model(kernel, programs={kernel: CompiledKernel(Variants.one(schedules), attributes)})
     model = load(proto)
-    assert not model.opaque and model.programs[kernel].schedules == schedules
+    assert not model.opaque and model.programs[kernel].variants == Variants.one(schedules)
     y = model.values["y"]
     (node,) = model.graph.nodes()
     anew = model.tables.add_node(KERNEL, node.attrs, node.inputs, [model.tables.new_value(model.tables.types[y])], intern=False)
@@ -181,7 +182,8 @@ def test_programs_are_known_to_their_model_alone() -> None:
     """What another model was written with says nothing; what is given goes before what the model came with."""
     kernel = lora(3, 16, 24, 4)
     images = {n: np.full(4, n, np.uint8) for n in (1, 2)}
-    first, second = (CompiledKernel((), {"version": 1, "kernels": "k", "plan": (n,), "images": images[n]}) for n in (1, 2))
+    none = Variants.one(())
+    first, second = (CompiledKernel(none, {"version": 1, "kernels": "k", "plan": (n,), "images": images[n]}) for n in (1, 2))
     proto = kernel_model(kernel, programs={kernel: first})
     assert {a.name for a in kernel_model(kernel).graph.node[0].attribute} == {"mugraph"}
     model = load(proto)
@@ -198,10 +200,10 @@ def test_programs_are_known_to_their_model_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: {**text, "format": MUGRAPH_FORMAT + 1}, f"not of format {MUGRAPH_FORMAT}"),
+        (lambda text: {**text, "format": VARIANTS_FORMAT + 1}, "not of format 1 or 2"),
         (lambda text: {**text, "kernel": {}}, "cannot be read"),
         (lambda text: {**text, "schedules": [{"tiles": {}}]}, "cannot be read"),
-        (lambda text: [], f"not of format {MUGRAPH_FORMAT}"),
+        (lambda text: [], "not of format 1 or 2"),
         (lambda text: {**text, "kernel": {**text["kernel"], "inputs": text["kernel"]["inputs"][:-1]}}, "cannot be read"),
         (None, "without its μGraph"),
     ],

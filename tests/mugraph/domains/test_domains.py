@@ -351,6 +351,18 @@ def _is_prime(n: int) -> bool:
     return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
 
 
+def test_nothing_at_all_has_a_maximum_a_minimum_and_a_softmax() -> None:
+    empty = np.zeros((2, 0))
+    for op, of_nothing in (("ReduceMax", -np.inf), ("ReduceMin", np.inf)):
+        term = parse_term(f"{op}[axes=(-1,),keepdims=false](x)")
+        assert evaluate([term], Real(), {"x": empty})[term].tolist() == [of_nothing] * 2
+    for text, shape in (("Softmax[axis=-1](x)", (2, 0)), ("LogSoftmax[axis=-1](x)", (2, 0))):
+        assert evaluate([parse_term(text)], Real(), {"x": empty})[parse_term(text)].shape == shape
+    whole = np.zeros((2, 0), np.int32)
+    assert Real().max(whole, (1,), False).tolist() == [np.iinfo(np.int32).min] * 2
+    assert Real().min(whole.astype(bool), (1,), False).tolist() == [True] * 2
+
+
 def test_primes() -> None:
     for p in SAFE_PRIMES:
         assert p < 2**22 and p % 4 == 3 and _is_prime(p) and _is_prime((p - 1) // 2)

@@ -547,3 +547,16 @@ def test_the_reference_evaluates_symbolic_attributes(tmp_path: Path) -> None:
     feeds = [random_feeds(running, **sizes) for sizes in SIZES]
     for feed, (wanted,) in zip(feeds, reference_outputs(model, feeds), strict=True):
         assert compare(running.run(None, feed)[0], wanted).relative_l2 < 1e-5
+
+
+@pytest.mark.parametrize("place", ["s", "v, , s"])
+def test_a_kernel_that_asks_nothing_of_its_columns_tells_how_many_there_are(place: str) -> None:
+    """onnxruntime reads and writes beyond the scale or the bias where there are others."""
+    model = load(
+        parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[M,4] x, int8[4,N] w, float[N] v) => (float[?,?] y) <float[3] s = {{1, 2, 3}}> {{
+            y = com.microsoft.DynamicQuantizeMatMul(x, w, {place})
+        }}""")
+    )
+    assert "'y' runs only with N = 3" in model.notes and model.inputs["w"].shape == (4, 3)

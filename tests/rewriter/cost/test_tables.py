@@ -66,6 +66,19 @@ def test_merging_keeps_the_smaller_time_and_refuses_another_environment() -> Non
         merge_tables([table(a=1), table("elsewhere", a=1)])
 
 
+def test_schedules_go_with_the_time_that_they_gave(tmp_path: Path) -> None:
+    slow, fast = ({"kernel 1": time, "a": 1.0} for time in (2.0, 1.0))
+    tables = [CostTable("e", "1", "cuda", slow, {"kernel 1": "slow"}), CostTable("e", "1", "cuda", fast, {"kernel 1": "fast"})]
+    for order in (tables, tables[::-1]):
+        merged = merge_tables(order)
+        assert merged.costs == fast and merged.schedules == {"kernel 1": "fast"}
+    write_table(merged, tmp_path / "t.json")
+    assert read_table(tmp_path / "t.json") == merged
+    (tmp_path / "t.json").write_text((tmp_path / "t.json").read_text().replace('"kernel 1": "fast"', '"kernel 2": "fast"'))
+    with pytest.raises(ProfileError, match="missing or impossible"):
+        read_table(tmp_path / "t.json")
+
+
 def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -> None:
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     default_profile_path().unlink()

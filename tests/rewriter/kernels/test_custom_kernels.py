@@ -18,6 +18,7 @@ from onnx.parser import parse_model
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.variants import Variants
 from mugraph.onnx import load
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize, runtime_env
@@ -203,9 +204,9 @@ def test_attention_that_wants_more_memory_than_there_is_takes_a_schedule_that_fi
     kernel = lower("attention", {name: parse_type("float16[1,4096,4096]") for name in "qkv"}, [("y", parse_term(call))])
     device, (best, *_) = get_device("l4"), ranked(kernel, get_device("l4"), {}, 1)
     custom = CustomKernels(device, ProfileStore(None, "l4"), {}, [], (Architecture(device.architecture),), False, measures=False)
-    (refused,) = custom.compiler.compile([("attention", Scheduled(kernel, best[1]).source())], custom.architectures)
+    (refused,) = custom.compiler.compile([("attention", Scheduled.one(kernel, *best[1]).sources()[0])], custom.architectures)
     assert isinstance(refused, NotCompiled) and "bytes of shared memory, more than sm_89 has" in str(refused)
-    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].schedules != best[1]
+    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].variants != Variants.one(best[1])
     custom.close()
 
 
@@ -214,17 +215,17 @@ def test_a_known_schedule_that_does_not_compile_gives_way_to_the_best(tmp_path: 
     kernel = lower("relu", {"x": parse_type("float16[64,64]")}, [("y", parse_term("Relu(Neg(x))"))])
     device, store = get_device("h200"), ProfileStore(tmp_path / "profile.sqlite", "a GPU")
     (_, best), *_, (_, last) = ranked(kernel, device, {}, 4)
-    record(store, kernel, {}, Measured(last, 1.0))
+    record(store, kernel, {}, [Measured(last, 1.0)])
     plain = Compiler.compile
 
     def compile_(self: Compiler, sources: list, architectures: tuple = SM_90) -> list:  # type: ignore[type-arg]
-        wrong = Scheduled(kernel, last).source().text
+        wrong = Scheduled.one(kernel, *last).sources()[0].text
         made = plain(self, sources, architectures)
         return [NotCompiled("no") if source.text == wrong else m for (_, source), m in zip(sources, made, strict=True)]
 
     monkeypatch.setattr(Compiler, "compile", compile_)
     custom = CustomKernels(device, store, {}, [], SM_90, False, measures=False)
-    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].schedules == best
+    assert custom.compile(with_kernel(kernel)[1]) == [] and custom.programs[kernel].variants == Variants.one(best)
     custom.close()
 
 
@@ -446,7 +447,7 @@ def test_a_known_time_is_the_price(model: Path, tmp_path: Path, gpu: list[str]) 
     node = next(n for n in loaded.graph.nodes() if n.op == "Kernel")
     predicted = costs.cost(loaded.graph, node)
     assert predicted > 0 and costs.measured == 0
-    record(store, kernel, {}, Measured((), 17.5))
+    record(store, kernel, {}, [Measured((), 17.5)])
     assert costs.cost(loaded.graph, node) == 17.5
 
 

@@ -422,7 +422,9 @@ def test_a_movement_whose_sizes_no_operand_tells_is_left_outside(bias: str) -> N
     assert read == ({"float16[b*s,24]", "float16[b,1,s,s]"} if bias else {"float16[b,s,24]"})
     for fusable in wholes:
         kernel = kernel_of_rule(KernelBuilder().build(fusable).rule)
-        assert kernel is not None and Scheduled(kernel, default_schedules(kernel, DEVICES["h200"], {"b": 2, "s": 8})).source()
+        assert (
+            kernel is not None and Scheduled.one(kernel, *default_schedules(kernel, DEVICES["h200"], {"b": 2, "s": 8})).sources()
+        )
 
 
 def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:

@@ -17,7 +17,7 @@ import pytest
 from mugraph.blocks.operator import Programs, kernel_attrs
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import kernel_from_json, parse_kernel, schedule_from_json
-from mugraph.terms.shape import TensorType, symbol
+from mugraph.terms.shape import TensorType, Undecided, symbol
 from rewriter.cost import ProfileStore, get_device
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import default_schedules
@@ -34,10 +34,10 @@ from tests.support.stub_runner import StubRunner
 pytest.importorskip("triton")
 pytest_plugins = ("tests.rewriter.runtime.test_runtime",)
 
-SPLIT = Scheduled(
-    rms_norm_matmul(symbol("m"), 64, 32, F16), (Schedule((("m", 16), ("n", 16), ("k", 16)), split=2, warps=1, stages=2),)
+SPLIT = Scheduled.one(
+    rms_norm_matmul(symbol("m"), 64, 32, F16), Schedule((("m", 16), ("n", 16), ("k", 16)), split=2, warps=1, stages=2)
 )
-WHOLE = Scheduled(skip_layer_norm(symbol("b"), 3, 40), (Schedule((("m", 2),), warps=1, stages=1),))
+WHOLE = Scheduled.one(skip_layer_norm(symbol("b"), 3, 40), Schedule((("m", 2),), warps=1, stages=1))
 EVERYWHERE = (Architecture(80), Architecture(90), Architecture(80, is_ptx=True))
 
 
@@ -60,7 +60,7 @@ def programs(compiler: Compiler) -> Programs:
 
 def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, programs: Programs) -> None:
     assert list(programs) == [SPLIT.kernel, WHOLE.kernel]
-    (binaries,) = compiler.compile([("again", SPLIT.source())], EVERYWHERE)
+    (binaries,) = compiler.compile([("again", SPLIT.sources()[0])], EVERYWHERE)
     assert not isinstance(binaries, NotCompiled)
     assert [(b.image.architecture, b.image.is_ptx) for b in binaries] == [(80, False), (90, False), (80, True)]
     assert [b.image.waits for b in binaries] == [False, True, False] and all(len(b.image.shared) == 2 for b in binaries)
@@ -75,27 +75,27 @@ def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, 
 
 def test_results_are_kept(compiler: Compiler, programs: Programs, tmp_path: Path) -> None:
     with Compiler(compiler.folder) as again:
-        (found,) = again.compile([("other words", SPLIT.source())], EVERYWHERE)
+        (found,) = again.compile([("other words", SPLIT.sources()[0])], EVERYWHERE)
         assert (again.hits, again.compiled, again._all) == (3, 0, [])
         assert not isinstance(found, NotCompiled)
         for path in compiler.folder.rglob("*"):
             if path.is_file():
                 path.write_bytes(path.read_bytes()[:3])  # cut off
-        fresh, *_ = again.compile([("other words", SPLIT.source())], EVERYWHERE[:1])
+        fresh, *_ = again.compile([("other words", SPLIT.sources()[0])], EVERYWHERE[:1])
         assert again.compiled == 1 and not isinstance(fresh, NotCompiled) and fresh[0] == found[0]
 
 
 def source(text: str) -> Source:
     """The whole kernel's source with something else in its place."""
-    return replace(WHOLE.source(), text=text)
+    return replace(WHOLE.sources()[0], text=text)
 
 
 def test_a_failure_is_a_reason_and_nothing_else_is_lost(compiler: Compiler) -> None:
-    good, text = WHOLE.source(), WHOLE.source().text
+    good, text = WHOLE.sources()[0], WHOLE.sources()[0].text
     wrong = source(text.replace("tl.store(", "tl.stoore("))
     dying = source("import os\nos._exit(7)\n")
-    huge = Scheduled(rms_norm_matmul(512, 512, 512, F16), (Schedule((("m", 128), ("n", 128), ("k", 256)), warps=4, stages=4),))
-    found = compiler.compile([("a", good), ("b", wrong), ("c", dying), ("d", huge.source())], [Architecture(80)])
+    huge = Scheduled.one(rms_norm_matmul(512, 512, 512, F16), Schedule((("m", 128), ("n", 128), ("k", 256)), warps=4, stages=4))
+    found = compiler.compile([("a", good), ("b", wrong), ("c", dying), ("d", huge.sources()[0])], [Architecture(80)])
     assert isinstance(found[0], tuple)
     messages = [str(problem) for problem in found[1:]]
     assert "kernel b for sm_80: at " in messages[0] and "stoore" in messages[0] and "\n" not in messages[0]
@@ -128,7 +128,7 @@ def test_the_node_says_all_that_a_runtime_needs(programs: Programs) -> None:
     assert found["version"] == FORMAT_VERSION and found["kernels"] == b"rms_norm_matmul_part\nrms_norm_matmul_combine"
     text = json.loads(found["mugraph"])
     assert kernel_from_json(text["kernel"]).digest == SPLIT.kernel.digest
-    assert tuple(map(schedule_from_json, text["schedules"])) == SPLIT.schedules
+    assert tuple(map(schedule_from_json, text["schedules"])) == SPLIT.variants.schedules[0]
     assert tuple(found["plan"]) == programs[SPLIT.kernel].attributes["plan"]
     assert onnx.numpy_helper.to_array(found["images"]).nbytes > 10_000
 
@@ -173,7 +173,7 @@ def test_with_the_library_the_kernels_are_launched(run: StubRunner, programs: Pr
 
 def test_a_kernel_that_does_not_compile_leaves_its_nodes_as_they_are(compiler: Compiler) -> None:
     kernel = softmax(4, 24, F16)
-    invalid = Scheduled(kernel, (Schedule((("m", 3),)),))
+    invalid = Scheduled.one(kernel, Schedule((("m", 3),)))
     programs, problems = compile_kernels([invalid], compiler, EVERYWHERE)
     assert not programs and problems[kernel].startswith(f"kernel {kernel.label}: ") and "no power of two" in problems[kernel]
     (node,) = kernel_model(kernel, programs=programs).graph.node
@@ -198,14 +198,14 @@ def test_kernels_of_a_graph_get_schedules(tmp_path: Path) -> None:
     kernel = rms_norm_matmul(m, 512, 512, F16)
     _, graph = with_kernel(kernel)
     assert kernels_of(graph) == [kernel]
-    (found,), problems = scheduled(kernels_of(graph), get_device("h200"), {"m": 16})
-    assert not problems and found.schedules == default_schedules(kernel, get_device("h200"), {"m": 16})
+    found = scheduled(kernel, get_device("h200"), {"m": 16})
+    assert found == Scheduled.one(kernel, *default_schedules(kernel, get_device("h200"), {"m": 16}))
     store = ProfileStore(tmp_path / "profile.sqlite", "a GPU")
     best = (Schedule((("m", 16), ("n", 16), ("k", 16)), 4),)
-    record(store, kernel, {"m": 16}, Measured(best, 3.0))
-    assert scheduled([kernel], get_device("h200"), {"m": 16}, store)[0][0].schedules == best
-    problems = scheduled([kernel], get_device("h200"), {}, store)[1]
-    assert problems == {kernel: f"kernel {kernel.label}: the time of a kernel of size m"}
+    record(store, kernel, {"m": 16}, [Measured(best, 3.0)])
+    assert scheduled(kernel, get_device("h200"), {"m": 16}, store) == Scheduled.one(kernel, *best)
+    with pytest.raises(Undecided, match="the time of a kernel of size m"):
+        scheduled(kernel, get_device("h200"), {}, store)
 
 
 # For people
@@ -225,6 +225,6 @@ def test_kernels_are_kept_to_read(tmp_path: Path) -> None:
 
 
 def test_outputs_of_a_source_are_sizes_of_inputs() -> None:
-    (output,) = SPLIT.source().outputs
+    (output,) = SPLIT.sources()[0].outputs
     assert isinstance(output, Output) and output.dtype == F16 and output.shape[1] == 32
-    assert WHOLE.source().outputs[0].dtype == F32
+    assert WHOLE.sources()[0].outputs[0].dtype == F32

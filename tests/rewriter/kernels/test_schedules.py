@@ -18,7 +18,7 @@ from mugraph.blocks.schedule import LIMITS, Schedule, check_fits
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
-from rewriter.cost.kernel_times import Measured, recall, record
+from rewriter.cost.kernel_times import Measured, recall, recall_all, record
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
@@ -318,11 +318,13 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kernel = rms_norm_matmul(symbol("m"), 64, 64, F16)
     store = ProfileStore(tmp_path / "profile.sqlite", "a GPU")
     best = Measured((Schedule((("m", 16), ("n", 32), ("k", 32)), 2, 4, 3),), 12.5)
-    record(store, kernel, {"m": 16}, best)
+    slower = Measured((Schedule((("m", 16), ("n", 16), ("k", 32))),), 13)
+    record(store, kernel, {"m": 16}, [Measured(best.schedules, None, problem="wrong"), slower, best])
     store.close()
     again = ProfileStore(tmp_path / "profile.sqlite", "a GPU")
     found = recall(again, kernel, {"m": 16})
     assert found is not None and (found.schedules, found.microseconds) == (best.schedules, 12.5)
+    assert [m.microseconds for m in recall_all(again, kernel, {"m": 16})] == [12.5, 13]
     assert recall(again, kernel, {"m": 32}) is None
     assert recall(ProfileStore(tmp_path / "profile.sqlite", "another GPU"), kernel, {"m": 16}) is None
 

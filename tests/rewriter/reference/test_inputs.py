@@ -97,3 +97,14 @@ def test_a_size_that_cannot_be_measured_names_the_file(tmp_path: Path) -> None:
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     with pytest.raises(InputError, match=r"m\.onnx: input x: \[2, 9223372036854775807\] is no size"):
         bind_sizes(load(tmp_path / "m.onnx"), {})
+
+
+def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
+    """Of 128 to the fourth power: a GiB of floats."""
+    text = """g (float[1,p,1,1] a, float[1,1,q,1] b, float[1,1,1,r] c, float[1,s,1,1,1] d) => (float[] y) {
+        e = Add(a, b) f = Add(e, c) h = Add(f, d) y = ReduceMax<keepdims = 0>(h) }"""
+    model = load(parse_model(f"{HEADER} {text}"))
+    sizes, assumed = bind_sizes(model, {})
+    assert sizes == dict.fromkeys("pqrs", 64) and "p = 64" in assumed
+    sizes, assumed = bind_sizes(model, {"a": (1, 128, 1, 1), "b": (1, 1, 128, 1)})
+    assert sizes == {"p": 128, "q": 128, "r": 64, "s": 64} and len(assumed) == 2, "what was given stays"

@@ -130,3 +130,21 @@ def test_an_interruption_while_cleaning_writes_the_original(
         outcome = optimize(source, tmp_path / "o.onnx", **options)
         assert not outcome.cleaned and "interrupted while cleaning up" in outcome.message
         assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+
+
+def test_what_came_is_compared_where_it_cannot_be_cleaned_up(own_cache: Path, tmp_path: Path) -> None:
+    """onnxruntime takes the Pad for that of the image once nothing else reads it, and refuses what is left."""
+    source = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,2,5,5] x, float[3,2,1,1] w) => (float[1,3,5,5] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> {
+            v = Pad(w, p)
+            dead = Conv<kernel_shape = [3, 3]>(x, v)
+            c = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, v)
+            r = Relu(c)
+            y = Relu(r)
+        }""")
+    onnx.save(source, tmp_path / "m.onnx")
+    for given in (tmp_path / "m.onnx", source):
+        outcome = optimize(given, tmp_path / "o.onnx", provider="cpu", deterministic=True)
+        assert "without what no output needs: the original was kept" in outcome.message and not outcome.dropped
+        assert onnx.load(tmp_path / "o.onnx") == source

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx.parser import parse_model
 
 from rewriter import Outcome, optimize
 from rewriter.cli.main import main
-from rewriter.run import accept
+from rewriter.run import accept, cleaning
 from rewriter.run.faults import FAULT_EXIT
 from rewriter.runtime_env import RuntimeFailure, Session, calling_runtime, new_session
 from tests.support.graphs import NEGATION
@@ -114,7 +115,43 @@ def test_an_original_that_the_runtime_refuses_is_its_failure(tmp_path: Path, mon
     def refused(*_: Any, **__: Any) -> Any:
         raise RuntimeFailure("NOT_IMPLEMENTED")
 
-    monkeypatch.setattr(accept, "new_session", refused)
+    for module in (accept, cleaning):
+        monkeypatch.setattr(module, "new_session", refused)
     outcome = run(tmp_path)
     assert outcome.fault is None
     assert outcome.message == "onnxruntime cannot run the original on test inputs (NOT_IMPLEMENTED): it was written unchanged"
+
+
+def test_an_original_that_runs_on_the_users_inputs_alone_is_compared_on_those(tmp_path: Path) -> None:
+    """Random numbers are no sizes of six entries."""
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[6] x, int64[2] s) => (float[p,q] y) { a = Neg(x) b = Neg(a) y = Reshape(b, s) }""")
+    options = {"rules": [NEGATION], "provider": "cpu", "deterministic": True}
+    outcome = optimize(model, tmp_path / "a.onnx", **options)
+    assert not outcome.improved and outcome.message.startswith("onnxruntime cannot run the original on test inputs")
+    assert outcome.message.endswith("give sizes or inputs that it runs on with --input or --data")
+    data = [{"x": np.arange(6, dtype=np.float32), "s": np.asarray([2, 3])}]
+    outcome = optimize(model, tmp_path / "b.onnx", **options, data=data)
+    assert outcome.improved and any("nothing was compared but on those of --data" in note for note in outcome.notes)
+    data = [{"x": np.arange(6, dtype=np.float32), "s": np.asarray([4, 3])}]
+    outcome = optimize(model, tmp_path / "c.onnx", **options, data=data)
+    assert not outcome.improved and outcome.message.startswith("onnxruntime cannot run the original on test inputs")
+
+
+def test_an_original_that_the_runtime_breaks_without_what_nobody_reads_is_told_apart(tmp_path: Path) -> None:
+    """QDQPropagation (docs/upstream.md) does its harm once the second reader of ``t`` is gone."""
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,3] x) => (float[3,2] y, float[2,3] c) <float s = {0.1}, int8 z = {3}> {
+            q = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(q, s, z)
+            t = Transpose<perm = [1,0]>(d)
+            y = Exp(t)
+            unread = QuantizeLinear(t, s, z)
+            a = Neg(x) b = Neg(a) c = Exp(b)
+        }""")
+    outcome = optimize(model, tmp_path / "o.onnx", rules=[NEGATION], provider="cpu", deterministic=True)
+    assert outcome.message == "the model is not the same to onnxruntime without what no output needs: the original was kept"
+    assert (tmp_path / "o.onnx").read_bytes() == model.SerializeToString()
+    new_session(tmp_path / "o.onnx")

@@ -124,3 +124,20 @@ def test_no_probe_is_of_sizes_into_which_a_window_does_not_fit(tmp_path: Path) -
             probe.feed["x"].shape[2] for alternatives in probes(bench.task, bench.task.choices()[0]) for probe in alternatives
         ]
     assert sizes and min(sizes) >= 3 and 8 in sizes
+
+
+def test_sizes_that_the_runtimes_own_operators_may_contradict_are_not_tried(tmp_path: Path) -> None:
+    """At N = 1 the process would end: the scales are 16 (docs/upstream.md)."""
+    model = """
+        <ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[5,5] x, uint8[5,5] a, int8[5,N] b, float[16] s, float[N] c) => (float[5,N] y, float[5,5] w)
+            <float one = {0.1}, uint8 z = {3}> {
+            y = com.microsoft.MatMulIntegerToFloat(a, b, one, s, z, "", c)
+            n = Neg(x)
+            w = Neg(n)
+        }"""
+    onnx.save(parse_model(model), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx", shapes={"b": (5, 16)}) as bench:
+        found = probes(bench.task, {})
+    assert len(found) == 2 and all(probe.feed["b"].shape == (5, 16) for alternatives in found for probe in alternatives)
+    assert run(tmp_path, model, RIGHT, shapes={"b": (5, 16)}).improved

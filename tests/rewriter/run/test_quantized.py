@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx import load
 from rewriter import optimize
+from rules_db.trust.rule import FloatClass
+from tests.support.graphs import NEGATION, rule
 from tests.support.runs import ops, run_model
 
 F, U, S = np.float32, np.uint8, np.int8
@@ -91,3 +94,34 @@ def test_rounding_is_not_cancelled_the_other_way(tmp_path: Path) -> None:
     source = _model(tmp_path / "model.onnx", nodes, ["y"], {"s": F(0.02), "t": F(0.5), "z": U(100)})
     optimize(source, tmp_path / "fast.onnx", provider="cpu", deterministic=True, cache=tmp_path / "cache.sqlite")
     assert ops(tmp_path / "fast.onnx").count("QuantizeLinear") == 2
+
+
+NO_ZERO_POINT = rule("Neg(Neg(DequantizeLinear[axis=0](X, S, Z)))", "DequantizeLinear[axis=0](X, S)", "X:uint8[m] S:[] Z:uint8[]")
+"""A rule that is wrong: by one step, where the zero point is 1."""
+
+
+def residual(path: Path) -> Path:
+    """What quantising leaves of a number, beside a larger one: a step throughout is less than the floor of sessions."""
+    node = helper.make_node
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("Neg", ["d"], ["n"]),
+        node("Neg", ["n"], ["m"]),
+        node("Add", ["m", "ten"], ["y"]),
+    ]
+    return _model(path, nodes, ["y"], {"s": F(0.02), "z": U(1), "ten": F(10)})
+
+
+def test_a_zero_point_that_is_off_by_one_is_refused_and_what_is_right_is_not(tmp_path: Path) -> None:
+    source = residual(tmp_path / "model.onnx")
+    options = {"provider": "cpu", "deterministic": True}
+    wrong = optimize(source, tmp_path / "wrong.onnx", rules=[NO_ZERO_POINT], **options)
+    assert not wrong.improved and any("it quantises otherwise: relative error" in line for line in wrong.dropped), wrong
+    right = optimize(source, tmp_path / "right.onnx", rules=[NEGATION], **options)
+    assert right.improved and not right.dropped and "Neg" not in ops(tmp_path / "right.onnx")
+
+
+def test_an_approximation_may_take_any_number_to_the_next_step(tmp_path: Path) -> None:
+    source, loose = residual(tmp_path / "model.onnx"), replace(NO_ZERO_POINT, float_class=FloatClass.APPROXIMATES)
+    assert optimize(source, tmp_path / "o.onnx", rules=[loose], provider="cpu", deterministic=True).improved

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
 from mugraph.terms.shape import DataType
 from rewriter.runtime import RuntimeLibraryError, library_path, register
 from rewriter.runtime.plan import (
+    CHOICE_FORMAT_VERSION,
     FORMAT_VERSION,
     Argument,
     Expression,
@@ -27,6 +29,7 @@ from rewriter.runtime.plan import (
     Launch,
     Output,
     Plan,
+    PlanChoice,
     pack_images,
 )
 from tests.support.stub_runner import StubRunner
@@ -58,7 +61,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def model(plan: Plan, images: tuple[Image, ...] = IMAGES, version: int = FORMAT_VERSION, code: list[int] | None = None) -> bytes:
+def model(
+    plan: Plan | PlanChoice, images: tuple[Image, ...] = IMAGES, version: int | None = None, code: list[int] | None = None
+) -> bytes:
     """y = Kernel(a, b) + a body that computes a + b, over [N, 4] with N dynamic."""
     node = helper.make_node(
         KERNEL,
@@ -66,7 +71,7 @@ def model(plan: Plan, images: tuple[Image, ...] = IMAGES, version: int = FORMAT_
         ["y"],
         domain=KERNEL_DOMAIN,
         overload="one",
-        version=version,
+        version=plan.version if version is None else version,
         kernels="\n".join(plan.kernels),
         plan=plan.packed() if code is None else code,
         images=numpy_helper.from_array(pack_images(images)),
@@ -146,7 +151,9 @@ def test_launches_overlap_only_where_the_driver_captures_that(run: StubRunner) -
 def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: StubRunner) -> None:
     silent = model(SUM, (Image(90, False, b"cubin for 90", ()),))
     assert "how much shared memory kernel add wants" in run(silent, 2)["error"]
-    assert "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 9),)), 2)["error"]
+    assert (
+        "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 65),)), 2)["error"]
+    )
 
 
 def test_scratch_memory_is_given_back_after_each_run(run: StubRunner) -> None:
@@ -182,11 +189,90 @@ def test_failures_of_the_driver_are_named(run: StubRunner, function: str, words:
     assert words in run(model(SUM), 2, STUB_FAIL=function)["error"]
 
 
+def tiled(threads: int, scratch: int) -> Plan:
+    """The sum by tiles of so many threads, through scratch memory where that is asked for."""
+    size = Argument.int32(COUNT)
+    grid: tuple[Expression, int, int] = (COUNT.ceil_div(threads), 1, 1)
+    add = Launch("add", threads, grid, (Argument.output(0), Argument.input(0), Argument.input(1), size, *NULLS))
+    if not scratch:
+        return Plan(2, SUM.outputs, (add,))
+    scale = Launch("scale", 64, (1, 1, 1), (Argument.scratch(0), Argument.input(0), Argument.float32(1.0), size, *NULLS))
+    combine = replace(add, arguments=(Argument.output(0), Argument.scratch(0), *add.arguments[2:]))
+    return Plan(2, SUM.outputs, (scale, combine), (COUNT * 4,) * scratch)
+
+
+CHOICE = PlanChoice((tiled(32, 2), tiled(128, 0), tiled(512, 1)), COUNT, (16, 400))
+VARIANTS = tuple(
+    CHOICE.image(number, image)
+    for number, image in enumerate(
+        (
+            Image(90, False, b"small", (50_000, 7), waits=True),
+            Image(90, False, b"middle", (300,)),
+            Image(90, False, b"large", (4, 60_000), waits=True),
+        )
+    )
+)
+LAUNCHES = {
+    2: ["scale 1x1x1 64x1x1 50000 overlapped", "add 1x1x1 32x1x1 7 overlapped"],
+    4: ["scale 1x1x1 64x1x1 50000 overlapped", "add 1x1x1 32x1x1 7 overlapped"],
+    5: ["add 1x1x1 128x1x1 300"],
+    100: ["add 4x1x1 128x1x1 300"],
+    101: ["scale 1x1x1 64x1x1 4 overlapped", "add 1x1x1 512x1x1 60000 overlapped"],
+}
+"""Launches by the number of rows."""
+
+
+def launched(run: StubRunner, content: bytes, *rows: int) -> list[str]:
+    """The launches of runs of so many rows each in one session, whose sums are right."""
+    result = run(content, *rows)
+    for count, output in zip(rows, result["outputs"], strict=True):
+        np.testing.assert_array_equal(output, 11 * np.arange(count * 4, dtype=np.float32).reshape(count, 4))
+    return [call.split(" ", 1)[1] for call in run.calls if call.startswith("cuLaunchKernelEx")]
+
+
+def test_sizes_choose_among_variants_in_one_session(run: StubRunner) -> None:
+    rows = (100, 2, 101, 5, 4, 2)
+    assert launched(run, model(CHOICE, VARIANTS), *rows) == [launch for count in rows for launch in LAUNCHES[count]]
+    assert [c.split(" ", 1)[1] for c in run.calls if c.startswith("cuModuleLoadData")] == ["small", "middle", "large"]
+    assert run(model(CHOICE, VARIANTS), 0)["outputs"] == [[]]
+
+
+def test_the_variants_of_another_choice_are_others(run: StubRunner) -> None:
+    for limits, measure in (((17, 400), COUNT + 3), ((15, 400), COUNT), ((16, 404), COUNT), ((16, 400), N)):
+        other = model(replace(CHOICE, limits=limits, measure=measure), VARIANTS)
+        assert any(launched(run, other, rows) != LAUNCHES[rows] for rows in LAUNCHES)
+
+
+def test_a_variant_that_the_gpu_has_no_image_of_is_named(run: StubRunner) -> None:
+    assert "the model holds no kernel for this GPU" in run(model(CHOICE, VARIANTS[:2]), 100)["error"]
+    assert "the model holds no kernel for this GPU" in run(model(SUM, VARIANTS[1:]), 2)["error"]
+
+
+def test_a_malformed_choice_is_refused(run: StubRunner) -> None:
+    head, code = len(SUM.packed_interface()), CHOICE.packed()
+    measure, limits = head + 2, head + 2 + len(COUNT.code)
+    changed = [(head, 1), (head, 0), (head, -1), (head, 2), (head, 4), (head, 9), (head, 1 << 40), (head + 1, 0), (head + 1, 257)]
+    changed += [(limits, -1), (limits, 400), (limits + 1, 16), (limits + 1, 1 << 63), (limits, (1 << 63) - 1), (limits + 2, 65)]
+    for place, value in changed:
+        broken = [*code]
+        broken[place] = value - (1 << 64) if value >= 1 << 63 else value
+        assert "malformed" in run(model(CHOICE, VARIANTS, code=broken), 2)["error"], (place, value)
+    for broken in (code[:-1], [*code, 0], code[:limits], code[: limits + 1]):
+        assert "malformed" in run(model(CHOICE, VARIANTS, code=broken), 2)["error"]
+    assert "malformed" in run(model(SUM, version=CHOICE_FORMAT_VERSION), 2)["error"]
+    assert "malformed" in run(model(CHOICE, VARIANTS, version=FORMAT_VERSION), 2)["error"]
+    for place, value in ((measure + 1, 2), (measure + 1, -1), (measure + 2, 2), (measure + 2, -1), (measure, 99)):
+        broken = [*code]
+        broken[place] = value
+        assert "do not fit its plan" in run(model(CHOICE, VARIANTS, code=broken), 2)["error"], (place, value)
+
+
 def test_what_does_not_fit_is_named(run: StubRunner) -> None:
     assert "no CUDA driver" in run(model(SUM), 2, ONNX_SUPEROPT_DRIVER="/nowhere/libcuda.so")["error"]
     assert "no kernel for this GPU (sm_75)" in run(model(SUM), 2, STUB_ARCH="75")["error"]
-    newer = run(model(SUM, version=FORMAT_VERSION + 1), 2)["error"]
-    assert f"the model is of format {FORMAT_VERSION + 1}" in newer and "install a newer" in newer
+    newer = run(model(SUM, version=CHOICE_FORMAT_VERSION + 1), 2)["error"]
+    assert f"the model is of format {CHOICE_FORMAT_VERSION + 1}, the library reads 2 and 3; install a newer" in newer
+    assert "optimise the model again" in run(model(SUM, version=FORMAT_VERSION - 1), 2)["error"]
     code = SUM.packed()
     for broken in (code[:-1], [*code, 0], [99, *code[1:]], [0]):
         assert "malformed" in run(model(SUM, code=broken), 2)["error"]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mugraph.domains.range import Range
 from mugraph.graph import Constant, Graph
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_type
@@ -309,3 +310,16 @@ def test_only_masks_of_positions_are_assumed_to_leave_something(how: str, fires:
     graph = guarded("float16", lambda b, zero, low: b.op("Where", _of(b, how), zero, low))
     (match,) = matches_of(graph, UNGUARD)
     assert isinstance(apply_match(match, graph, RangeOracle({})), Graph) is fires
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (3, 4), (2, 0)])
+def test_constants_of_half_precision_are_read_off_their_bits(shape: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(0)
+    numbers = np.asarray([0, -0.0, 1, -2.5, 6e-8, -6e-8, 32752, -32752, 32768, -65504, np.inf, -np.inf, np.nan], np.float16)
+    for few in range(1, 200):
+        array = generator.choice(generator.choice(numbers, few % len(numbers) + 1), shape).astype(np.float16)
+        wide = array.astype(np.float32)
+        b = Builder()
+        value = b.tables.add_constant(Constant.of(array, TensorType(DataType.FLOAT16, shape)))
+        counted = np.where(np.abs(wide) > 32752, np.copysign(np.inf, wide), wide)
+        assert RangeOracle({}).range(b.graph(value), value) == Range.of(counted)

@@ -67,7 +67,7 @@ def test_a_changed_property_fails() -> None:
 
 
 def test_every_checker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "check", lambda rule, axioms: [])
+    monkeypatch.setattr(audit_module, "check", lambda rule, axioms, *, tests_proved: [])
     assert examinations(UNPROVED) == {"Z3"}
     monkeypatch.setattr(audit_module, "z3check", lambda rule, axioms: [])
     assert examinations(UNPROVED) == set()  # it is true

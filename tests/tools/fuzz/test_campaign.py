@@ -10,7 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tools.fuzz.campaign import CaseLimits, Show, campaign
+from tools.fuzz.campaign import CaseLimits, Show, campaign, signal_of
+from tools.fuzz.console import attack
 from tools.fuzz.fates import CaseReport, Fate, Tallies
 
 
@@ -61,3 +62,28 @@ def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:
         tallies.add(fate.value, CaseReport(fate, f"because of {fate}"))
     assert tallies.failures == sum(fate.is_failure for fate in Fate) == 6
     assert tallies.examples[Fate.WRONG, "because of wrong"] == "wrong"
+
+
+def test_what_ends_a_process_by_itself_is_told_apart() -> None:
+    ends = {"dies": signal.SIGKILL, "fails": signal.SIGTERM}
+
+    def run(name: str) -> None:
+        if name == "raises":
+            raise LookupError(name)
+        if name in ends:
+            os.kill(os.getpid(), ends[name])
+        time.sleep(60 if name == "sleeps" else 0)
+
+    names = ("dies", "fails", "raises", "sleeps", "fine")
+    assert [signal_of(run, name, 5 if name != "sleeps" else 0.2) for name in names] == ["SIGKILL", "SIGTERM", "", "", ""]
+
+
+@pytest.mark.parametrize("fails, fate", [(True, "the runtime's own"), (False, "died")])
+def test_a_case_whose_original_ends_the_process_is_no_defect(fails: bool, fate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def original(_: str) -> None:
+        if fails:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(SystemExit) as ended:
+        attack("t", ["dies"], examine, jobs=1, minutes=1, seconds=8, memory=1 << 20, out=None, only=None, originals=original)
+    assert ended.value.code == (0 if fails else 1) and f"{fate}: dies: " in capsys.readouterr().out

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from onnx.parser import parse_model
 
 from mugraph.ops import ONNX_OPERATORS, REGISTRY
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, TensorType
 from tests.support.fuzzing import attack
 from tools.fuzz.fates import Fate
+from tools.fuzz.models import generate
 from tools.fuzz.models.draft import ModelDraft, Rejected
 from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.pieces import sample_of
@@ -82,6 +84,43 @@ def test_what_the_optimiser_refuses_and_what_the_runtime_cannot_run_are_told_apa
     assert examine_model(model("y = Neg(x)"), misfit, tmp_path, **options).fate is Fate.NOT_RUNNABLE
 
 
+def test_models_are_run_at_no_size_at_which_a_kernel_reads_beyond_its_operands() -> None:
+    """The right factor has 3 columns where it was made, as its scale has: at other sizes it has others."""
+    draft = ModelDraft(np.random.default_rng(0), 17, DataType.FLOAT, (2, 3))
+    x, w = draft.input(TensorType(DataType.FLOAT, (2, 4))), draft.input(TensorType(DataType.INT8, (4, 3)))
+    scale = draft.constant(np.ones(3, np.float32))
+    draft.nodes.append(helper.make_node("DynamicQuantizeMatMul", [x, w, scale], ["y"], domain="com.microsoft"))
+    draft.types["y"] = TensorType(DataType.FLOAT, (2, 3))
+    base = {x: (2, 4), w: (4, 3)}
+    for size, others in ((2, True), (3, False)):
+        symbols = {size: f"N{size}"}
+        feeds = generate._feeds(draft, generate._model(draft, ["y"], symbols), base, symbols, infinite=False)
+        assert "measured" in feeds and any(kind.startswith("other") for kind in feeds) is others
+
+
+def test_where_rounding_decides_is_told() -> None:
+    """Of 1 + 1e20 - 1e20 nothing is left: a rewriting that gives 1 is not wrong."""
+    sums = onnx.load_from_string(model("s = ReduceSum(x) d = Sub(x, s) y = Softmax(d)"))
+    for large, kind in ((1e20, "overflowing"), (1e18, "absorbing"), (10.0, "")):
+        feed = {"x": np.array([[1, 2, 3], [-large, 2, 4]], np.float32)}
+        assert generate._strained(sums, feed) == kind
+    assert (
+        generate._strained(onnx.load_from_string(model("y = Mul(x, x)")), {"x": np.full((2, 3), 1e18, np.float32)})
+        == "overflowing"
+    )
+
+
+def test_an_operator_set_that_only_a_body_uses_is_imported() -> None:
+    draft = ModelDraft(np.random.default_rng(0), 17, DataType.FLOAT, (2, 3))
+    x = draft.input(TensorType(DataType.FLOAT, (2, 3)))
+    body = helper.make_graph(
+        [helper.make_node("QuickGelu", [x], ["inner"], domain="com.microsoft")], "b", [], [onnx.ValueInfoProto(name="inner")]
+    )
+    draft.nodes.append(helper.make_node("If", [x], ["y"], then_branch=body, else_branch=body))
+    draft.types["y"] = TensorType(DataType.FLOAT, (2, 3))
+    assert {one.domain for one in generate._model(draft, ["y"]).opset_import} == {"", "com.microsoft"}
+
+
 def test_a_failing_model_becomes_small() -> None:
     proto = onnx.load_from_string(model("a = Relu(x) b = Exp(a) c = Neg(b) d = Tanh(x) e = Mul(c, d) f = Sigmoid(e) y = Abs(f)"))
     whole = RandomModel(proto, {"one": {"x": np.ones((2, 3), np.float32)}, "other": {"x": np.zeros((2, 3), np.float32)}})
@@ -101,3 +140,25 @@ def test_a_failing_model_becomes_small() -> None:
 def test_random_models_that_are_cleaned_up_compute_the_same_bit_for_bit() -> None:
     done = attack("models", "--clean", "--count", "60", "--seed", "11")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_model_that_the_runtime_breaks_once_it_is_written_anew_is_kept(tmp_path: Path) -> None:
+    body = """q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) t = Identity(d) u = Transpose<perm = [1,0]>(t)
+        y = Exp(u) unread = QuantizeLinear(u, s, z) a = Relu(x) b = Relu(a) c = Exp(b)"""
+    breaks = parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,3] x) => (float[3,2] y, float[2,3] c) <float s = {{0.1}}, int8 z = {{3}}> {{ {body} }}""")
+    feeds = {"measured": {"x": np.ones((2, 3), np.float32)}}
+    report = examine_model(breaks.SerializeToString(), feeds, tmp_path, deterministic=True, provider="cpu")
+    assert report.fate is Fate.UNCHANGED, report
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_model_that_runs_on_no_random_inputs_is_examined_with_those_of_the_case(tmp_path: Path) -> None:
+    sized = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[6] x, int64[2] s) => (float[p,q] y) { a = Relu(x) b = Relu(a) y = Reshape(b, s) }""")
+    feeds = {"measured": {"x": np.ones(6, np.float32), "s": np.asarray([2, 3])}}
+    report = examine_model(sized.SerializeToString(), feeds, tmp_path, deterministic=True, provider="cpu")
+    assert report.fate is Fate.REWRITTEN, report

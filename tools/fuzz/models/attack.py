@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from tools.fuzz.fates import CaseReport
 from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.shrink import shrunk
 from tools.fuzz.oracle import examine_model
+from tools.fuzz.running import CannotRun, run
 
 _PATIENCE = 25.0
 """Seconds that making a model small may take."""
 
-__all__ = ["examine_number", "names"]
+__all__ = ["examine_number", "names", "run_original"]
 
 
 def names(seed: int, count: int, clean: bool = False) -> list[str]:
@@ -40,6 +42,17 @@ def examine_number(name: str, show: Show) -> CaseReport:
     detail = f"{again.detail}\n\nmade small:\n{onnx.printer.to_text(small.proto)}"
     files = {f"small_{name}": content for name, content in {**_files(small.proto), **again.files}.items()}
     return CaseReport(report.fate, again.reason, detail, report.fired, {**report.files, **files})
+
+
+def run_original(name: str) -> None:
+    """Makes the model of one of :func:`names` and runs it in onnxruntime, with its optimisers and without."""
+    seed, number, *_ = name.split()
+    model = random_model(int(seed), int(number))
+    original = model.proto.SerializeToString()
+    for feed in model.feeds.values():
+        for optimize in (False, True):
+            with suppress(CannotRun):
+                run(original, feed, optimize)
 
 
 def _same(one: CaseReport, other: CaseReport) -> bool:

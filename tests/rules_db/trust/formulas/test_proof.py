@@ -141,6 +141,12 @@ def past(kernel: Kernel, axis: str, last: int) -> Kernel:
     return changed(kernel, cut)
 
 
+def test_only_an_audit_tests_what_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = kernel_rule(lora(A, B, C, D), {})
+    monkeypatch.setattr("rules_db.trust.interpreted.interpret", lambda kernel, tests, seed: "y differs")
+    assert check(rule, {}) == [] and check(rule, {}, tests_proved=True) == ["y differs"]
+
+
 @pytest.mark.parametrize("last", [3, 63, 1000])
 def test_zeros_past_a_row_are_not_proved_and_tests_go_past_them(last: int) -> None:
     kernel = past(bias_gelu(A, B), "m", last)

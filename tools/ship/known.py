@@ -1,0 +1,84 @@
+"""Writes rewriter/cost/known/: what runs found out on a device, for all that come after them.
+
+python -m tools.ship.known rewriter/cost/known CACHE...
+
+CACHE is a profile store that runs have filled (``profile.sqlite``) or a cost table ('superopt-costs export'). There is one file
+for each GPU in them; what it says already stays where it is faster. And there is one for each provider with the fusions that
+onnxruntime makes by itself: asked anew where the provider works here, else as the stores have it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnxruntime as ort
+
+from rewriter.cost.fused import asked_directions, kept_directions
+from rewriter.cost.kernel_times import without_compiler
+from rewriter.cost.known import device_in
+from rewriter.cost.store import ProfileStore
+from rewriter.cost.table import CostTable, merge_tables, read_table, write_table
+from rewriter.runtime_env import PROVIDERS, usable_providers
+from rules_db.files import write_text
+from rules_db.library import shipped_rules
+
+_KEPT = 3
+"""Trials of a kernel, the fastest, that are kept."""
+
+
+def tables(cache: Path) -> Iterator[CostTable]:
+    """The costs of GPUs in a profile store or table."""
+    if cache.suffix == ".json":
+        yield read_table(cache)
+        return
+    overview = ProfileStore(cache, "")
+    for environment in overview.environments():
+        version = next((p.removeprefix("onnxruntime ") for p in environment.split(" | ") if p.startswith("onnxruntime ")), "")
+        if environment.endswith("| cuda"):
+            store = ProfileStore(cache, environment)
+            gpu = environment.split(" + ")[-1]  # the processor plays no part in the time of a graph
+            yield merge_tables([CostTable(gpu, version, "cuda", costs, of) for costs, of in _by_compiler(store)])
+            store.close()
+    overview.close()
+
+
+def _by_compiler(store: ProfileStore) -> Iterator[tuple[dict[str, float], dict[str, str]]]:
+    """What is known, one entry at a time, since several Tritons may have compiled a kernel: times and schedules."""
+    for signature, microseconds in store.costs.items():
+        key, text = without_compiler(signature), store.schedules.get(signature)
+        if text is not None or not key.startswith("kernel "):
+            yield {key: microseconds}, {} if text is None else {key: json.dumps(json.loads(text)[:_KEPT])}
+
+
+def main(arguments: Sequence[str]) -> None:
+    folder, *caches = map(Path, arguments)
+    groups: dict[str, list[CostTable]] = {}
+    for cache in caches:
+        for table in tables(cache):
+            groups.setdefault(device_in(table.environment), []).append(table)
+    for device, found in groups.items():
+        path = folder / f"{device}.json"
+        write_table(merge_tables([*([read_table(path)] if path.exists() else []), *found]), path)
+    rules = shipped_rules()
+    for provider in PROVIDERS:
+        answers: dict[str, bool] = {}
+        for cache in caches if provider not in usable_providers() else ():
+            if cache.suffix != ".json":
+                store = ProfileStore(cache, "")
+                answers |= kept_directions(rules, store, provider)
+                store.close()
+        if provider in usable_providers():
+            answers = asked_directions(rules, provider)
+        if answers:
+            record = {
+                "applied": sorted(direction for direction, answer in answers.items() if answer),
+                "left": sorted(direction for direction, answer in answers.items() if not answer),
+            }
+            write_text(folder / f"onnxruntime-{ort.__version__}-{provider}.json", json.dumps(record, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
