@@ -1,16 +1,17 @@
-"""Attribute variables that a pattern leaves open and a condition determines, because its guard can be solved for them.
+"""Attribute variables that a pattern leaves open and a condition determines: its guard can be solved for them, or reads them off
+entries.
 
 Nothing here is trusted: the guard is asked about every solution afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mugraph.terms.shape import Undecided
-from mugraph.terms.term import AttrValue, AttrVar, bind_value, open_names
-from rules_db.trust.condition import Condition
+from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, open_names
+from rules_db.trust.condition import Condition, Facts
 
 __all__ = ["Determined", "determined"]
 
@@ -29,15 +30,18 @@ class Determined:
     condition: Condition
     position: int
 
-    def value(self, binding: Mapping[str, AttrValue]) -> AttrValue:
-        """The value of the variable under a binding of the others (as :func:`~mugraph.terms.term.bind_value` takes it).
+    def value(self, facts: Facts) -> AttrValue:
+        """The value of the variable under the facts' binding of the others (as :func:`~mugraph.terms.term.bind_value` takes it).
 
         Raises:
             ValueError: there is none.
         """
-        solver = self.condition.guard.solvers[self.position]
+        guard = self.condition.guard
+        arguments = [a if isinstance(a, Term) else bind_value(a, facts.binding) for a in self.condition.arguments]
         try:
-            return solver(*(bind_value(argument, binding) for argument in self.condition.arguments))
+            if self.position in guard.readers:
+                return guard.readers[self.position](facts, *arguments)
+            return guard.solvers[self.position](*arguments)
         except (TypeError, ArithmeticError, LookupError, Undecided) as problem:
             raise ValueError(str(problem)) from None
 
@@ -45,14 +49,15 @@ class Determined:
 def determined(conditions: Iterable[Condition], names: Iterable[str]) -> tuple[Determined, ...]:
     """The attribute variables beyond ``names`` that conditions determine, each after those that its value needs."""
     bound, solved = set(names), list[Determined]()
-    waiting = [condition for condition in conditions if condition.guard.solvers]
+    waiting = [condition for condition in conditions if condition.guard.solvers or condition.guard.readers]
     count = -1
     while count != len(solved):
         count = len(solved)
         for condition in waiting:
-            for position in condition.guard.solvers:
+            guard = condition.guard
+            for position in (*guard.solvers, *guard.readers):
                 wanted = condition.arguments[position]
-                others = [argument for i, argument in enumerate(condition.arguments) if i != position]
+                others = [a for i, a in enumerate(condition.arguments) if i != position and i not in guard.readers]
                 if not isinstance(wanted, AttrVar) or wanted.name in bound:
                     continue
                 if bound.issuperset(name for argument in others for name in open_names(argument)):

@@ -1,14 +1,15 @@
 """Arithmetic of entries that depend on their place alone: ``j``, ``j - i``, ``j <= i``, whatever the sizes are.
 
 Exporters compute positions and masks from ranges of a symbolic length. Here one entry of such a tensor stands for all of them.
-An integer is a polynomial over dimensions and places along the tensor's axes; a truth value is constant, or a statement about the
-sign of such a polynomial. An array is one entry, without axes: these are counted from the end, so that broadcasting, which lays
-shapes under each other from the end, is no operation.
+An integer is a polynomial over dimensions, places along the axes, and absolute values of such; a truth value is constant,
+or a statement about the size of such a polynomial. An array is one entry, without axes: these are counted from the end, so that
+broadcasting, which lays shapes under each other from the end, is no operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.sizes import Sizes
-from mugraph.terms.shape import DataType, DerivedSymbol, Dim, SymDim, at_most, evaluate_dim, symbol, symbols_within
+from mugraph.terms.shape import DataType, DerivedSymbol, Dim, SymDim, at_most, evaluate_dim, plain_symbol, symbol, symbols_within
 
 __all__ = ["AxisPlace", "Entries", "Entry", "Truth", "least", "moved", "place", "places_in"]
 
@@ -37,25 +38,81 @@ class AxisPlace(DerivedSymbol):
         return symbol(AxisPlace(self.first, evaluate_dim(self.second, binding)))
 
 
+class Distance(DerivedSymbol):
+    """The absolute value of an integer entry; its first dimension is that entry."""
+
+    __slots__ = ()
+
+    def __new__(cls, first: Dim, second: Dim = 0) -> Distance:
+        made = super().__new__(cls, f"|{first}|")
+        made.first, made.second = first, second
+        return made
+
+    def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
+        return _distance(evaluate_dim(self.first, binding))
+
+
+def _distance(entry: Dim) -> Dim:
+    low, high = least(entry), -least(-entry)
+    if at_most(0, low):
+        return entry
+    if at_most(high, 0):
+        return -entry
+    return symbol(Distance(entry if isinstance(entry, SymDim) and entry.terms[-1][1] > 0 else -entry))
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A statement about an integer entry: whether it holds where that is below zero, zero, and above zero.
+    """A statement about the size of an integer entry: whether it holds below the first of some numbers, from there to the next,
+    and so on, and from the last one on.
 
-    Use :meth:`of`, which gives equal statements one form.
+    Use :meth:`of`, or :meth:`between`, which give equal statements one form.
+
+    Attributes:
+        about: the entry, without a number added to it.
+        cuts: the numbers, in order.
+        held: whether it holds, before the first cut, between two, and behind the last.
     """
 
     about: SymDim
-    signs: tuple[bool, bool, bool]
+    cuts: tuple[int, ...]
+    held: tuple[bool, ...]
 
     @staticmethod
     def of(about: Dim, signs: tuple[bool, bool, bool]) -> Truth | bool:
-        """The statement; a truth value where it holds, or fails, at all places."""
-        possible = _possible_signs(about)
-        held = {held for held, is_possible in zip(signs, possible, strict=True) if is_possible}
-        if len(held) <= 1:
-            return held == {True}
-        assert isinstance(about, SymDim), "a number has one sign"
-        return Truth(about, signs) if about.terms[-1][1] > 0 else Truth(_negated(about), (signs[2], signs[1], signs[0]))
+        """The statement that holds so below zero, at zero and above zero; a truth value where it is the same at all places."""
+        return Truth.between(about, (0, 1), signs)
+
+    @staticmethod
+    def between(about: Dim, cuts: Sequence[int], held: Sequence[bool]) -> Truth | bool:
+        """The statement of :attr:`cuts` and :attr:`held`; a truth value where it holds, or fails, at all places."""
+        number = about if isinstance(about, int) else dict(about.terms).get((), 0)
+        about, cuts = about - number, [cut - number for cut in cuts]
+        if isinstance(about, int):
+            return held[bisect_right(cuts, about)]
+        if about.terms[-1][1] < 0:
+            about, cuts, held = _negated(about), [1 - cut for cut in reversed(cuts)], held[::-1]
+        distance = plain_symbol(about)
+        if isinstance(distance, Distance):
+            both = sorted({side for cut in cuts for side in (cut, 1 - cut)})
+            sides = [held[bisect_right(cuts, abs(at))] for at in (both[0] - 1, *both)]
+            return Truth.between(distance.first, both, sides)
+        low, high = least(about), -least(-about)
+        kept = [i for i in range(len(held)) if not _misses(cuts, i, low, high)]
+        first = [i for i in kept if i == kept[0] or held[i] != held[i - 1]]
+        if len(first) <= 1:
+            return held[kept[0]]
+        return Truth(about, tuple(cuts[i - 1] for i in first[1:]), tuple(held[i] for i in first))
+
+    def holds(self, number: int) -> bool:
+        """Whether it holds where the entry is this number."""
+        return self.held[bisect_right(self.cuts, number)]
+
+
+def _misses(cuts: Sequence[int], place: int, low: Dim, high: Dim) -> bool:
+    """Whether no number within bounds is at a place among cuts."""
+    below = place < len(cuts) and at_most(cuts[place], low) is True
+    return below or (place > 0 and at_most(high, cuts[place - 1] - 1) is True)
 
 
 Entry = Dim | bool | Truth
@@ -85,7 +142,7 @@ def moved(entry: Entry, places: Mapping[str, Dim]) -> Entry:
     if isinstance(entry, bool):
         return entry
     if isinstance(entry, Truth):
-        return Truth.of(evaluate_dim(entry.about, places), entry.signs)
+        return Truth.between(evaluate_dim(entry.about, places), entry.cuts, entry.held)
     return evaluate_dim(entry, places)
 
 
@@ -100,11 +157,6 @@ def least(entry: Dim) -> Dim:
             if len(places) > 1 or power > 1 or ends.setdefault(name, end) != end:
                 return entry
     return evaluate_dim(entry, ends)
-
-
-def _possible_signs(entry: Dim) -> tuple[bool, bool, bool]:
-    low, high = least(entry), -least(-entry)
-    return not at_most(0, low), not (at_most(1, low) or at_most(high, -1)), not at_most(high, 0)
 
 
 def _entry(operand: Any) -> Entry:
@@ -129,7 +181,7 @@ def _array(entry: Entry) -> np.ndarray:
 
 
 class Entries(Sizes):
-    """Arithmetic of entries. What is no polynomial of places, and no statement about the sign of one, raises ``Unsupported``."""
+    """Arithmetic of entries. What is no polynomial of places, and no statement about the size of one, raises ``Unsupported``."""
 
     name = "positions"
 
@@ -144,6 +196,11 @@ class Entries(Sizes):
 
     def neg(self, a: Any) -> np.ndarray:
         return _array(-_integer(a))
+
+    def apply(self, function: str, *operands: Any) -> np.ndarray:
+        if function != "abs":
+            raise Unsupported(f"{function} of entries")
+        return _array(_distance(_integer(operands[0])))
 
     def maximum(self, a: Any, b: Any) -> np.ndarray:
         return self._selected(Truth.of(_integer(a) - _integer(b), (False, True, True)), a, b)
@@ -166,14 +223,15 @@ class Entries(Sizes):
         return _array(_entry(a if condition else b))
 
     def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> np.ndarray:
-        """By cases of the sign of the one polynomial that the operands speak of."""
+        """By cases of the size of the one polynomial that the operands speak of."""
         entries = [_entry(operand) for operand in operands]
-        about = {entry.about for entry in entries if isinstance(entry, Truth)}
-        if len(about) > 1:
+        truths = [entry for entry in entries if isinstance(entry, Truth)]
+        if len({truth.about for truth in truths}) > 1:
             raise Unsupported("statements about several numbers")
-        held = function(*(np.array(entry.signs if isinstance(entry, Truth) else [bool(entry)] * 3) for entry in entries))
-        below, zero, above = held.tolist()
-        return _array(Truth.of(about.pop() if about else 0, (below, zero, above)))
+        cuts = sorted({cut for truth in truths for cut in truth.cuts})
+        cases = [cut - 1 for cut in cuts[:1]] + cuts or [0]
+        held = function(*(np.array([e.holds(at) if isinstance(e, Truth) else bool(e) for at in cases]) for e in entries))
+        return _array(Truth.between(truths[0].about, cuts, held.tolist()) if truths else bool(held[0]))
 
     def cast(self, a: Any, to: DataType) -> np.ndarray:
         entry = _entry(a)

@@ -19,6 +19,7 @@ from mugraph.domains.positions import AxisPlace, Entries, Entry, Truth, least, m
 from mugraph.graph import Tables
 from mugraph.onnx.understand import UnderstoodNode
 from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops.constants import shows_each_row
 from mugraph.ops.movement import reshape_attrs
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, at_most, concrete
 from mugraph.terms.term import make_attrs
@@ -177,11 +178,11 @@ class PositionReader:
         if isinstance(entry, Truth):
             rows, columns = type_.shape[-2:] if type_.rank > 1 else (1, 1)
             seen = place(-1, columns) - place(-2, rows) - columns + rows
-            if not at_most(rows, columns):  # a row would see nothing, which a causal mask rules out
-                return None
-            if entry == Truth.of(seen, (True, True, False)) or entry == Truth.of(seen - 1, (True, False, False)):
+            if at_most(rows, columns) and entry == Truth.of(seen, (True, True, False)):
                 return self._expanded(node, "CausalMask", {"rows": rows, "columns": columns})
-            return None
+            band = _band(entry, rows, columns)
+            # A row that would see nothing is ruled out by masks of positions.
+            return self._expanded(node, "BandMask", band) if band is not None and shows_each_row(band) else None
         axes = [axis for axis in range(-type_.rank, 0) if entry == place(axis, type_.shape[axis])]
         return (
             self._expanded(node, "Range", {"dtype": type_.dtype, "start": 0, "limit": type_.shape[axes[0]]}, axes[0])
@@ -250,6 +251,27 @@ class PositionReader:
         if shape == (1,) * lead + type_.shape:
             return _read_as(node, "Unsqueeze", (value,), {"axes": tuple(range(-len(shape), lead - len(shape)))}, (type_,))
         return _read_as(node, "Expand", (value,), {"shape": shape}, (type_,))
+
+
+def _band(entry: Truth, rows: Dim, columns: Dim) -> dict[str, Dim] | None:
+    """The attributes of the mask that holds where a statement does, if that is about the distance of a key from its query."""
+    ahead = place(-1, columns) - place(-2, rows)
+    if {name.first for name in places_in(ahead)} != {-2, -1} or entry.held.count(True) != 1:
+        return None
+    at = entry.held.index(True)
+    first = entry.cuts[at - 1] if at > 0 else None
+    last = entry.cuts[at] - 1 if at < len(entry.cuts) else None
+    for sign in (1, -1):
+        rest = entry.about - sign * ahead
+        if not places_in(rest):
+            least_, most = (first, last) if sign == 1 else (last, first)
+            return {
+                "rows": rows,
+                "columns": columns,
+                "before": rows if least_ is None else sign * (rest - least_),
+                "after": columns if most is None else sign * (most - rest),
+            }
+    return None
 
 
 def _read_as(

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import Counted, FormInput, NotExpressible
+from mugraph.ops import AtMost, Counted, FormInput, NotExpressible
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
 
 _MIN_OF_INTEGERS = 12
 """The first opset in which Min takes int64."""
+
+_AT_MOST = 12
+"""The first opset that has LessOrEqual."""
 
 Carrier = tuple[str, TensorType]
 """The name of a value and its type, whose dimensions may be asked for at run time."""
@@ -107,6 +110,10 @@ class SizeWriter:
             return self.literal(item)
         if isinstance(item, Counted):
             return self.counted(item, operands)
+        if isinstance(item, AtMost):
+            if self.opset < _AT_MOST:
+                raise NotExpressible(f"positions that are compared at opset {self.opset}")
+            return self.emit("LessOrEqual", [self.counted(each, operands) for each in (item.first, item.second)])
         return self.scalar(item, operands) if isinstance(item, SymDim) else self.vector(item, operands)
 
     def counted(self, item: Counted, near: Sequence[Carrier] = ()) -> str:

@@ -35,6 +35,7 @@ from mugraph.ops.base import (
 )
 from mugraph.ops.forms import (
     DESCRIBED_OPSET,
+    AtMost,
     Contract,
     Counted,
     ForeignNode,
@@ -53,6 +54,7 @@ __all__ = [
     "ONNX_OPERATORS",
     "REGISTRY",
     "RUNTIME_OPERATORS",
+    "AtMost",
     "Contract",
     "Counted",
     "DegreeBound",

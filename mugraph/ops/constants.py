@@ -13,9 +13,15 @@ import numpy as np
 from mugraph.domains.base import Array, Domain
 from mugraph.domains.range import Range, RangeDomain
 from mugraph.ops.base import Operator, register
-from mugraph.ops.forms import AttrMap, Counted, OnnxForm, integers
+from mugraph.ops.forms import AtMost, AttrMap, Counted, OnnxForm, integers
 from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, concrete
+from mugraph.terms.kinds import AttributeKind
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, at_most, concrete
+
+__all__ = ["POSITION_MASKS", "seen_where", "shows_each_row"]
+
+POSITION_MASKS = frozenset({"CausalMask", "BandMask"})
+"""Operators that say of each position which others it sees, by their places alone (:func:`seen_where`)."""
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 
@@ -161,3 +167,70 @@ register(
         onnx=(),
     )
 )
+
+
+# The mask of a band: which of ``columns`` keys each of ``rows`` positions sees, those from ``before`` places before it to
+# ``after`` places behind it. A sliding window is one; so is each side of one, the other bound being a size.
+
+
+def _infer_band(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    return (TensorType(DataType.BOOL, (attrs["rows"], attrs["columns"])),)
+
+
+def _entries_of_band(attrs: AttrMap) -> np.ndarray:
+    named = (attrs["rows"], attrs["columns"], attrs["before"], attrs["after"])
+    rows, columns, before, after = integers(named, "the mask of a band").tolist()
+    seen: np.ndarray = np.tri(rows, columns, after, dtype=bool) & ~np.tri(rows, columns, -before - 1, dtype=bool)
+    return seen
+
+
+def shows_each_row(attrs: AttrMap) -> bool:
+    """Whether each position is known to see a key, by the attributes of a ``BandMask``."""
+    rows, columns, before, after = attrs["rows"], attrs["columns"], attrs["before"], attrs["after"]
+    return all((at_most(0, after), at_most(0, before + after), at_most(rows - before, columns)))
+
+
+def _band(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A range has no positions: two rows stand for all, each with something visible, or one without."""
+    if isinstance(domain, RangeDomain):
+        return (Range.of(np.tri(2, k=0 if shows_each_row(attrs) else -1, dtype=bool)),)
+    return (_entries_of_band(attrs),)
+
+
+def _write_band(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """A constant; where sizes are symbols, each key's position compared with the first and the last that a query sees."""
+    rows, columns, before, after = attrs["rows"], attrs["columns"], attrs["before"], attrs["after"]
+    if concrete((rows, columns, before, after)) is not None:
+        return OnnxForm("Identity", (_entries_of_band(attrs),))
+    keys, first, last = Counted(0, columns, (1, -1)), Counted(-before, rows, (-1, 1)), Counted(after, rows, (-1, 1))
+    return OnnxForm("And", (AtMost(first, keys), AtMost(keys, last)))
+
+
+register(
+    Operator(
+        "BandMask",
+        (0, 0),
+        _infer_band,
+        _band,
+        write=_write_band,
+        kinds={"before": AttributeKind.WHOLE, "after": AttributeKind.WHOLE},
+        sized=frozenset({"rows", "columns", "before", "after"}),
+        onnx=(),
+    )
+)
+
+
+def seen_where(op: str, attrs: AttrMap) -> tuple[tuple[int, Dim], ...]:
+    """The conditions under which the query at position i sees the key at position j, of an operator that is a mask of positions.
+
+    Returns:
+        pairs (s, c), each of which says that s * (i - j) + c is not negative; none for any other operator.
+    """
+    if op == "CausalMask":
+        return ((1, attrs["columns"] - attrs["rows"]),)
+    if op != "BandMask":
+        return ()
+    rows, columns, before, after = attrs["rows"], attrs["columns"], attrs["before"], attrs["after"]
+    limits = ((1, after, columns), (-1, before, rows))
+    asked = tuple((sign, far) for sign, far, size in limits if not at_most(size - 1, far))
+    return asked or ((1, after),)

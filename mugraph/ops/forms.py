@@ -15,6 +15,7 @@ from mugraph.terms.term import AttrValue, Term
 
 __all__ = [
     "DESCRIBED_OPSET",
+    "AtMost",
     "AttrMap",
     "Contract",
     "Counted",
@@ -107,7 +108,15 @@ class Counted:
     shape: tuple[int, ...]
 
 
-FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | Counted | None
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """An input of truth values: where a counted tensor is no more than another one, which it is broadcast with."""
+
+    first: Counted
+    second: Counted
+
+
+FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | Counted | AtMost | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from mugraph.blocks.sizes import retyped, specialised
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
+from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
@@ -85,10 +86,11 @@ class KernelProposals:
             yield current
         for _, _, child in priced[:_SINGLES]:
             yield child
-        # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then.
-        for joined in _joined(moves, candidate):
-            current, _ = self._in_turn(moves, joined)
-            if current is not joined:
+        # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
+        # a mask hides, where that is known by positions.
+        for prepared in (*_joined(moves, candidate), *_positioned(moves, candidate)):
+            current, _ = self._in_turn(moves, prepared)
+            if current is not prepared:
                 yield current
 
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
@@ -208,6 +210,25 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
             if child is not None:
                 done.update(value for match in child.moves[-1].matches for value in match.values)
                 yield child
+
+
+def _positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate with every mask computed of positions for which a rule says so."""
+    current = candidate
+    for direction in moves.matches.directions:
+        if not _shows_positions(direction.pattern, direction.replacement):
+            continue
+        sites = moves.sites(current, direction)
+        current = (moves.take(current, sites) if sites else None) or current
+    if current is not candidate:
+        yield current
+
+
+@lru_cache(maxsize=4096)
+def _shows_positions(pattern: Side, roots: Side) -> bool:
+    """Whether roots in place of a pattern bring a mask of positions."""
+    before, after = ({term.op for term in walk(side)} & POSITION_MASKS for side in (pattern, roots))
+    return bool(after - before)
 
 
 def joins(direction: Direction) -> bool:

@@ -7,15 +7,20 @@ numbers, such as the signs of activations, nobody expects it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 
+from mugraph.domains import Real
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, get_operator, traits_of
+from mugraph.ops.constants import POSITION_MASKS
 
-__all__ = ["CausalMasks", "says_positions", "spreads"]
+__all__ = ["PositionMasks", "says_positions", "spreads"]
+
+_MOST_POSITIONS = 2047
+"""Positions of a mask that are looked at."""
 
 _SHAPES = frozenset({"Shape", "Size"})
 """ONNX operators whose results depend on shapes alone."""
@@ -80,17 +85,29 @@ def spreads(graph: Graph, node: Node) -> bool:
     return node.op == "Expand" or get_operator(node.op).elementwise
 
 
-class CausalMasks:
-    """Which values depend on nothing but constants and whether a key is after its query, at sizes that are symbols.
+class PositionMasks:
+    """Which values depend on nothing but constants and how far a key is from its query, at sizes that are symbols.
 
     A value is asked about with the graph that first defined it: what it means never changes.
     """
 
-    ENTRIES: ClassVar[np.ndarray] = np.tri(3, dtype=bool)
-    """Those of such a mask that stand for any number of positions; an odd number, so that no half of them repeats the other."""
-
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}
+
+    @staticmethod
+    def entries(graph: Graph, value: int) -> np.ndarray | None:
+        """Those of such a mask that stand for any number of positions; ``None`` where they are too many.
+
+        Their number is odd, so that no half of them repeats the other, and the first and the last position do not see each other,
+        unless a side of the mask has no limit.
+        """
+        node, _ = graph.tables.makers[value]
+        limits = _limits(node)
+        size = max((limit for limit in limits.values() if limit is not None), default=0) + 2 | 1
+        if size > _MOST_POSITIONS:
+            return None
+        whole = {name: size if limit is None else limit for name, limit in limits.items()}
+        return cast(np.ndarray, get_operator(node.op).run(Real(), {**whole, "rows": size, "columns": size}, ())[0])
 
     def made(self, graph: Graph, value: int) -> bool:
         """Whether a value is such a mask, or made of one entry by entry."""
@@ -117,7 +134,15 @@ class CausalMasks:
 
     def _is_square(self, graph: Graph, value: int) -> bool:
         maker = graph.tables.makers.get(value)
-        if maker is None or maker[0].op != "CausalMask" or graph.tables.constant[value]:
+        if maker is None or maker[0].op not in POSITION_MASKS or graph.tables.constant[value]:
             return False
         attrs = dict(maker[0].attrs)
-        return bool(attrs["rows"] == attrs["columns"])
+        return bool(attrs["rows"] == attrs["columns"]) and all(
+            limit is None or (isinstance(limit, int) and limit >= 0) for limit in _limits(maker[0]).values()
+        )
+
+
+def _limits(node: Node) -> dict[str, Any]:
+    """The sides of a mask of positions, by attribute; ``None`` for one that is as wide as the mask."""
+    attrs = dict(node.attrs)
+    return {name: None if attrs[name] == attrs["rows"] else attrs[name] for name in ("before", "after") if name in attrs}

@@ -542,12 +542,12 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         definition = graph.definition(match.binding[term]) if term.attrs and term.op != "Const" else None
         if definition is not None and close_attrs(term.attrs, dims) != definition[0].attrs:
             return NoMatch(f"attributes of {term!r} are not those of {definition[0].op}", match.values[0])
+    facts = ModelFacts(match, graph, oracle, dims)
     for variable in match.direction.solved:
         try:
-            dims[f"${variable.name}"] = variable.value(dims)
+            dims[f"${variable.name}"] = variable.value(facts)
         except ValueError as problem:
             return NoMatch(f"condition {variable.condition} gives no ${variable.name}: {problem}", match.values[0])
-    facts = ModelFacts(match, graph, oracle, dims)
     for condition in match.direction.rule.conditions:
         verdict = _close_condition(condition, dims).holds(facts)
         if verdict is not True:

@@ -22,7 +22,7 @@ from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
-from rewriter.search.masks import CausalMasks, says_positions, spreads
+from rewriter.search.masks import PositionMasks, says_positions, spreads
 
 __all__ = ["Assumption", "RangeOracle", "is_square"]
 
@@ -161,7 +161,7 @@ class RangeOracle:
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
         self._of_constants: dict[int, Range] = {}
-        self._masks = CausalMasks()
+        self._masks = PositionMasks()
         self.huge: set[int] = set()
 
     @cached_property
@@ -234,7 +234,7 @@ class RangeOracle:
     def value(self, graph: Graph, value: int) -> np.ndarray | None:
         """The entries of a constant, or of what depends on constants alone, where few enough of them differ to look at.
 
-        Of a causal mask of symbolic size, and of what is made of it entry by entry, those at three positions: they stand for all.
+        Of a mask of positions of symbolic size, and of what is made of it entry by entry, a few that stand for all.
         """
         constant = graph.tables.constants.get(value)
         if constant is not None:
@@ -287,7 +287,7 @@ class RangeOracle:
             return None
         if not operands or any(operand is None for operand in operands):
             if is_mask:
-                return None if operands else CausalMasks.ENTRIES
+                return None if operands else PositionMasks.entries(graph, value)
             array = None
             if type_.size() <= _CHUNK:
                 array = self.fold(value) if constant is None else constant.load()
@@ -296,11 +296,11 @@ class RangeOracle:
         arrays = [operand for operand in operands if operand is not None]
         if not get_operator(node.op).elementwise:
             return arrays[0]
-        if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
-            return None
         try:
+            if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
+                return None
             return _wide(np.asarray(get_operator(node.op).run(Real(), node.attrs, arrays)[out]))
-        except Unsupported:
+        except (Unsupported, ValueError):  # masks of other widths stand for all positions by other numbers of them
             return None
 
     def _leaf(self, graph: Graph, value: int) -> Range:

@@ -13,7 +13,7 @@ from rulegen.grow.growth import Growth
 from rulegen.numeric.floats import FloatVerdict, float_test
 from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Proof, Prover
-from rulegen.prune.attributes import generalise_attrs, generalise_terms
+from rulegen.prune.attributes import generalise_attrs, generalise_numbers, generalise_terms
 from rulegen.prune.derive import Deriver
 from rulegen.rules import GENERATOR_VERSION
 from rules_db.exchange import format_rule
@@ -134,5 +134,7 @@ class Certifier:
         return self.with_open_attributes(wider)
 
     def with_open_attributes(self, rule: Rule) -> Rule:
-        """The rule with variables for attribute values, but for those that the workload keeps."""
+        """The rule with variables for attribute values, but for those that the workload keeps, and for numbers if it says so."""
+        if self.workload.open_numbers:
+            rule = generalise_numbers(rule, self._axioms)
         return generalise_attrs(rule, self._axioms, self.workload.keep)

@@ -79,7 +79,9 @@ def _applied(
     attrs = {key[1:]: value for key, value in values.items() if key.startswith("$")}
     with contextlib.suppress(ValueError):  # then no value does, and the condition would fail
         for variable in determined(rule.conditions, attrs):
-            attrs[variable.name] = variable.value(binding_of(attrs, values))
+            attrs[variable.name] = variable.value(
+                Facts(inferred.__getitem__, lambda term: Range.top(), binding_of(attrs, values))
+            )
     if not rule.attrs.keys() <= attrs.keys():
         return None
     dims = {key: value for key, value in values.items() if not key.startswith("$")}

@@ -17,6 +17,7 @@ __all__ = [
     "ROOM",
     "arrange",
     "assignments",
+    "band_of",
     "causal_mask",
     "dim_sizes",
     "random_input",
@@ -72,7 +73,8 @@ def whole_numbers(generator: np.random.Generator, dtype: DataType, shape: tuple[
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is causal or all true."""
+    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is causal, a band
+    or all true."""
     arranged = dict(inputs)
     for condition in conditions:
         about = condition.arguments[0]
@@ -84,6 +86,9 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
             arranged[about.name] = np.concatenate([half, half], axis)
         if condition.predicate == "causal":
             arranged[about.name] = causal_mask(arranged[about.name].shape)
+        if condition.predicate == "band":
+            mask = band_of(condition, arranged[about.name].shape)
+            arranged[about.name] = np.isfinite(mask) if arranged[about.name].dtype == bool else mask
         if condition.predicate == "all_true":
             arranged[about.name] = np.ones_like(arranged[about.name])
     return arranged
@@ -91,8 +96,19 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
 
 def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
     """The mask that causal attention adds to its scores: zero, and -inf above the diagonal."""
+    return _banded(shape, shape[-2], 0)
+
+
+def band_of(condition: Condition, shape: tuple[int, ...]) -> np.ndarray:
+    """What a window adds to scores: zero, and -inf further before the diagonal, or behind it, than a condition ``band`` says."""
+    _, before, after = condition.arguments
+    return _banded(shape, int(before), int(after))  # type: ignore[arg-type]
+
+
+def _banded(shape: tuple[int, ...], before: int, after: int) -> np.ndarray:
     rows, columns = shape[-2:]
-    return np.broadcast_to(np.where(np.tri(rows, columns, dtype=bool), 0.0, -np.inf), shape)
+    ahead = np.arange(columns) - np.arange(rows)[:, None]
+    return np.broadcast_to(np.where((ahead >= -before) & (ahead <= after), 0.0, -np.inf), shape)
 
 
 def same_residues(a: Array, b: Array) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 from mugraph.domains.base import BYTES, FLOATS, Array
 from mugraph.domains.field import FiniteField
 from mugraph.terms.shape import DataType, TensorType, concrete
-from rulegen.numeric.samples import causal_mask, random_input, whole_numbers
+from mugraph.terms.term import AttrValue
+from rulegen.numeric.samples import band_of, causal_mask, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -32,9 +33,13 @@ def field_inputs(types: Mapping[str, TensorType], field: FiniteField, generator:
     return {name: whole[name] if name in whole else random_input(field, generator, t) for name, t in types.items()}
 
 
-def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
+def real_inputs(
+    axiom: Axiom, attrs: Mapping[str, AttrValue], types: Mapping[str, TensorType], generator: np.random.Generator
+) -> dict[str, np.ndarray]:
     """Random numbers, positive, repeated or a mask where the property speaks of that, truth values, and places in tables."""
-    cited = [(c.predicate, t.name) for c in axiom.conditions for t in c.terms() if t.is_var]
+    conditions = [c.substitute({}, attrs) for c in axiom.conditions]
+    cited = [(c.predicate, t.name) for c in conditions for t in c.terms() if t.is_var]
+    bands = {c.terms()[0].name: c for c in conditions if c.predicate == "band" and c.terms()[0].is_var}
     bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     whole = places(types, generator)
     inputs = {}
@@ -56,5 +61,8 @@ def real_inputs(axiom: Axiom, types: Mapping[str, TensorType], generator: np.ran
             values = causal_mask(shape)
         if ("all_true", name) in cited:
             values = np.ones(shape)
+        if name in bands and len(shape) >= 2:
+            values = band_of(bands[name], shape)
+            values = np.isfinite(values) if type_.dtype == DataType.BOOL else values
         inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
     return inputs

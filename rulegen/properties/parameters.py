@@ -77,6 +77,8 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "mask_axes": (4, 3, 2),
     "rows": (1, 2, 3),
     "columns": (1, 2, 3),
+    "before": (0, 1, 2),
+    "after": (0, 1, 2),
     "length": (1, 2, 3),
     "transBatchA": (True, False),
     "transBatchB": (True, False),

@@ -205,7 +205,7 @@ def validate_in_runtime(axiom: Axiom, count: int = 6, seed: int = 0) -> RuntimeE
     refusal = ""
     for types, attrs in _samples(axiom, generator, count):
         sides = TypedSides(axiom, attrs)
-        values, known = run_sides((sides.left, sides.right), types, real_inputs(axiom, types, generator))
+        values, known = run_sides((sides.left, sides.right), types, real_inputs(axiom, attrs, types, generator))
         refused = [value for value in values if isinstance(value, str)]
         refusal = refusal or (refused[0] if refused else "")
         arrays: list[np.ndarray] = [value for value in values if not isinstance(value, str)]

@@ -105,6 +105,8 @@ class _Draws:
                 return self.pick((a * b,), (a, b), (b, a), (a,), (1, a), (a, 1), (a, 1, b), (1,), (b, 1, 1))
             case "size" | "rows" | "columns" | "num_heads" | "kv_num_heads":
                 return self.pick(a, b)
+            case "before" | "after":
+                return self.pick(0, 1, 2)
             case "approximate":
                 return self.pick("none", "tanh")
             case "to":

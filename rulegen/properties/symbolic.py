@@ -15,7 +15,7 @@ from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, substitute
-from rulegen.numeric.samples import causal_mask
+from rulegen.numeric.samples import band_of, causal_mask
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.inputs import places, real_inputs
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
@@ -27,6 +27,16 @@ __all__ = ["SymbolicEvidence", "validate_symbolically"]
 
 _RELATIONS = {"nonnegative": ">=", "positive": ">", "nonzero": "!="}
 """Range predicates as relations of every entry to zero; the others say nothing of real numbers."""
+
+
+def _bands(about: Sequence[Condition], case: Case) -> dict[str, np.ndarray]:
+    """The variables that conditions say to be masks of positions, each with what it adds to scores."""
+    bands = {}
+    for condition in about:
+        if condition.predicate in ("causal", "band") and (mask := condition.terms()[0]).is_var:
+            shape = concrete(case.types[mask.name].shape) or ()
+            bands[mask.name] = causal_mask(shape) if condition.predicate == "causal" else band_of(condition, shape)
+    return bands
 
 
 @dataclass(frozen=True)
@@ -106,8 +116,10 @@ class _SymbolicCheck:
             return ScalarVerdict(Verdict.PROVED)
         undecided = ScalarVerdict(Verdict.PROVED)
         hiding_nothing = {c.terms()[0].name for c in about if c.predicate == "all_true"}
+        bands = _bands(about, case)
         for masks in _masks(case):
             masks |= {name: np.ones_like(masks[name]) for name in hiding_nothing}
+            masks |= {name: np.isfinite(mask) for name, mask in bands.items() if name in masks}
             answer = self._compare(left, right, about, case, masks)
             if answer.verdict == Verdict.REFUTED:
                 return answer
@@ -122,12 +134,9 @@ class _SymbolicCheck:
         domain = _WithLeast()
         fixed = dict(masks) | places(case.types, np.random.default_rng(3))
         inputs = {n: fixed[n] if n in fixed else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
-        for condition in about:
-            if condition.predicate == "causal" and condition.terms()[0].is_var:
-                name = condition.terms()[0].name
-                inputs[name] = domain.where(
-                    np.isfinite(causal_mask(np.shape(inputs[name]))), domain.const(0), domain.const(-np.inf)
-                )
+        for name, mask in _bands(about, case).items():
+            if name not in masks:
+                inputs[name] = domain.where(np.isfinite(mask), domain.const(0), domain.const(-np.inf))
         for condition in about:
             if condition.predicate == "repeats" and condition.terms()[0].is_var:
                 arguments: tuple[Any, ...] = condition.arguments
@@ -194,7 +203,7 @@ class _SymbolicCheck:
         self, left: Term, right: Term, case: Case, masks: Mapping[str, np.ndarray], model: Mapping[Atom, float]
     ) -> bool | None:
         """Whether the sides have other values; ``None`` where they have none (a window of padding only)."""
-        inputs = real_inputs(self.axiom, case.types, np.random.default_rng(7)) | dict(masks)
+        inputs = real_inputs(self.axiom, case.attrs, case.types, np.random.default_rng(7)) | dict(masks)
         for (_, name, index), value in model.items():
             if name in inputs:
                 inputs[name][index] = value

@@ -18,7 +18,7 @@ from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Symbolic
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, concrete
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import AttrValue, Term, walk
 from rulegen.numeric.samples import same_residues
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.inputs import field_inputs, real_inputs
@@ -61,9 +61,16 @@ class _Comparison:
 
 
 def _compared(
-    axiom: Axiom, left: Term, right: Term, types: Mapping[str, TensorType], seed: int, systems: Sequence[int], small: bool
+    axiom: Axiom,
+    attrs: Mapping[str, AttrValue],
+    sides: tuple[Term, Term],
+    types: Mapping[str, TensorType],
+    seed: int,
+    systems: Sequence[int],
+    small: bool,
 ) -> _Comparison:
     """The sides' values in some number systems; in floats where those have none, and as polynomials where they are small."""
+    left, right = sides
     generator = np.random.default_rng([seed, 1])
     done: set[int] = set()
     numbers = {t.dtype for t in types.values()} - {DataType.BOOL}
@@ -76,7 +83,7 @@ def _compared(
         if isinstance(domain, FiniteField):
             inputs = field_inputs(types, domain, generator)
         else:
-            inputs = real_inputs(axiom, types, generator)
+            inputs = real_inputs(axiom, attrs, types, generator)
         try:
             values = evaluate([left, right], domain, inputs)
         except (ZeroDivision, Unsupported):
@@ -151,7 +158,7 @@ def validate(
         evaluated += 1
         systems = (0, 1, 2) if evaluated <= _THOROUGH else (evaluated % 3,)
         small = evaluated <= 3 and sum(t.size() for t in types.values()) <= 40
-        comparison = _compared(axiom, instance.left, instance.right, types, seed + trial, systems, small)
+        comparison = _compared(axiom, attrs, (instance.left, instance.right), types, seed + trial, systems, small)
         applied[sample] = comparison.systems
         hit, exact = hit + bool(comparison.systems), exact + bool(comparison.systems - {0})
         if comparison.differs_in:

@@ -10,7 +10,7 @@ from rulegen.prove.egraph import EGraph
 from rulegen.prove.instances import Instances
 from rulegen.prove.language import is_sealed, sample_value
 from rulegen.prove.laws import LawDirection
-from rulegen.prove.patterns import Binding, fill
+from rulegen.prove.patterns import Binding, Slot, applications, fill
 from rules_db.trust.guards import GUARDS
 
 __all__ = ["Admission", "Assumption"]
@@ -73,6 +73,11 @@ class Admission:
             else:
                 return False
         for slot, position, predicate, arguments in direction.solved:
+            if position in GUARDS[predicate].readers:
+                binding[slot] = self._goal_attribute(direction, slot)
+                if binding[slot] is None:
+                    return False
+                continue
             values = tuple([fill(a, binding) for a in arguments])
             if is_sealed(values):
                 assumed = self._assumed_argument(predicate, position, values)
@@ -90,6 +95,17 @@ class Admission:
             if binding[computed.index] is not None and fill(computed, binding) != binding[computed.index]:
                 return False
         return True
+
+    def _goal_attribute(self, direction: LawDirection, slot: int) -> AttrValue | None:
+        """An attribute that a model's entries tell: what it is where a program has the operator that a law brings."""
+        language = self._graph.language
+        for pattern in applications((*direction.left, *direction.right)):
+            names = [name for name, value in pattern.attrs if value == Slot(slot)]
+            for number in dict.fromkeys(self._graph.op) if names else ():
+                op, attrs, _ = language.ops[number]
+                if op == pattern.op:
+                    return dict(attrs)[names[0]]
+        return None
 
     def _assumed_argument(self, predicate: str, position: int, values: Sequence[AttrValue]) -> AttrValue | None:
         """The argument at a position of an assumed condition on attributes whose other arguments are these."""

@@ -130,9 +130,12 @@ class _PatternCompiler:
         """Attributes that predicates determine from ``bound`` slots, to which theirs are added."""
         solved = []
         for predicate, arguments, _ in conditions:
-            for position in GUARDS[predicate].solvers:
+            guard = GUARDS[predicate]
+            for position in (*guard.solvers, *guard.readers):
                 unknown = self.slots_in(arguments[position]) - bound
-                others = [self.slots_in(a) | _read_by(a) for i, a in enumerate(arguments) if i != position]
+                others = [
+                    self.slots_in(a) | _read_by(a) for i, a in enumerate(arguments) if i != position and i not in guard.readers
+                ]
                 if unknown and not set().union(*others) - bound:
                     solved.append(SolvedAttribute(unknown.pop(), position, predicate, arguments))
                     bound.add(solved[-1].slot)

@@ -6,7 +6,7 @@ values that computed dimensions have to agree with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,19 @@ from mugraph.terms.shape import SymDim, evaluate_dim
 from mugraph.terms.term import AttrValue
 from rulegen.prove.language import Language
 
-__all__ = ["Apply", "Binding", "Computed", "Pattern", "Slot", "bound_slots", "fill", "match_value", "measure", "operator_of"]
+__all__ = [
+    "Apply",
+    "Binding",
+    "Computed",
+    "Pattern",
+    "Slot",
+    "applications",
+    "bound_slots",
+    "fill",
+    "match_value",
+    "measure",
+    "operator_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,14 @@ class Apply:
 
 Pattern = Slot | Apply
 Binding = list[Any]
+
+
+def applications(patterns: Iterable[Pattern]) -> Iterator[Apply]:
+    """The operators in patterns."""
+    for pattern in patterns:
+        if isinstance(pattern, Apply):
+            yield pattern
+            yield from applications(pattern.operands)
 
 
 def bound_slots(value: Any) -> Iterator[int]:

@@ -6,6 +6,21 @@ from rulegen.workloads.workload import Workload
 
 __all__ = ["ATTENTION"]
 
+_BAND = "BandMask[after=1,before=2,columns=n,rows=l]()"
+
+_MASKED = "is_causal=false,kv_num_heads=0,num_heads=0,scale=0.25"
+
+
+def _heads(name: str, size: str, perm: str = "(1,0,2)") -> str:
+    return f"Transpose[perm={perm}](Reshape[drop=1,shape=(h,{size})]({name}))"
+
+
+def _attended(q: str, k: str, v: str) -> str:
+    """Attention within a window, as it is written out; ``k`` is transposed."""
+    scores = f"Mul(MatMul({q}, {k}), 0.25)"
+    return f"MatMul(Softmax[axis=-1](Where({_BAND}, {scores}, -inf)), {v})"
+
+
 ATTENTION = (
     Workload(
         name="attention",
@@ -109,6 +124,27 @@ ATTENTION = (
             "unidirectional=false](q, k, v, m) = "
             "MultiHeadAttention[given=(),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
             "unidirectional=true](q, k, v)",
+        ),
+    ),
+    Workload(
+        name="attention-band",
+        variables={
+            **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]"},
+            **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
+            **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
+        },
+        operators=(),
+        max_ops=0,
+        keep=frozenset({"rows", "columns", "mask_axes"}),
+        open_numbers=True,
+        equations=(
+            f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({_BAND}, x, -inf))",
+            f"Where(w, x, -inf) = Where({_BAND}, x, -inf)",
+            f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {_attended('q', 'Transpose[perm=(1,0)](k)', 'v')}",
+            f"Attention[{_MASKED},mask='bool',mask_axes=4](q, k, v, z) = {_attended('q', 'Transpose[perm=(1,0)](k)', 'v')}",
+            "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+            "unidirectional=false](Q, K, V, y) = Reshape[drop=2,shape=(h*e,)](Transpose[perm=(1,0,2)]("
+            f"{_attended(_heads('Q', 'd'), _heads('K', 'd', '(1,2,0)'), _heads('V', 'e'))}))",
         ),
     ),
 )

@@ -62,6 +62,7 @@ class Workload:
         macros: rules stay although smaller ones derive them: steps worth taking at once.
         keep: names of attributes whose values stay as they are in the rules, although their proofs hold for others: where a
             side alone has the attribute, the rule could not be read towards that side otherwise.
+        open_numbers: numbers, in attributes and as operands, become variables where a proof does not look at them.
         ships: its rules are for models, and travel with the package.
         equations: further candidates, ``source = target`` over the variables, which hold under conditions on values that random
             inputs do not meet. A workload may have nothing but these.
@@ -82,6 +83,7 @@ class Workload:
     exponentials: bool = False
     macros: bool = False
     keep: frozenset[str] = frozenset()
+    open_numbers: bool = False
     ships: bool = True
     equations: tuple[str, ...] = ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.interp import evaluate_body
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
-from mugraph.blocks.statements import Accumulate, Affine, Compute, Extent, Index, Load, Predicate, Statement, Store, Tensor, view
-from mugraph.blocks.validity import check_kernel
+from mugraph.blocks.statements import Accumulate, Compute, Extent, Load, Statement, Store, Tensor, view
 from mugraph.domains import Real
 from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term
@@ -118,30 +116,26 @@ def heads_attention(b: Dim, s: Dim, t: Dim, h: int, d: int, dtype: DataType = F3
     return kernel_of_terms("attention", inputs, {"y": merged})
 
 
-def causal_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType = F32, window: int | None = None) -> Kernel:
+def causal_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType = F32, window: Dim | None = None) -> Kernel:
     """Axes b0 (heads), s, d, t, e.
 
     Args:
-        window: where given, a query sees so many keys before its own position and no others. No operator says so: the mask is
-            then an input ``seen`` of the body only, and the kernel knows it as conditions.
+        window: where given, a query sees so many keys before its own position and no others.
     """
-    inputs = {"q": tensor(dtype, h, s, d), "k": tensor(dtype, h, t, d), "v": tensor(dtype, h, t, d)}
-    text = "MatMul(Softmax[axis=-1](Where({}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)), v)"
-    kernel = kernel_of_terms("causal", inputs, {"y": text.format(f"CausalMask[columns={t},rows={s}]()")})
     if window is None:
-        return kernel
-    assert isinstance(s, int) and isinstance(t, int)
-    behind = Affine(((Index("s"), -1), (Index("t"), 1)), window - (t - s))
-    (block,) = kernel.blocks
-    statements = [replace(x, conditions=(*x.conditions, behind)) if isinstance(x, Predicate) else x for x in block.statements]
-    kernel = replace(
-        kernel,
-        inputs=(*kernel.inputs, Tensor("seen", tensor(BOOL, s, t))),
-        body=(term(text.format("seen")),),
-        blocks=(replace(block, statements=tuple(statements)),),
-    )
-    check_kernel(kernel)
-    return kernel
+        return _positioned_attention(h, s, t, d, dtype, f"CausalMask[columns={t},rows={s}]()")
+    return banded_attention(h, s, t, d, dtype, window - (t - s), t - s)
+
+
+def banded_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType, before: Dim, after: Dim) -> Kernel:
+    """A query sees the keys from ``before`` places before its own to ``after`` behind it. Axes as :func:`causal_attention`."""
+    return _positioned_attention(h, s, t, d, dtype, f"BandMask[after={after},before={before},columns={t},rows={s}]()")
+
+
+def _positioned_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType, mask: str) -> Kernel:
+    inputs = {"q": tensor(dtype, h, s, d), "k": tensor(dtype, h, t, d), "v": tensor(dtype, h, t, d)}
+    scores = f"Where({mask}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)"
+    return kernel_of_terms("causal", inputs, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
 
 
 def qk_norm(b: Dim, s: Dim, t: Dim, d: Dim, dtype: DataType = F32) -> Kernel:

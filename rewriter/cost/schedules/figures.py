@@ -70,16 +70,22 @@ class BlockFigures:
         return sum(element_bytes(t.dtype) * self._number(product(t.shape)) for n, t in self.kernel.tensors.items() if n in names)
 
     @cached_property
-    def last_key(self) -> tuple[str, int] | None:
-        """A grid axis and n, where position p along it takes the loop's entries up to p + n only, as causal attention does."""
+    def seen_keys(self) -> tuple[str, int | None, int | None] | None:
+        """A grid axis, a and b, where position p along it takes the loop's entries from p - a to p + b only.
+
+        Causal attention does so, which has no a, and attention within a window.
+        """
         keeps = {a.keep for a in self.block.accumulators}
         keep = self.block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
+        axes, far = set[str](), dict[int, int]()
         for condition in keep.conditions if isinstance(keep, Predicate) else ():
             signs = {index.axis: sign for index, sign in condition.terms if index.plain}
             axis = next((axis for axis in signs if axis in self.block.grid), None)
-            if axis and len(condition.terms) == 2 and signs == {axis: 1, self.block.loop: -1}:
-                return axis, self._number(condition.constant)
-        return None
+            if axis and len(condition.terms) == 2 and signs in ({axis: sign, self.block.loop: -sign} for sign in (1, -1)):
+                axes.add(axis)
+                constant = self._number(condition.constant)
+                far[signs[axis]] = min(constant, far.get(signs[axis], constant))
+        return (axes.pop(), far.get(-1), far.get(1)) if len(axes) == 1 else None
 
     @cached_property
     def state_bytes(self) -> int:

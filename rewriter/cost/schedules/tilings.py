@@ -134,15 +134,29 @@ class Tilings:
     @cached_property
     def visited(self) -> Floats:
         """The part of the loop's iterations that is run, over all blocks: a block skips the tiles of keys that it may not see."""
-        visited, last_key, loop = np.ones(self.count), self.figures.last_key, self.figures.block.loop
-        if last_key is None or loop is None:
-            return visited
-        (axis, after), sizes = last_key, self.figures.sizes
+        return self._visited[0]
+
+    @cached_property
+    def longest(self) -> Floats:
+        """The part of the loop's iterations that the block runs which visits most of them."""
+        return self._visited[1]
+
+    @cached_property
+    def _visited(self) -> tuple[Floats, Floats]:
+        visited, longest = np.ones(self.count), np.ones(self.count)
+        seen_keys, loop = self.figures.seen_keys, self.figures.block.loop
+        if seen_keys is None or loop is None:
+            return visited, longest
+        (axis, before, after), sizes = seen_keys, self.figures.sizes
         rows, keys, length = self.tiles[axis], self.tiles[loop], sizes[loop]
         for size, step in {*zip(rows.tolist(), keys.tolist(), strict=True)}:
-            ends = np.clip(np.arange(size, sizes[axis] + size, size) + after, 0, length)
-            visited[(rows == size) & (keys == step)] = np.mean(-(-ends // step)) / -(-length // step)
-        return visited
+            starts = np.arange(0, sizes[axis], size)
+            first = 0 if before is None else np.maximum(starts - before, 0) // step
+            ends = length if after is None else np.clip(starts + size + after, 0, length)
+            parts = np.maximum(-(-ends // step) - first, 0) / -(-length // step)
+            here = (rows == size) & (keys == step)
+            visited[here], longest[here] = np.mean(parts), np.max(parts)
+        return visited, longest
 
     @cached_property
     def rows_of_tiles(self) -> Ints:

@@ -101,7 +101,10 @@ class TimeModel:
                 np.full(len(at), _STEP),
                 figures.chain * _DEPENDENT / together,
             )
-        time = np.maximum(waves * tilings.visited[at], 1.0) * iterations * step + waves * once
+        time = (
+            np.maximum(waves * tilings.visited[at], np.minimum(tilings.longest[at] * split, 1.0)) * iterations * step
+            + waves * once
+        )
         flying = np.minimum(programs, device.units * resident) * np.maximum(loop_moved * np.maximum(stages - 1, 1), other_moved)
         reached = np.minimum(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
         wasted = np.maximum(loop.moved, other.moved) / np.maximum(np.maximum(loop.payload, other.payload), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
+from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.term import Term, make, var, variables
 from rewriter.kernels.fuse.access import Access, under, view_of
 from rewriter.kernels.fuse.builder import NotFusable
@@ -50,7 +51,7 @@ class TermEmitter:
             return var(self._scope.builder.load(term.name, view_of(access, self._scope.axes.sizes)))
         if traits_of(term.op).addresses:
             return self.movements.value(term, access, hint)
-        if term.op == "CausalMask":
+        if term.op in POSITION_MASKS:
             return var(self.movements.sees(term, access))
         if traits_of(term.op).monoid is not None:
             return self._reductions.value(term, access, hint)

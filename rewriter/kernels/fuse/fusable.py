@@ -19,6 +19,7 @@ from functools import cached_property
 
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
+from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, TensorType, plain_symbol
 from mugraph.terms.term import Term, attr_symbols, const, make, var
 from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
@@ -154,8 +155,8 @@ class _TermReader:
         graph, tables = self._graph, self._graph.tables
         definition = graph.definition(value)
         maker = None if definition is None else definition[0]
-        if maker is not None and maker.op == "CausalMask":  # computed from positions, not read
-            return make("CausalMask", (), maker.attrs)
+        if maker is not None and maker.op in POSITION_MASKS:  # computed from positions, not read
+            return make(maker.op, (), maker.attrs)
         number = tables.small_constant(value, 1)
         if number is not None and number.size == 1 and value in tables.constants:
             type_ = tables.types[value]

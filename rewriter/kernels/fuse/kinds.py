@@ -6,6 +6,7 @@ from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Node
 from mugraph.ops import ProductKind, get_operator, traits_of
+from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.reading import GraphReading
@@ -37,7 +38,7 @@ def _is_staged(op: str) -> bool:
     """Whether a kernel has an operator, or a leaf, in a stage of its own."""
     traits = traits_of(op)
     staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
-    return staged or op in ("Var", "Const", "CausalMask")
+    return staged or op in ("Var", "Const") or op in POSITION_MASKS
 
 
 class NodeKinds:

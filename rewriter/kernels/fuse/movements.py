@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mugraph.blocks.statements import Affine, Factor, Index
+from mugraph.ops.constants import seen_where
 from mugraph.terms.shape import Dim, same_dim
 from mugraph.terms.term import Term, make, var
 from rewriter.kernels.fuse.access import Access, Digits, flat, quotient, regrouped, shifted, under
@@ -119,8 +120,9 @@ class Movements:
     def sees(self, mask: Term, access: Access) -> str:
         """A boolean tile of which keys queries see, computed from the positions."""
         query, key = access[-2:]
-        terms = (*_position(query, 1), *_position(key, -1))
-        return self._scope.builder.predicate("seen", (Affine(terms, mask.attr("columns") - mask.attr("rows")),))
+        conditions = seen_where(mask.op, dict(mask.attrs))
+        affine = (Affine((*_position(query, sign), *_position(key, -sign)), constant) for sign, constant in conditions)
+        return self._scope.builder.predicate("seen", tuple(affine))
 
 
 def _position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:
@@ -128,6 +130,6 @@ def _position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:
     step: Dim = 1
     for digit in reversed(digits):
         if not isinstance(step, int):
-            raise NotFusable(f"a causal mask whose positions are digits of {step}")
+            raise NotFusable(f"a mask whose positions are digits of {step}")
         yield digit.index, sign * step
         step = step * digit.size

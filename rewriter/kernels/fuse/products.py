@@ -12,7 +12,7 @@ from mugraph.terms.term import Term, const, make, var, variables
 from rewriter.kernels.fuse.access import Access, Digits, digit_of, under
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.scope import Emit, Scope
-from rewriter.kernels.fuse.terms import causal_scores, softmax_of
+from rewriter.kernels.fuse.terms import positioned_scores, softmax_of
 
 __all__ = ["Products"]
 
@@ -80,7 +80,7 @@ class Products:
         size = terms.shape(scores)[-1]
         loop = axes.looped("t", size, "two attentions in one kernel")
         first, second = self._operands(term, access, digit_of(loop, size))
-        mask, scores = causal_scores(scores)
+        mask, scores = positioned_scores(scores)
         self._unshifted = self._product_within(scores)
         scored = builder.named(self._emit(scores, first, first), "scores")
         # Weights sum to one, so what every value has is added once, behind the sum.

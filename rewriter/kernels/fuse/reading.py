@@ -66,10 +66,9 @@ class GraphReading:
         """The values of some nodes that others read."""
         exposed = []
         for node in nodes:
-            if not nodes.issuperset(self.readers(node)) or any(v in self.outputs for v in node.values):
-                for value in self.live(node):
-                    if value in self.outputs or not nodes.issuperset(self.users(value)):
-                        exposed.append(value)
+            for value in self.live(node):
+                if value in self.outputs or not nodes.issuperset(self.users(value)):
+                    exposed.append(value)
         return sorted(exposed)
 
     def depends_on(self, node: Node, nodes: set[Node]) -> bool:

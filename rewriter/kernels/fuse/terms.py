@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
+from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.interp import expanded, infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
 from mugraph.terms.term import Term, const, make, walk
 
-__all__ = ["PlainTerms", "causal_scores", "is_elementwise", "softmax_of"]
+__all__ = ["PlainTerms", "is_elementwise", "positioned_scores", "softmax_of"]
 
 
 def is_elementwise(op: str) -> bool:
@@ -72,8 +73,8 @@ def softmax_of(weights: Term) -> tuple[Term, bool] | None:
     return None
 
 
-def causal_scores(scores: Term) -> tuple[Term | None, Term]:
-    """The mask that makes what it hides of scores -∞, where it is causal, and the scores without."""
+def positioned_scores(scores: Term) -> tuple[Term | None, Term]:
+    """The mask that makes what it hides of scores -∞, where positions alone say so, and the scores without."""
     inner = scores
     while inner.op == "Cast" and inner.attr("to") in FLOATS:
         inner = inner.inputs[0]
@@ -82,7 +83,7 @@ def causal_scores(scores: Term) -> tuple[Term | None, Term]:
     mask = inner.inputs[0]
     while mask.op in ("Unsqueeze", "Expand"):
         mask = mask.inputs[0]
-    return (mask, inner.inputs[1]) if mask.op == "CausalMask" else (None, scores)
+    return (mask, inner.inputs[1]) if mask.op in POSITION_MASKS else (None, scores)
 
 
 class PlainTerms:

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mugraph.blocks.statements import product
 from mugraph.ops import get_operator, traits_of
+from mugraph.ops.constants import seen_where
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
-from rules_db.trust.formulas.formula import Formula, choice, extremum, natural, number_of, summed
+from rules_db.trust.formulas.formula import ONE, Formula, choice, extremum, natural, number_of, summed
 from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
@@ -89,8 +90,11 @@ class BodyMeaning:
             return entry(term.name, self._types[term], flat(at, self._types[term].shape))
         if term.op == "Const":
             return self._domain.const(term.attr("value"))
-        if term.op == "CausalMask":
-            return natural(at[0] - at[1] + term.attr("columns") - term.attr("rows"))
+        if conditions := seen_where(term.op, dict(term.attrs)):
+            holds = ONE
+            for sign, constant in conditions:
+                holds = holds * natural(sign * (at[0] - at[1]) + constant)
+            return holds
         if term.op == "Concat":
             return self._joined(term, at)
         if traits.addresses:

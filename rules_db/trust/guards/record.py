@@ -69,7 +69,8 @@ class Facts:
         value_of: Callable[[Term], np.ndarray | None] = lambda term: None,
         least: int = 0,
     ) -> None:
-        self.type_of, self.range_of, self.binding, self.value_of = type_of, range_of, binding or {}, value_of
+        self.type_of, self.range_of, self.value_of = type_of, range_of, value_of
+        self.binding = {} if binding is None else binding
         self._least = least
 
     def shape(self, term: Term) -> Shape:
@@ -201,6 +202,8 @@ Predicate = Callable[..., bool | None]
 """Of facts and the arguments."""
 Solver = Callable[..., AttrValue]
 """Of all arguments, one of which it does not read and returns instead. Raises ValueError where no value does."""
+Reader = Callable[..., AttrValue]
+"""Of facts and all arguments, one of which it does not read and returns instead. Raises ValueError where no value does."""
 Tells = Callable[..., Iterable[Told]]
 """Of the arguments."""
 Law = Callable[..., bool]
@@ -240,6 +243,8 @@ class Guard:
         predicate: the answer for facts and arguments; ill-typed terms raise ShapeError, missing axes IndexError.
         solvers: position of an attribute among the arguments to the function that computes it from the others. Only the
             search for proofs and matches solves; the guard is asked about a solution like about any other value.
+        readers: position of an attribute among the arguments to the function of facts and all arguments that reads it off the
+            entries of a term. The guard is asked about what was read, too.
         tells: what the condition tells of its arguments.
         law: whether the condition on these arguments follows from premises; it looks at operators, attributes and the
             premises, never at sample types.
@@ -251,6 +256,7 @@ class Guard:
     about: About
     predicate: Predicate
     solvers: Mapping[int, Solver]
+    readers: Mapping[int, Reader]
     tells: Tells
     law: Law
     of_numbers: bool
@@ -297,9 +303,12 @@ def guard(
     about: About,
     *,
     solvers: Mapping[int, Solver] | None = None,
+    readers: Mapping[int, Reader] | None = None,
     tells: Tells = lambda *arguments: (),
     law: Law = lambda premises, *arguments: False,
     of_numbers: bool = True,
 ) -> Callable[[Predicate], Guard]:
     """Makes the predicate that follows a guard of its name; the rest are attributes of :class:`Guard`."""
-    return lambda predicate: Guard(predicate.__name__, number, about, predicate, solvers or {}, tells, law, of_numbers)
+    return lambda predicate: Guard(
+        predicate.__name__, number, about, predicate, solvers or {}, readers or {}, tells, law, of_numbers
+    )

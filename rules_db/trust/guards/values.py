@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mugraph.domains.range import unrepeated
-from mugraph.terms.shape import DataType, largest_number
+from mugraph.terms.shape import DataType, Dim, largest_number, same_dim
 from mugraph.terms.term import Term
 from rules_db.trust.guards.record import About, Facts, guard
 
@@ -73,6 +75,65 @@ def causal(facts: Facts, m: Term) -> bool | None:
     once = unrepeated(value)
     value = np.broadcast_to(once, (*once.shape[:-2], *seen.shape))
     return bool(np.all(value[..., seen] == 0) and np.all(value[..., ~seen].astype(np.float64) < -largest / 2))
+
+
+def _band_of(facts: Facts, m: Term) -> tuple[Dim, Dim] | None:
+    """How many places before and after its own each position sees, of a mask that is a band; ``None`` where it is not known.
+
+    A side without a limit is as wide as the mask. Raises ValueError where a mask is no band, or hides nothing or a whole row.
+    """
+    value, type_ = facts.value_of(m), facts.type_of(m)
+    if value is None:
+        return None
+    if value.ndim < 2 or not value.size:
+        raise ValueError("no mask of positions")
+    once = unrepeated(value)
+    first = np.broadcast_to(once[(0,) * (value.ndim - 2)], value.shape[-2:])
+    if not bool((once == once[(slice(1),) * (value.ndim - 2)]).all()):
+        raise ValueError("several masks")
+    seen = first
+    if type_.dtype != DataType.BOOL:
+        largest, seen = largest_number(type_.dtype), first == 0
+        if largest is None or not bool((seen | (first.astype(np.float64) < -largest / 2)).all()):
+            raise ValueError("numbers that neither show nor hide")
+    rows, columns = seen.shape
+    if seen.all() or not seen.any(axis=-1).all():
+        raise ValueError("nothing is hidden, or a whole row")
+    # The first position sees keys up to ``after``, the first key is seen up to ``before``, or comes before all that are.
+    shown, seen_by = np.flatnonzero(seen[0]), np.flatnonzero(seen[:, 0])
+    before, after = int(seen_by[-1]) if seen_by.size else -int(shown[0]), int(shown[-1])
+    if not np.array_equal(seen, np.tri(rows, columns, after, dtype=bool) & ~np.tri(rows, columns, -before - 1, dtype=bool)):
+        raise ValueError("no band")
+    return (
+        type_.shape[-2] if before >= rows - 1 else before,
+        type_.shape[-1] if after >= columns - 1 else after,
+    )
+
+
+def _side_of_band(side: int) -> Callable[[Facts, Term, Dim, Dim], Dim]:
+    def read(facts: Facts, m: Term, before: Dim, after: Dim) -> Dim:
+        sides = _band_of(facts, m)
+        if sides is None:
+            raise ValueError("its entries are not known")
+        if sides == (facts.shape(m)[-2], 0) and facts.type_of(m).dtype != DataType.BOOL:
+            raise ValueError("it is causal, for which there are operators")
+        return sides[side]
+
+    return read
+
+
+@guard(67, About.ENTRIES, readers={1: _side_of_band(0), 2: _side_of_band(1)})
+def band(facts: Facts, m: Term, before: Dim, after: Dim) -> bool | None:
+    """m shows each position those from ``before`` places before it to ``after`` behind it and hides all others: m is true and
+    false there, or zero and -inf. No position has all hidden.
+
+    A number below half the least of the element type counts as -inf: scores vanish beside it.
+    """
+    try:
+        sides = _band_of(facts, m)
+    except ValueError:
+        return False
+    return None if sides is None else same_dim(sides[0], before) is True and same_dim(sides[1], after) is True
 
 
 @guard(64, About.ENTRIES)

@@ -142,6 +142,8 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
         "y": (2, 2, 2),
     },
     "CausalMask[columns=3,rows=2]()": {},
+    "BandMask[after=0,before=1,columns=3,rows=3]()": {},
+    "BandMask[after=-1,before=1,columns=3,rows=3]()": {},
     "Positions[length=3]()": {},
 }
 

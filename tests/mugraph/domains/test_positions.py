@@ -74,7 +74,7 @@ def entry(value: Any) -> np.ndarray:
     return array
 
 
-def test_logic_is_decided_by_the_sign_of_one_number() -> None:
+def test_logic_is_decided_by_the_size_of_one_number() -> None:
     before, same = ENTRIES.less(entry(COLUMN), entry(ROW)), ENTRIES.equal(entry(ROW), entry(COLUMN))
     causal = Truth.of(COLUMN - ROW, (True, True, False))
     assert ENTRIES.logic(np.logical_or, before, same).item() == causal
@@ -82,7 +82,30 @@ def test_logic_is_decided_by_the_sign_of_one_number() -> None:
     assert ENTRIES.logic(np.logical_not, ENTRIES.logic(np.logical_not, entry(causal))).item() == causal
     assert ENTRIES.logic(np.logical_and, entry(True), entry(causal)).item() == causal
     with pytest.raises(Unsupported, match="several numbers"):
-        ENTRIES.logic(np.logical_and, entry(causal), ENTRIES.less(entry(ROW), entry(COLUMN + 4)))
+        ENTRIES.logic(np.logical_and, entry(causal), ENTRIES.less(entry(ROW), entry(N - 4)))
+
+
+def test_a_window_is_a_statement_about_a_distance() -> None:
+    causal = Truth.of(COLUMN - ROW, (True, True, False))
+    window = Truth.between(COLUMN - ROW, (-3, 1), (False, True, False))
+    near = ENTRIES.less(entry(ROW), entry(COLUMN + 4))
+    assert ENTRIES.logic(np.logical_and, entry(causal), near).item() == window
+    hidden = ENTRIES.logic(np.logical_or, *(ENTRIES.logic(np.logical_not, each) for each in (entry(causal), near)))
+    assert ENTRIES.logic(np.logical_not, hidden).item() == window
+    assert window == Truth.between(ROW - COLUMN + 1, (1, 5), (False, True, False)), "one form, whichever is subtracted"
+    assert ENTRIES.logic(np.logical_and, near, ENTRIES.less(entry(COLUMN + 4), entry(ROW))).item() is False
+
+
+def test_an_absolute_value_is_a_distance() -> None:
+    apart = ENTRIES.apply("abs", entry(ROW - COLUMN))
+    assert ENTRIES.less(apart, entry(3)).item() == Truth.between(COLUMN - ROW, (-2, 3), (False, True, False))
+    assert ENTRIES.less(entry(2), apart).item() == Truth.between(COLUMN - ROW, (-2, 3), (True, False, True))
+    assert ENTRIES.less(apart, entry(0)).item() is False and ENTRIES.less(entry(-1), apart).item() is True
+    assert ENTRIES.apply("abs", entry(-1 * COLUMN)).item() == COLUMN
+    elsewhere = {name: 0 for name in places_in(ROW)}
+    near = ENTRIES.less(apart, entry(3)).item()
+    assert moved(near, elsewhere) == Truth.of(COLUMN - 3, (True, False, False)), "no place is below zero"
+    assert moved(apart.item(), elsewhere) == COLUMN
 
 
 def test_what_depends_on_a_choice_by_place_is_not_known() -> None:

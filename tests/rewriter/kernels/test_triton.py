@@ -27,6 +27,7 @@ from tests.support.block_kernels import (
     BOOL,
     F16,
     F32,
+    banded_attention,
     batched_matmul,
     bias_gelu,
     causal_attention,
@@ -187,8 +188,6 @@ def test_products_are_transposed_by_the_order_of_the_axes(
 def test_a_window_visits_only_its_keys(interpreter: Interpreter) -> None:
     kernel = causal_attention(1, 20, 20, 16, window=3)
     inputs = random_inputs(kernel, 1)
-    i, j = np.arange(20)[:, None], np.arange(20)
-    inputs["seen"] = (j <= i) & (i - j <= 3)
     (computed,) = interpreter.run(kernel, cut(s=4, t=4), inputs)
     np.testing.assert_allclose(computed, reference(kernel, inputs)[0], rtol=1e-5, atol=1e-6)
     for unseen, rows_left in ((slice(12, None), slice(0, 12)), (slice(0, 8), slice(12, None))):  # a visited key would show
@@ -219,15 +218,31 @@ def test_a_causal_mask_bounds_the_loop(interpreter: Interpreter, split: int) -> 
 def test_only_tiles_at_an_edge_are_masked(interpreter: Interpreter, s: int, t: int, window: int | None, split: int) -> None:
     kernel, schedules = causal_attention(2, s, t, 16, window=window), cut(split=split, s=16, t=16)
     inputs = random_inputs(kernel, 1)
-    if window is not None:
-        ahead = np.arange(t) - np.arange(s)[:, None] - (t - s)
-        inputs["seen"] = (ahead <= 0) & (ahead >= -window)
     (computed,) = interpreter.run(kernel, schedules, inputs)
     np.testing.assert_allclose(computed, reference(kernel, inputs)[0], rtol=1e-5, atol=1e-6)
     text = generate(kernel, schedules).text
     (edges,) = [line for line in text.splitlines() if line.endswith("(t_start + 15) < 0:") or "(s_start + 15) < 0:" in line]
     assert f"{f'{t - s} + ' if t > s else ''}s_start - (t_start + 15) < 0" in edges
     assert (f"t_start + 16 > {t}" in edges) == (t % 16 != 0) and (" + t_start - (s_start + 15) < 0" in edges) == bool(window)
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("length", [17, 40, 70])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (6, 0), (0, 7), (7, 7), (64, 0), (64, 64), (100, 3), (3, 100)])
+def test_a_band_of_any_width_is_what_the_mask_says(
+    interpreter: Interpreter, length: int, before: int, after: int, split: int
+) -> None:
+    """Windows of one key and wider than the sequence, on one side and on both, at lengths that no tile divides."""
+    kernel = banded_attention(1, length, length, 16, F32, before, after)
+    inputs = random_inputs(kernel, 1)
+    q, k, v = (inputs[name][0].astype(np.float64) for name in "qkv")
+    ahead = np.arange(length) - np.arange(length)[:, None]
+    scores = np.where((ahead >= -before) & (ahead <= after), q @ k.T, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    for tiles in ({"s": 16, "t": 16}, {"s": 32, "t": 16}, {"s": 16, "t": 64}):
+        (computed,) = interpreter.run(kernel, cut(split=split, **tiles), inputs)
+        np.testing.assert_allclose(computed[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("factor", "folded"), [("0.5", True), ("-0.5", False), ("0.0", False)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, U
 from mugraph.terms.term import AttrValue, Term, bind_attrs, bind_value, binding_of, walk
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.numeric.samples import causal_mask
+from rulegen.numeric.samples import band_of, causal_mask
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols
@@ -38,15 +39,17 @@ def sizes_of(rule: Rule) -> list[dict[str, Dim]]:
 def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[Graph, dict[int, TensorType]]:
     """A model that is one side of a rule, and its inputs. Raises ShapeError or Undecided where the sizes do not fit.
 
-    What a condition wants to repeat itself, to be a causal mask or to be true throughout is a constant that does.
+    What a condition wants to repeat itself, to be a mask of positions or to be true throughout is a constant that does.
     """
     tables, values, inputs = Tables(), dict[Term, int](), dict[int, TensorType]()
     binding: Mapping[str, AttrValue] = binding_of({k: bind_value(v, sizes) for k, v in rule.attrs.items()}, sizes)
     repeated = {c.arguments[0]: c.arguments[1] for c in rule.conditions if c.predicate == "repeats"}
-    masks = {
-        c.arguments[0]: {"causal": causal_mask, "all_true": np.ones}[c.predicate]
+    masks: dict[object, Callable[[tuple[int, ...]], np.ndarray]] = {
+        c.arguments[0]: {"causal": causal_mask, "all_true": np.ones, "band": partial(band_of, c.substitute({}, rule.attrs))}[
+            c.predicate
+        ]
         for c in rule.conditions
-        if c.predicate in ("causal", "all_true")
+        if c.predicate in ("causal", "all_true", "band")
     }
     for term in walk(roots):
         if term.is_var:
@@ -58,7 +61,9 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
             if term in masks:
                 shape = concrete(type_.shape)
                 assert shape is not None
-                values[term] = tables.add_constant(Constant.of(masks[term](shape).astype(type_.dtype.numpy()), type_))
+                mask = masks[term](shape)
+                entries = np.isfinite(mask) if type_.dtype == DataType.BOOL else mask
+                values[term] = tables.add_constant(Constant.of(entries.astype(type_.dtype.numpy()), type_))
                 continue
             values[term] = tables.new_value(type_, term.name)
             inputs[values[term]] = type_

@@ -46,6 +46,6 @@ def test_samples_refute_a_false_property() -> None:
 def test_a_bounded_scalar_can_be_written() -> None:
     """A model that Z3 finds is written into the inputs, entry by entry."""
     (axiom,) = parse_axioms("a: Mul(x, Reciprocal(x)) = Div(x, x) when positive(x)", "test")
-    drawn = real_inputs(axiom, {"x": TensorType(DataType.FLOAT, ())}, np.random.default_rng(0))
+    drawn = real_inputs(axiom, {}, {"x": TensorType(DataType.FLOAT, ())}, np.random.default_rng(0))
     drawn["x"][()] = 2.0
     assert drawn["x"] == 2.0

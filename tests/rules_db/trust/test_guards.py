@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from mugraph.domains.range import Range
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, same_dim, symbol
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import AttrValue, Term, walk
 from mugraph.terms.text import Parser, TextError, parse_term, parse_type
 from rewriter.search.match import Match, NoMatch, RootIndex, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
@@ -63,13 +64,17 @@ def test_arguments_are_terms_or_values_as_the_predicate_has_them() -> None:
 # What is determined
 
 
+def facts_of(binding: Mapping[str, AttrValue]) -> Facts:
+    return Facts(lambda term: TensorType(DataType.FLOAT, ()), lambda term: Range.top(), binding)
+
+
 def test_variables_are_determined_after_those_that_they_need() -> None:
     conditions = [condition(text) for text in ("doubles($d, $c)", "product($c, $a, $b)", "distinct($e, $a)", "doubles($a, $a)")]
     plan = determined(conditions, {"a", "b"})
     assert [(one.name, one.position) for one in plan] == [("c", 0), ("d", 0)]
     binding = {"$a": 2.0, "$b": 1.5}
     for one in plan:
-        binding[f"${one.name}"] = one.value(binding)
+        binding[f"${one.name}"] = one.value(facts_of(binding))
     assert binding == {"$a": 2.0, "$b": 1.5, "$c": 3.0, "$d": 6.0}
     assert [one.name for one in determined(conditions[:2], {"d"})] == ["c"]
     assert determined(conditions[1:2], {"a"}) == ()
@@ -85,11 +90,11 @@ def test_variables_are_determined_after_those_that_they_need() -> None:
         ("swapped($c, $b)", {"$b": (1,)}),
     ],
 )
-def test_where_no_value_does_there_is_none(text: str, binding: dict[str, object]) -> None:
+def test_where_no_value_does_there_is_none(text: str, binding: dict[str, AttrValue]) -> None:
     (one,) = determined([condition(text)], {name[1:] for name in binding})
     assert one.name == "c"
     with pytest.raises(ValueError):
-        one.value(binding)
+        one.value(facts_of(binding))
 
 
 # A new guard

@@ -34,6 +34,7 @@ from rules_db.trust.interpreted import interpret, kernel_rule
 from tests.support.block_kernels import (
     BOOL,
     F32,
+    banded_attention,
     batched_matmul,
     bias_gelu,
     causal_attention,
@@ -78,6 +79,8 @@ PROVED: dict[str, Callable[[], Kernel]] = {
     "batches": lambda: batched_matmul(A, B, C, D),
     "heads": lambda: heads_attention(A, B, C, 3, 4),
     "causal": causal,
+    "window on both sides": lambda: banded_attention(2, A, A, 4, F32, 7, 64),
+    "window of a symbolic width": lambda: banded_attention(2, A, B, 4, F32, C, 0),
     "normalised keys": lambda: qk_norm(A, B, C, D),
     "shared keys": lambda: shared_keys(A, B, 4),
     "joined rows": lambda: joined_rows(A, 3, 4),
@@ -187,6 +190,14 @@ def with_offset(block: Block, statement: Statement) -> Statement:
     return statement
 
 
+def with_other_bound(block: Block, statement: Statement) -> Statement:
+    """One side of a window is wider by one key."""
+    if isinstance(statement, Predicate):
+        *others, last = statement.conditions
+        return replace(statement, conditions=(*others, replace(last, constant=last.constant + 1)))
+    return statement
+
+
 def with_size(block: Block, statement: Statement) -> Statement:
     return replace(statement, size=statement.size + 1) if isinstance(statement, Extent) else statement
 
@@ -207,6 +218,7 @@ def with_other_heads(block: Block, statement: Statement) -> Statement:
     [
         (causal, without_keep),
         (causal, with_offset),
+        (lambda: banded_attention(2, A, A, 4, F32, 7, 64), with_other_bound),
         (lambda: skip_layer_norm(A, B, C), with_size),
         (lambda: skip_layer_norm(A, B, C), with_maximum),
         (lambda: heads_attention(A, B, C, 3, 4), with_other_heads),
