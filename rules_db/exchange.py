@@ -220,7 +220,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: boo
             raise RuleTextError(f"{file}:{line_number}: {_shortened(reason.args[0])}") from None
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
-        raise RuleTextError(f"{file}:{number}: rule {identity} lacks {', '.join(missing)}; is the file truncated?")
+        raise RuleTextError(f"{file}:{number}: rule {_shortened(identity)} lacks {', '.join(missing)}; is the file truncated?")
     types, attrs = cast(tuple[dict[str, TensorType], dict[str, AttrValue]], fields["let"])
     rule = Rule(
         fields["source"],  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: boo
         vars(rule)["id"] = identity.strip()  # where a cached property keeps what it found
     elif rule.id != identity.strip():
         raise RuleTextError(
-            f"{file}:{number}: the content of rule {identity.strip()} has the identity {rule.id}; "
+            f"{file}:{number}: the content of rule {_shortened(identity.strip())} has the identity {rule.id}; "
             "if the change is meant, write that identity and run 'rulegen audit'"
         )
     return rule

@@ -94,7 +94,8 @@ class Parser:
         left, before = self.token, self.at
         self.kind, self.token, self.at = next(self._tokens, ("end", "", before))
         if self.kind == "unknown":
-            raise TextError(f"cannot read {self.text[before:][:40]!r} in {_shown(self.text)}")
+            self.at -= len(self.token)
+            raise TextError(f"cannot read {self.text[self.at :][:40]!r} in {_shown(self.text)}")
         return left
 
     def accept(self, mark: str) -> bool:

@@ -19,7 +19,7 @@ from mugraph.domains.verbatim import Verbatim
 from mugraph.ops import traits_of
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
-from mugraph.terms.term import Attrs, Term, walk
+from mugraph.terms.term import Term, walk
 from rules_db.trust.evidence import programs_at, used_symbols
 from rules_db.trust.rule import FloatClass, Rule, Side
 
@@ -44,7 +44,7 @@ def is_verbatim(rule: Rule) -> bool:
     plain = all(type_.dtype in FLOATS or type_.dtype == DataType.BOOL for type_ in sample.types.values())
     if not plain or any(term.op == KERNEL for term in walk([*sample.source, *sample.target])):
         return False
-    found = example(sample) if _windows(sample.source) == _windows(sample.target) else None
+    found = example(sample) if _maxima(sample.source) == _maxima(sample.target) else None
     if found is None:
         return False
     programs, types = found
@@ -57,9 +57,15 @@ def is_verbatim(rule: Rule) -> bool:
     return all(np.array_equal(values[a], values[b]) for a, b in zip(programs[:half], programs[half:], strict=True))
 
 
-def _windows(side: Side) -> set[Attrs]:
-    """The windows of which the greatest entry is taken: whether that is a NaN depends on the runtime's kernel for them."""
-    return {term.attrs for term in walk(side) if term.op == "MaxPool"}
+def _maxima(side: Side) -> set[object]:
+    """The windows, and the operators of attention, of which the greatest entry is taken.
+
+    Whether that is a NaN depends on the runtime's kernel for them.
+    """
+    terms = list(walk(side))
+    return {term.attrs for term in terms if term.op == "MaxPool"} | {
+        term.op for term in terms if term.op not in ("Var", "Const") and traits_of(term.op).attention
+    }
 
 
 def example(rule: Rule) -> tuple[list[Term], dict[str, TensorType]] | None:

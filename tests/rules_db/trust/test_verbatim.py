@@ -10,6 +10,7 @@ import pytest
 from mugraph.domains.real import Real
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, concrete
+from mugraph.terms.term import walk
 from rules_db.library import shipped_rules
 from rules_db.trust.rule import FloatClass, Rule
 from rules_db.trust.verbatim import example, is_verbatim, keeps_operations
@@ -30,6 +31,13 @@ SAMPLE = 60
 )
 def test_equations_of_numbers_are_told_apart(source: str, target: str, types: str, verbatim: bool) -> None:
     assert is_verbatim(rule(source, target, types)) is verbatim
+
+
+def test_an_operator_of_attention_is_no_softmax_of_everything() -> None:
+    """Its kernel may say otherwise than that of Softmax which of several entries is the greatest where one is a NaN."""
+    fused = next(r for r in shipped_rules() if r.id == "b09b83066a540917")
+    assert {"Softmax", "Attention"} <= {term.op for term in walk([*fused.source, *fused.target])}
+    assert not is_verbatim(fused)
 
 
 def test_a_fused_operator_may_square_what_the_plain_ones_do_not() -> None:
