@@ -73,6 +73,16 @@ def test_one_image_an_architecture_with_all_functions_in_it(compiler: Compiler, 
     assert b".target sm_80\n" in binaries[2].image.content
 
 
+def test_processes_that_were_started_ahead_do_the_work(tmp_path: Path) -> None:
+    with Compiler(tmp_path, workers=1) as ahead:
+        ahead.warm()
+        (started,) = ahead._all
+        (found,) = ahead.compile([("a kernel", WHOLE.sources()[0])], EVERYWHERE[:1])
+        assert not isinstance(found, NotCompiled) and ahead._all == [started]
+        ahead.warm()
+        assert ahead._all == [started]
+
+
 def test_results_are_kept(compiler: Compiler, programs: Programs, tmp_path: Path) -> None:
     with Compiler(compiler.folder) as again:
         (found,) = again.compile([("other words", SPLIT.sources()[0])], EVERYWHERE)
