@@ -50,17 +50,12 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     Answers ship with the package, or are kept in the store, by onnxruntime's version, the provider that was asked, and the rule.
     """
     asked = provider if provider in usable_providers() else "cpu"
-    doubtful = {}
-    for direction, added in _doubtful(rules):
-        if asked == provider or get_operator(added).runtime.fuses:
-            doubtful[direction] = added
+    doubtful = {d: added for d, added in _doubtful(rules) if asked == provider or get_operator(added).runtime.fuses}
     known = known_directions(asked)
     answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
-    keys = {direction: _key(direction, asked) for direction in doubtful if direction not in answers}
-    kept = store.verdicts(keys.values())
-    answers |= {direction: kept[key] == _YES for direction, key in keys.items() if key in kept}
+    answers |= _kept([direction for direction in doubtful if direction not in answers], store, asked)
     fresh = {d: _happens(d, added, asked) for d, added in doubtful.items() if d not in answers}
-    store.remember_all({keys[direction]: _YES if answer else _NO for direction, answer in fresh.items()})
+    store.remember_all({_key(direction, asked): _YES if answer else _NO for direction, answer in fresh.items()})
     return frozenset(direction.id for direction, answer in (answers | fresh).items() if answer)
 
 
@@ -71,7 +66,13 @@ def asked_directions(rules: Iterable[Rule], provider: str) -> dict[str, bool]:
 
 def kept_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> dict[str, bool]:
     """The same as far as a store has the answers."""
-    keys = {_key(direction, provider): direction.id for direction, _ in _doubtful(rules)}
+    kept = _kept([direction for direction, _ in _doubtful(rules)], store, provider)
+    return {direction.id: answer for direction, answer in kept.items()}
+
+
+def _kept(directions: Iterable[Direction], store: ProfileStore, asked: str) -> dict[Direction, bool]:
+    """What a store remembers of directions."""
+    keys = {_key(direction, asked): direction for direction in directions}
     return {keys[key]: answer == _YES for key, answer in store.verdicts(keys).items()}
 
 
