@@ -8,8 +8,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from rewriter.cost import CostTable, Device, ProfileError, default_device, get_device, read_table
-from rewriter.cost.known import known_table
+from rewriter.cost import Device, ProfileError, default_device, get_device, read_table
 from rewriter.reference import InputError
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, gpu_architecture, pick_provider, usable_providers
@@ -27,7 +26,6 @@ class Target:
         here: it is this machine, so that results can be measured end to end.
         costs: measured costs, from a table.
         schedules: of the kernels among them.
-        known: costs that ship with the package for a device of this name, where it is here.
     """
 
     environment: str
@@ -36,7 +34,6 @@ class Target:
     here: bool
     costs: Mapping[str, float]
     schedules: Mapping[str, str] = field(default_factory=dict)
-    known: CostTable | None = None
 
     @property
     def run_on(self) -> str:
@@ -65,8 +62,7 @@ def choose_target(options: Options) -> Target:
 def _named_target(provider: str, costs: Path | None, device: str | None) -> Target:
     if costs is None and device is None:
         provider = pick_provider(provider)
-        words = environment(provider)
-        return Target(words, provider, _device_here(provider), True, {}, known=known_table(words))
+        return Target(environment(provider), provider, _device_here(provider), True, {})
     try:
         roofline = get_device(device) if device is not None else None
     except KeyError as problem:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from mugraph.terms.shape import Dim
 from rewriter.cost import runtime_directions
+from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
 from rewriter.run.clock import Clock
@@ -90,8 +91,9 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
             stack.callback(store.close)
             store.preload(target.costs, target.schedules)
-            if target.known is not None and task.measures:
-                store.fall_back_on(target.known.costs, target.known.schedules)
+            known = known_table(target.environment) if task.measures and options.costs is None else None
+            if known is not None:
+                store.fall_back_on(known.costs, known.schedules)
             if store.ignored:
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
