@@ -78,6 +78,10 @@ class Session:
             raise RuntimeFailure(_first_line(problem)) from problem
         return outputs
 
+    def output_names(self) -> list[str]:
+        """The names of the outputs, in order."""
+        return [output.name for output in self._session.get_outputs()]
+
     def io_binding(self) -> Any:
         """A binding of tensors, for :meth:`run_with_iobinding`."""
         return self._session.io_binding()

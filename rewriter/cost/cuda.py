@@ -7,6 +7,8 @@ between them, and the launch of the graph is shared. All inputs and outputs are 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,10 @@ import onnxruntime as ort
 from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
-from rewriter.runtime import register
+from rewriter.runtime import is_built, register
 from rewriter.runtime_env import Session, calling_runtime
 
-__all__ = ["copies_of", "replay_microseconds", "time_on_cuda"]
+__all__ = ["Replay", "copies_of", "replay_microseconds", "replayed", "time_on_cuda"]
 
 _COLD_BYTES = 220 << 20
 """Bytes that the copies together move at least, where their number allows it: several times the cache of any device."""
@@ -55,41 +57,102 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
         RuntimeFailure: a node is not the CUDA provider's or cannot be captured.
     """
     session = open_session(model.SerializeToString(), any(entry.domain == KERNEL_DOMAIN for entry in model.opset_import))
-    binding = session.io_binding()
     generator = np.random.default_rng(0)
-    for info in model.graph.input:
-        shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
-        dtype = DataType(info.type.tensor_type.elem_type)
-        with calling_runtime():
-            binding.bind_ortvalue_input(info.name, _device_value(TensorType(dtype, shape), generator))
-    for info in model.graph.output:
-        shape = tuple(d.dim_value for d in info.type.tensor_type.shape.dim)
-        with calling_runtime():
-            value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type, "cuda", 0)
-            binding.bind_ortvalue_output(info.name, value)
-    for _ in range(4):  # the first runs warm up and capture the graph
-        session.run_with_iobinding(binding)
+    with calling_runtime():
+        inputs = {info.name: _random_value(_declared(info), generator) for info in model.graph.input}
+        outputs = {info.name: _empty_value(_declared(info)) for info in model.graph.output}
+    replay = Replay(session, inputs, outputs)
     times = []
     for _ in range(replays):
         start = time.perf_counter_ns()
-        session.run_with_iobinding(binding)
+        replay.run()
         times.append(time.perf_counter_ns() - start)
     return float(np.quantile(times, 0.25)) / 1000
 
 
-def open_session(model: bytes, has_kernels: bool = False) -> Session:
-    """A session in which everything is the CUDA provider's and is captured as one graph; with or without custom kernels."""
-    options = ort.SessionOptions()
-    if has_kernels:
-        register(options)
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+class Replay:
+    """A model as one captured CUDA graph, its inputs and outputs bound to device memory.
+
+    Args:
+        session: that captures.
+        inputs, outputs: tensors in device memory, by name.
+
+    Raises:
+        RuntimeFailure: the model cannot be captured.
+    """
+
+    def __init__(self, session: Session, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        self._session, self._binding = session, session.io_binding()
+        with calling_runtime():
+            for name, value in inputs.items():
+                self._binding.bind_ortvalue_input(name, value)
+            for name, value in outputs.items():
+                self._binding.bind_ortvalue_output(name, value)
+        for _ in range(4):  # the first runs warm up and capture the graph
+            self.run()
+
+    def run(self, names: Sequence[str] | None = None, feed: Mapping[str, Any] | None = None) -> None:
+        """Replays the graph once, and waits for the end of the last kernel; the arguments are a session's, and play no part.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run it.
+        """
+        self._session.run_with_iobinding(self._binding)
+
+
+def replayed(path: Path, feed: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> Replay:
+    """A model's file as one captured graph.
+
+    What onnxruntime computes on the processor, sizes mostly, is part of no graph; it holds for these inputs.
+
+    Args:
+        feed: all inputs.
+        outputs: what the model gives for them, of which types and shapes are read.
+
+    Raises:
+        RuntimeFailure: the model cannot be captured: a part of it is the processor's, an If or a Loop.
+    """
+    session = open_session(str(path), is_built(), strictly=False)
     with calling_runtime():
+        inputs = {name: _device_value(array) for name, array in feed.items()}
+        types = [TensorType(DataType(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape) for array in outputs]
+        results = {name: _empty_value(type_) for name, type_ in zip(session.output_names(), types, strict=True)}
+    return Replay(session, inputs, results)
+
+
+def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: bool = True) -> Session:
+    """A session of a model, or of the file of this name, that is captured as one graph; with or without custom kernels.
+
+    Args:
+        strictly: everything has to be the CUDA provider's.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if strictly:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with calling_runtime():
+        if has_kernels:
+            register(options)
         return Session(ort.InferenceSession(model, options, providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]))
 
 
-def _device_value(type_: TensorType, generator: np.random.Generator) -> Any:
-    """A tensor in device memory; of bfloat16, which NumPy has not, with whatever lies there."""
+def _declared(info: onnx.ValueInfoProto) -> TensorType:
+    """The type of an input or output of fixed size."""
+    tensor = info.type.tensor_type
+    return TensorType(DataType(tensor.elem_type), tuple(d.dim_value for d in tensor.shape.dim))
+
+
+def _random_value(type_: TensorType, generator: np.random.Generator) -> Any:
+    """A tensor of random numbers in device memory; of bfloat16, which NumPy has not, with whatever lies there."""
     if type_.dtype == DataType.BFLOAT16:
-        return ort.OrtValue.ortvalue_from_shape_and_type(type_.shape, int(type_.dtype), "cuda", 0)
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(random_array(type_, generator)), "cuda", 0)
+        return _empty_value(type_)
+    return _device_value(random_array(type_, generator))
+
+
+def _device_value(array: np.ndarray) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "cuda", 0)
+
+
+def _empty_value(type_: TensorType) -> Any:
+    """A tensor in device memory with whatever lies there."""
+    return ort.OrtValue.ortvalue_from_shape_and_type(type_.shape, int(type_.dtype), "cuda", 0)

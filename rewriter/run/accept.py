@@ -16,6 +16,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
+from rewriter.cost.cuda import Replay, replayed
 from rewriter.reference import (
     INFINITE,
     Error,
@@ -40,6 +41,9 @@ _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
 _ROUNDS = 80
 """Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
+
+_REPLAYS = 400
+"""Most rounds of a measurement on the device: half a second of a model of 0.4 ms."""
 
 _STEP = 2.0**-8
 """Relative error below which two results of a quantised model are equally good: one step of 8 bits, of their whole range."""
@@ -75,6 +79,11 @@ class Timing:
     def faster(self) -> bool:
         """Whether the candidate is faster beyond noise: by more than the original seems faster than itself."""
         return self.high < min(1.0, self.control_low)
+
+    @property
+    def slower(self) -> bool:
+        """Whether the candidate is slower beyond noise."""
+        return self.low > max(1.0, self.control_high)
 
     @property
     def busy(self) -> bool:
@@ -147,7 +156,7 @@ def _alternate(
     pause: float = 0.0,
     most: float = math.inf,
 ) -> None:
-    """Runs sessions in turn, each time in another order, for ``seconds`` or ``most`` rounds, of at least six.
+    """Runs sessions or replays in turn, each time in another order, for ``seconds`` or ``most`` rounds, of at least six.
 
     Args:
         times: of each session, to which is added in milliseconds.
@@ -174,7 +183,8 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
 class Acceptance:
     """Compares candidates with the original: numerically against the float64 reference, and in time.
 
-    Sessions here do not spin, since two spinning sessions disturb each other (docs/measuring.md); the original's stays open.
+    Sessions here do not spin, since two spinning sessions disturb each other (docs/measuring.md); the original's stays open,
+    and on a GPU so does its captured graph, where it can be captured.
 
     Args:
         feeds: inputs to compare and time on.
@@ -208,6 +218,8 @@ class Acceptance:
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.evaluates = evaluates
+        self._path = original
+        self._replay: Replay | None = None
         self.original = self.open(original, model.graph if evaluates else None)
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
         self.probed: list[str] = []
@@ -337,14 +349,36 @@ class Acceptance:
         return error if error > _DECIDED else None
 
     def pair(self, session: Any, seconds: float) -> Timing:
-        """A first impression of a candidate's speed: alternating with the original, spinning off."""
-        times: tuple[list[float], ...] = ([], [])
-        _alternate((self.original, session), self.feeds, seconds, times, most=_ROUNDS)
+        """A first impression of a candidate's speed: alternating with the original, spinning off.
+
+        On a GPU, whose sessions do not spin, the original is measured against itself, too.
+        """
+        sessions = (self.original, session) if self.provider == "cpu" else (self.original, session, self.original)
+        times: tuple[list[float], ...] = tuple([] for _ in sessions)
+        _alternate(sessions, self.feeds, seconds, times, most=_ROUNDS)
+        return paired(*times)
+
+    def on_device(self, path: Path, seconds: float) -> Timing | None:
+        """A candidate's time on the GPU beside the original's: both are captured graphs, replayed in turn on one input.
+
+        ``None`` where there is no GPU, and where one of the two cannot be captured.
+        """
+        if self.provider != "cuda":
+            return None
+        try:
+            if self._replay is None:
+                self._replay = replayed(self._path, self.feeds[0], self.outputs[0])
+            candidate = replayed(path, self.feeds[0], self.outputs[0])
+            times: tuple[list[float], ...] = ([], [], [])
+            _alternate((self._replay, candidate, self._replay), self.feeds[:1], seconds, times, most=_REPLAYS)
+        except RuntimeFailure:
+            return None
         return paired(*times)
 
     def close(self) -> None:
-        """Frees the original's session, so that :func:`confirm` has the machine to itself."""
+        """Frees the original's sessions, so that :func:`confirm` has the machine to itself."""
         del self.original
+        self._replay = None
 
 
 def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:

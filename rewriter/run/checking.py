@@ -31,6 +31,7 @@ class Trial:
         conditions: what the user should know of it.
         assumed: what it takes for granted of the inputs.
         timing: a first impression of its speed; ``None`` before there is one.
+        on_device: the same on the GPU alone; ``None`` where that cannot be told.
     """
 
     candidate: Candidate
@@ -39,11 +40,19 @@ class Trial:
     conditions: tuple[str, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     timing: Timing | None = None
+    on_device: Timing | None = None
 
     @property
     def is_slower(self) -> bool:
-        """Whether the first impression leaves no doubt that it is slower than the original."""
-        return self.timing is not None and self.timing.low > 1.0
+        """Whether a first impression leaves no doubt that it is slower than the original, run in one way or the other."""
+        return any(timing is not None and timing.slower for timing in (self.timing, self.on_device))
+
+    @property
+    def ratio(self) -> float:
+        """Its time over the original's: on the device, where that is known. Requires a first impression."""
+        decides = self.on_device or self.timing
+        assert decides is not None
+        return decides.ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         assumed=judgement.assumed,
         fired=() if winner is None else _fired(task.model, winner),
         latency=judgement.latency,
+        on_device=judgement.on_device,
         paired=judgement.paired,
         error_before=judgement.error_before,
         error_after=judgement.error_after,

@@ -50,6 +50,7 @@ class Judgement:
         error_before, error_after: of the original and of the winner against the reference.
         paired: the first impression of the winner's speed.
         latency: beside the original under default settings; ``None`` where that was not measured to the end.
+        on_device: beside the original on the GPU alone; ``None`` where that cannot be told.
         is_interrupted: the user stopped the run: this is no verdict.
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
@@ -62,6 +63,7 @@ class Judgement:
     error_after: Error | None = None
     paired: accept.Timing | None = None
     latency: accept.Timing | None = None
+    on_device: accept.Timing | None = None
     is_interrupted: bool = False
     is_undecided: bool = False
     fault: Fault | None = None
@@ -249,9 +251,9 @@ class Judge:
             trial = self._timed(checker, acceptance, proposal)
             if trial is None:
                 continue
-            assert trial.timing is not None
+            self._bench.progress(f"candidate {number + 1} took {trial.ratio:.3f} of the original's time")
             # The first is the best by the cost model: it has the benefit of the doubt.
-            ranked.append((trial.timing.ratio * (0.99 if number == 0 else 1.0), trial))
+            ranked.append((trial.ratio * (0.99 if number == 0 and trial.on_device is None else 1.0), trial))
             ranked.sort(key=lambda row: row[0])
             promising = [row for row in ranked[:2] if not row[1].is_slower]
             for row in ranked:
@@ -267,7 +269,10 @@ class Judge:
         if opened is None:
             return None
         self._best_right = self._best_right or opened.trial
-        return replace(opened.trial, timing=acceptance.pair(opened.session, self._bench.clock.budget / 40))
+        trial, seconds = opened.trial, self._bench.clock.budget / 40
+        timing = acceptance.pair(opened.session, seconds)
+        del opened  # the graph of a large model needs the memory of its session
+        return replace(trial, timing=timing, on_device=acceptance.on_device(trial.path, seconds))
 
     def _confirmed(
         self,
@@ -276,11 +281,17 @@ class Judge:
         feeds: Sequence[Mapping[str, np.ndarray]],
         incumbent: Incumbent | None,
     ) -> Judgement:
-        """The first trial that is faster beyond noise under default settings; else the incumbent, unless it is slower now."""
+        """The first trial that is faster beyond noise; else the incumbent, unless it is slower now.
+
+        That is on the GPU alone, where it can be told, which is exact, and does not wait for the processor; else under default
+        settings. No trial is slower in the other way.
+        """
         task, clock = self._bench.task, self._bench.clock
         message, undecided = "", False
         for trial in trials:
             self._best_right = trial
+            if trial.on_device is not None and trial.on_device.faster:
+                return replace(self._won(trial), latency=trial.timing)
             self._bench.progress("measuring the most promising candidate under default settings")
             seconds = min(max(clock.budget / 3, 2.0), 30.0, max(clock.left(), 2.0))
             timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True)
@@ -301,7 +312,7 @@ class Judge:
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
                 )
-                return replace(self._won(trial), latency=incumbent.latency)
+                return replace(self._won(trial), latency=incumbent.latency, on_device=incumbent.on_device)
             undecided |= may_be_faster
             way_out = "on a quieter machine" if timing.busy else "on a quieter machine or with a larger --budget"
             message = message or (
@@ -324,6 +335,7 @@ class Judge:
             error_before=self._own_error,
             error_after=trial.error,
             paired=trial.timing,
+            on_device=trial.on_device,
             assumed=trial.assumed,
         )
 

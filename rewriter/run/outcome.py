@@ -65,6 +65,7 @@ class Outcome:
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
         latency: beside the original under default settings, as a user runs it: the basis of the decision.
+        on_device: the same on the GPU alone, both as captured CUDA graphs: the basis of the decision where it is known.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
         assumed: what the written model takes for granted of the inputs.
@@ -103,6 +104,7 @@ class Outcome:
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     latency: accept.Timing | None = None
+    on_device: accept.Timing | None = None
     paired: accept.Timing | None = None
     error_before: Error | None = None
     error_after: Error | None = None
@@ -149,7 +151,7 @@ class Outcome:
         values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
         for name in ("dropped", "notes"):
             values[name] = tuple(_checked(line, str) for line in record[name])
-        for name in ("latency", "paired"):
+        for name in ("latency", "on_device", "paired"):
             values[name] = accept.Timing(**_numbers(record[name])) if record[name] else None
         for name in ("error_before", "error_after"):
             values[name] = Error(**_numbers(record[name])) if record[name] else None

@@ -72,10 +72,12 @@ class Incumbent:
 
     Attributes:
         latency: as it was measured then, beside the original.
+        on_device: the same on the GPU alone; ``None`` where that was not told.
     """
 
     candidate: Candidate
     latency: Timing
+    on_device: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)

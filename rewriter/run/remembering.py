@@ -29,7 +29,7 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
 
-_VERSION = 7
+_VERSION = 8
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
 
 
@@ -59,8 +59,9 @@ class _StoredVerdict:
 
     @property
     def ratio(self) -> float:
-        """The time of the recorded result over the original's."""
-        return 1.0 if self.outcome.latency is None else self.outcome.latency.ratio
+        """The time of the recorded result over the original's: on the device, where that is known."""
+        decides = self.outcome.on_device or self.outcome.latency
+        return 1.0 if decides is None else decides.ratio
 
     def text(self) -> str:
         """As JSON."""
@@ -143,7 +144,7 @@ class Verdicts:
         if record is None or record.outcome.latency is None or record.graph is None:
             return None
         try:
-            return Incumbent(self._retraced(search, record), record.outcome.latency)
+            return Incumbent(self._retraced(search, record), record.outcome.latency, record.outcome.on_device)
         except StaleVerdict:
             return None
 
@@ -178,7 +179,8 @@ class Verdicts:
         predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
         if judgement.winner is None:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
-        decision = decided(bench, predictions, replace(judgement, latency=told.latency, paired=told.paired))
+        judgement = replace(judgement, latency=told.latency, on_device=told.on_device, paired=told.paired)
+        decision = decided(bench, predictions, judgement)
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
         outcome = replace(decision.outcome, notes=notes, dropped=dropped, cached_verdict=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.terms.text import parse_type
 from rewriter.cost import CostModel, ProfileStore, cuda
@@ -48,6 +50,9 @@ class FakeSession:
         self.bound: dict[str, FakeValue] = {}
         FakeSession.opened.append(self)
         onnx.checker.check_model(self.model)
+
+    def output_names(self) -> list[str]:
+        return [info.name for info in self.model.graph.output]
 
     def io_binding(self) -> FakeSession:
         return self
@@ -117,6 +122,28 @@ def test_what_the_device_cannot_run_is_not_timed(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(cuda, "open_session", refuse)
     assert cuda.time_on_cuda(signature("Exp", "float16[8,8]"), 20, 30) is None
+
+
+def test_a_file_is_replayed_on_the_inputs_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_text("")
+    model = parse_model('<ir_version: 10, opset_import: ["" : 21]> m (float[a,3] x) => (float[a,3] y) { y = Exp(x) }')
+    asked: list[bool] = []
+
+    def opened(name: str, has_kernels: bool, *, strictly: bool) -> FakeSession:
+        assert name == str(path)
+        asked.append(strictly)
+        return FakeSession(model.SerializeToString(), Clock())
+
+    monkeypatch.setattr(cuda, "open_session", opened)
+    replay = cuda.replayed(path, {"x": np.ones((2, 3), np.float32)}, [np.zeros((2, 3), np.float32)])
+    (session,) = FakeSession.opened
+    assert asked == [False], "sizes may be the processor's"
+    assert (session.bound["x"].shape, session.bound["y"].shape) == ((2, 3), (2, 3))
+    assert session.bound["y"].dtype == onnx.TensorProto.FLOAT and {v.device for v in session.bound.values()} == {"cuda"}
+    captured = session.runs
+    replay.run(None, {})
+    assert captured >= 3 and session.runs == captured + 1
 
 
 def test_the_cost_model_measures_on_cuda_and_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
 from onnx.parser import parse_model
+from rich.console import Console
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
@@ -23,6 +24,7 @@ from mugraph.onnx import load
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize, runtime_env
 from rewriter.cli.main import main
+from rewriter.cli.summary import print_summary
 from rewriter.cost.devices import default_device, get_device
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import ranked
@@ -51,8 +53,8 @@ from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
 from tests.support.kernel_help import with_kernel
+from tests.support.runs import FASTER, SAME
 
-FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
 SM_90 = (Architecture(90),)
 
 
@@ -387,6 +389,32 @@ def test_the_best_without_kernels_is_tried_beside_them(
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert gpu and outcome.improved and outcome.kernels == 0
     assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node].count("Relu") == 1
+
+
+def test_what_is_slower_on_the_device_is_not_written_however_default_settings_look(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor that launches slowly hides what a kernel takes: fewer nodes look faster there."""
+    slower = accept.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
+    monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: slower if _nodes(path) else None)
+    outcome = at_leisure(model, tmp_path / "out.onnx")
+    assert gpu and outcome.kernels == 0
+
+
+def test_the_device_decides_where_it_can_be_asked(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second measurement follows; a later run tells the same, and prints both."""
+    monkeypatch.setattr(accept.Acceptance, "on_device", lambda *_: FASTER)
+    monkeypatch.setattr(accept.Acceptance, "pair", lambda *_: SAME)
+    monkeypatch.setattr(accept, "confirm", lambda *_, **__: pytest.fail("measured again"))
+    first = at_leisure(model, tmp_path / "first.onnx")
+    assert (first.improved, first.on_device, first.latency) == (True, FASTER, SAME)
+    again = at_leisure(model, tmp_path / "again.onnx")
+    assert again.cached_verdict and (again.on_device, again.latency) == (FASTER, SAME)
+    console = Console(record=True, width=160)
+    print_summary(again, console)
+    assert "2.00 times as fast as before on the device, 1.00 times under default settings" in console.export_text()
 
 
 def test_a_wrong_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from mugraph.onnx import load
 from rewriter.run import accept
 from rewriter.run.accept import Acceptance, NondeterministicModel
+from rewriter.runtime_env import RuntimeFailure
 
 FEED = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
 
@@ -93,6 +94,53 @@ def test_every_session_is_run_in_every_place() -> None:
     assert [len(column) for column in times] == [12, 12, 12]
     assert sorted(set(rounds)) == ["abc", "acb", "bac", "bca", "cab", "cba"]
     assert all({one[place] for one in rounds} == set("abc") for place in range(3))
+
+
+class _Replay:
+    """Moves a clock on by as many milliseconds."""
+
+    def __init__(self, clock: list[float], milliseconds: float) -> None:
+        self.clock, self.milliseconds = clock, milliseconds
+
+    def run(self, *_: Any) -> list[np.ndarray]:
+        self.clock[0] += self.milliseconds * 1e6
+        return [np.maximum(FEED["x"], 0)]
+
+
+@pytest.fixture
+def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Acceptance, dict[str, float]]:
+    """An acceptance that seems to be on a GPU, and how long replays take, by file; a session takes 5 ms."""
+    clock, took = [0.0], {"m.onnx": 2.0, "out.onnx": 1.0}
+    _compare(0.0, tmp_path, monkeypatch)
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Replay(clock, 5.0))
+
+    def replayed(path: Path, feed: Any, outputs: Any) -> _Replay:
+        assert feed.keys() == {"x"} and [array.shape for array in outputs] == [(3, 4)]
+        if path.name not in took:
+            raise RuntimeFailure("a part of it is the processor's")
+        return _Replay(clock, took[path.name])
+
+    monkeypatch.setattr(accept, "replayed", replayed)
+    path = tmp_path / "m.onnx"
+    acceptance = Acceptance(load(path), path, [FEED], "cuda")
+    monkeypatch.setattr(accept.time, "perf_counter_ns", lambda: int(clock[0]))
+    return acceptance, took
+
+
+def test_on_a_gpu_captured_graphs_take_turns(on_gpu: tuple[Acceptance, dict[str, float]]) -> None:
+    acceptance, _ = on_gpu
+    timing = acceptance.on_device(Path("out.onnx"), 0.2)
+    assert timing is not None and (timing.original, timing.candidate, timing.ratio) == (2.0, 1.0, 0.5) and timing.faster
+    assert (timing.control_low, timing.control_high) == (1.0, 1.0)
+    pair = acceptance.pair(_Replay([0.0], 0.0), 0.2)
+    assert (pair.control_low, pair.control_high) == (1.0, 1.0) and pair.original == 5.0
+
+
+@pytest.mark.parametrize("lacking", ["m.onnx", "out.onnx"])
+def test_what_cannot_be_captured_is_not_timed_on_the_device(lacking: str, on_gpu: tuple[Acceptance, dict[str, float]]) -> None:
+    acceptance, took = on_gpu
+    del took[lacking]
+    assert acceptance.on_device(Path("out.onnx"), 0.2) is None
 
 
 class _Steps:
