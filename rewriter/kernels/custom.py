@@ -7,8 +7,9 @@ schedule by schedule, and the search asked again with what is known: the model m
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from mugraph.blocks.block import Kernel
@@ -22,7 +23,7 @@ from rewriter.cost.kernel_times import recall
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer
-from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compiled_trials
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compile_ahead, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
@@ -41,6 +42,8 @@ __all__ = ["CustomKernels", "default_architectures", "learned_path"]
 
 _TRIALS, _LEAST_TRIALS = 24, 6
 """Schedules of a kernel that are timed, at most and at least."""
+_GLANCE = 2
+"""Schedules of a kernel that are timed where there is no time for more."""
 _TRIAL_SECONDS = 0.15
 """What compiling and timing one takes."""
 _RIVALS = 7
@@ -156,38 +159,64 @@ class CustomKernels:
         Args:
             deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
         """
-        fresh = [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
+        fresh = self._untimed(graph)
         changed = False
+
+        def compiled(kernel: Kernel, left: int) -> list[ScheduleTrial]:
+            return self._compiled(kernel, self._trials(deadline, left))
+
         with ThreadPoolExecutor(1) as ahead:
-            jobs = [(k, ahead.submit(self._compiled, k, deadline, len(fresh) - i)) for i, k in enumerate(fresh)]
+            jobs = [(kernel, ahead.submit(compiled, kernel, len(fresh) - i)) for i, kernel in enumerate(fresh)]
             for kernel, future in jobs:
-                try:
-                    compiled = future.result()
-                    if compiled is None:
-                        break
-                    self.timer.settle(kernel, compiled, self.store, self.sizes)
-                    self.timed += len(compiled)
-                    changed = True
-                except NoDevice as problem:
-                    self._can_time = False
-                    self.notes.append(f"kernels have the schedules that look best: {problem}")
+                if not (settled := self._settle(kernel, future.result)):
                     break
-                except (InvalidBlock, Undecided, NotMeasured) as problem:
-                    self._refused[kernel] = str(problem)
-                    changed = True
+                changed |= settled
         return changed
 
-    def _compiled(self, kernel: Kernel, deadline: float, left: int) -> list[ScheduleTrial] | None:
-        """Trials of a kernel, fewer where they would not end by the deadline; ``None`` where that is over.
+    def glance(self, graph: Graph) -> bool:
+        """Times those kernels under the one or two schedules that look best; whether anything is known now that was not.
+
+        They are compiled all at once. The times hold for this run alone: a later one has the time to find better schedules.
+        """
+        fresh = self._untimed(graph)
+        compile_ahead(fresh, self.device, self.compiler, self.architectures[0], self.sizes, _GLANCE)
+        settled = [self._settle(kernel, partial(self._compiled, kernel, _GLANCE), lasting=False) for kernel in fresh]
+        return any(settled)
+
+    def _untimed(self, graph: Graph) -> list[Kernel]:
+        """The kernels of a candidate that have no time yet; none where they cannot be timed."""
+        return [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
+
+    def _settle(self, kernel: Kernel, compiled: Callable[[], list[ScheduleTrial]], *, lasting: bool = True) -> bool:
+        """Times a kernel, or refuses it; whether anything is known now that was not: there may be no time or no device."""
+        try:
+            if not (trials := compiled()):
+                return False
+            self.timer.settle(kernel, trials, self.store, self.sizes, lasting=lasting)
+            self.timed += len(trials)
+        except NoDevice as problem:
+            self._can_time = False
+            self.notes.append(f"kernels have the schedules that look best: {problem}")
+            return False
+        except (InvalidBlock, Undecided, NotMeasured) as problem:
+            self._refused[kernel] = str(problem)
+        return True
+
+    def _compiled(self, kernel: Kernel, most: int) -> list[ScheduleTrial]:
+        """At most so many trials of a kernel. Raises InvalidBlock and NotMeasured."""
+        if not most or not self._can_time:
+            return []
+        return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, most)
+
+    @staticmethod
+    def _trials(deadline: float, left: int) -> int:
+        """How many schedules of a kernel can be tried by a deadline, a few at least; none where it is over.
 
         Args:
             left: how many kernels the time is for.
         """
         seconds = deadline - time.monotonic()
-        if seconds < 0 or not self._can_time:
-            return None
-        most = max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
-        return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, most)
+        return 0 if seconds < 0 else max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
 
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""

@@ -117,6 +117,10 @@ class RunKernels:
         """
         return self._custom is not None and self._custom.tune(candidate.graph, deadline)
 
+    def glance(self, candidate: Candidate) -> bool:
+        """Times the same under the schedules that look best, for this run alone; whether anything is known now that was not."""
+        return self._custom is not None and self._custom.glance(candidate.graph)
+
     def refused(self, candidate: Candidate) -> set[str]:
         """Ids of a candidate's rules whose kernels cannot be used."""
         rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}

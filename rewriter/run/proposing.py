@@ -25,6 +25,8 @@ _JUDGING = 0.3
 """Share of the budget that is left for building, checking and timing candidates: no search begins in it."""
 _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
+_DECIDING = 0.2
+"""Share of the budget in which no further candidate's kernels are run once."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
 _SETTLING = 0.05
@@ -276,7 +278,19 @@ class Proposer:
         left = max(clock.left() - _JUDGING * clock.budget, _SETTLING * clock.budget)
         search = search.again(min(limits.seconds, left)).cautious()
         searched, _ = self._grounded(search, _joined(search, search.run(graph, banned), searched))
-        return search, self._ordered(search, searched)
+        return search, self._glanced(search, self._ordered(search, searched))
+
+    def _glanced(self, search: ModelSearch, searched: Searched) -> Searched:
+        """The candidates once the best has no kernel that was never run, as far as the time allows, but once in any case.
+
+        Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
+        anyhow; and a kernel that takes four times what the model says costs no trial.
+        """
+        bench, is_late = self._bench, False
+        while searched.better and not searched.interrupted and not is_late and bench.kernels.glance(searched.better[0]):
+            searched = self._ordered(search, searched)
+            is_late = bench.clock.left() < _DECIDING * bench.clock.budget
+        return searched
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
         """Measures what the best candidate rests on, until it is one of which everything is known or the time is over.

@@ -109,9 +109,15 @@ class KernelTimer:
             yield number, value
 
     def settle(
-        self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
+        self,
+        kernel: Kernel,
+        compiled: Sequence[ScheduleTrial],
+        store: ProfileStore,
+        sizes: Mapping[str, int],
+        *,
+        lasting: bool = True,
     ) -> Measured:
-        """The fastest of several trials, which are measured now and remembered.
+        """The fastest of several trials, which are measured now and remembered: by later runs, too, if that is ``lasting``.
 
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
@@ -119,7 +125,7 @@ class KernelTimer:
         """
         results = self.measure(kernel, compiled, sizes)
         best = best_of(results)
-        record(store, kernel, sizes, results)
+        record(store, kernel, sizes, results, lasting=lasting)
         return best
 
 

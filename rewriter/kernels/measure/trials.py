@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
+from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import Measured, fastest
 from rewriter.cost.schedules import ranked
@@ -17,7 +19,7 @@ from rewriter.kernels.triton.plans import plan_of
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Image, Plan
 
-__all__ = ["NoDevice", "NotMeasured", "ScheduleTrial", "best_of", "compiled_trials", "trials"]
+__all__ = ["NoDevice", "NotMeasured", "ScheduleTrial", "best_of", "compile_ahead", "compiled_trials", "trials"]
 
 
 class NotMeasured(RuntimeError):
@@ -70,6 +72,17 @@ def compiled_trials(
     if not compiled:
         raise NotMeasured(problems[0])
     return compiled
+
+
+def compile_ahead(
+    kernels: Iterable[Kernel], device: Device, compiler: Compiler, architecture: Architecture, sizes: Mapping[str, int], most: int
+) -> None:
+    """Compiles what :func:`compiled_trials` will ask for, of several kernels at once."""
+    sources = []
+    for kernel in kernels:
+        with suppress(InvalidBlock, NotGenerated, Undecided):  # it is refused when it is asked for
+            sources += [(kernel.label, generate(kernel, schedules)) for _, schedules in ranked(kernel, device, sizes, most)]
+    compiler.compile(sources, [architecture])
 
 
 def best_of(results: Sequence[Measured]) -> Measured:

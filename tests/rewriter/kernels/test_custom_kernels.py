@@ -28,7 +28,7 @@ from rewriter.cli.summary import print_summary
 from rewriter.cost.devices import default_device, get_device
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import ranked
-from rewriter.cost.store import ProfileStore
+from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
@@ -322,6 +322,32 @@ def test_candidates_are_ordered_with_caution_towards_kernels_that_were_not_timed
     monkeypatch.setattr(Judge, "judge", judged)
     assert at_leisure(model, tmp_path / "out.onnx").measured_costs >= 2
     assert cautions == [_CAUTION] and _CAUTION > 1
+
+
+def test_where_the_time_is_over_kernels_are_run_once_before_they_are_tried(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that turns out to be slow is not tried end to end; what is known by a glance is no time for later runs."""
+    counts: list[int] = []
+
+    def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
+        counts.append(len(compiled))
+        return [Measured(trial.schedules, 1e6, 1e-4) for trial in compiled]
+
+    monkeypatch.setattr("rewriter.run.proposing._TUNING", 0.0)
+    monkeypatch.setattr(processes.KernelTimer, "measure", measured)
+    monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: pytest.fail("tried") if _nodes(path) else None)
+    outcome = at_leisure(model, tmp_path / "out.onnx")
+    assert outcome.kernels == 0 and counts and set(counts) <= {1, 2}
+
+    def kept() -> list[str]:
+        costs = ProfileStore(default_profile_path(), "a GPU | onnxruntime | cuda").costs
+        return [signature for signature in costs if signature.startswith("kernel ")]
+
+    assert not kept()
+    monkeypatch.setattr("rewriter.run.proposing._TUNING", 0.7)
+    at_leisure(model, tmp_path / "again.onnx", use_verdicts=False)
+    assert kept()
 
 
 def test_kernels_at_sizes_of_a_models_own_are_recalled(tmp_path: Path, gpu: list[str]) -> None:

@@ -458,7 +458,7 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     """For the best proposal, as if it had been measured."""
     proposals = proposals_of(bench)
     best = next(iter(proposals)).candidate
-    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, FASTER, is_interrupted)
+    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, FASTER, SAME, is_interrupted)
     judgement = replace(judgement, assumed=proposals.search.assumed(best))
     return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
 
