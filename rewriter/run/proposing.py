@@ -230,7 +230,8 @@ class Proposer:
             if not learned or seconds <= 0:
                 break
             search = search.again(seconds)
-            searched, learned = self._grounded(search, _joined(search, search.run(graph, banned), searched))
+            found = search.run(graph, banned, searched.better[:1])
+            searched, learned = self._grounded(search, _joined(search, found, searched))
         measured = search.costs.measured
         if not searched.interrupted:
             before = search.costs
@@ -252,12 +253,15 @@ class Proposer:
         A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
         hides all that lies behind it.
         """
-        found = search.run(graph, banned)
-        if found.interrupted or not search.costs.store.costs:
-            return found
+        if not search.costs.store.costs:
+            return search.run(graph, banned)
         blind = search.blind().run(graph, banned)
+        promising = _priced(search, blind, blind.better)
+        if blind.interrupted:
+            return promising
+        found = search.run(graph, banned, promising.better[:1])
         return replace(
-            _joined(search, blind, found),
+            _joined(search, found, promising),
             expanded=found.expanded + blind.expanded,
             generated=found.generated + blind.generated,
             stopped=blind.stopped if found.is_complete else found.stopped,
@@ -277,7 +281,8 @@ class Proposer:
             return search, self._ordered(search, searched)
         left = max(clock.left() - _JUDGING * clock.budget, _SETTLING * clock.budget)
         search = search.again(min(limits.seconds, left)).cautious()
-        searched, _ = self._grounded(search, _joined(search, search.run(graph, banned), searched))
+        found = search.run(graph, banned, searched.better[:1])
+        searched, _ = self._grounded(search, _joined(search, found, searched))
         return search, self._glanced(search, self._ordered(search, searched))
 
     def _glanced(self, search: ModelSearch, searched: Searched) -> Searched:

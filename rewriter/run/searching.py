@@ -92,13 +92,14 @@ class ModelSearch:
     def _at(self, costs: CostModel) -> ModelSearch:
         return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
 
-    def run(self, graph: Graph, banned: frozenset[str]) -> Searched:
+    def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
 
         Args:
             banned: ids of rules to leave out.
+            seeds: candidates from which it searches, too.
         """
-        return self.search.run(graph, banned)
+        return self.search.run(graph, banned, seeds)
 
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""

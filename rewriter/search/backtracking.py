@@ -12,9 +12,9 @@ import gc
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
@@ -26,6 +26,8 @@ __all__ = ["Backtracking", "SearchLimits", "Searched"]
 
 _SPENT = "the budget was spent"
 """Why a search stopped."""
+_HASTE = 4
+"""By what patience is divided behind a seed: around it another search has looked already."""
 _ALLOCATIONS = 50_000
 """Objects made between two collections during a search."""
 
@@ -85,8 +87,14 @@ class Backtracking:
     kernels: tuple[Generator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
 
-    def run(self, graph: Graph, banned: frozenset[str] = frozenset()) -> Searched:
-        """Searches from ``graph``; rules whose id is in ``banned`` are left out. Ctrl-C stops with the best so far."""
+    def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
+        """Searches from ``graph``, and then from each of the seeds. Ctrl-C stops with the best so far.
+
+        Args:
+            banned: ids of rules that are left out.
+            seeds: candidates that other searches of the graph found, at whatever prices: what saves most here may lie behind what
+                saved nothing there, and the other way round.
+        """
         began = time.monotonic()
         start = self.moves.start(graph)
         record, interrupted = _Record(start, start), False
@@ -94,40 +102,50 @@ class Backtracking:
             with _rare_collections():
                 for kinds in self.strategy.phases:
                     deadline = time.monotonic() + self.limits.seconds
+                    record.seen = {start.graph.digest}
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels)
-                    record.stopped = self._backtrack(expansion, record)
+                    record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
+                    for seed in seeds:
+                        priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
+                        record.enter(priced)
+                        stopped = self._backtrack(expansion, record, priced, self.limits.patience // _HASTE)
+                        record.stopped = stopped if stopped == _SPENT else record.stopped
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
         better = tuple(sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))))
         seconds = time.monotonic() - began
         return Searched(start, better, record.expanded, record.generated, seconds, record.stopped, interrupted)
 
-    def _backtrack(self, expansion: Expansion, record: _Record) -> str:
-        """TASO's algorithm 2, from the best candidate so far on; why it stopped."""
+    def _backtrack(self, expansion: Expansion, record: _Record, root: Candidate, patience: int) -> str:
+        """TASO's algorithm 2, from a candidate on, whatever that costs; why it stopped.
+
+        Args:
+            patience: most expansions in a row that do not improve the best cost.
+        """
         alpha = self.strategy.alpha(self.limits.alpha)
         arrivals = itertools.count()
         queue: list[tuple[float, int, Candidate]] = []
-        seen = {record.start.graph.digest}
+        seen = record.seen
 
         def enqueue(candidate: Candidate) -> None:
             seen.add(candidate.graph.digest)
             heapq.heappush(queue, (candidate.cost, next(arrivals), candidate))
 
-        enqueue(record.best)
-        if self.moves.matches.fusions.written and (fused := self.moves.fused(record.best)).graph.digest not in seen:
+        enqueue(root)
+        if self.moves.matches.fusions.written and (fused := self.moves.fused(root)).graph.digest not in seen:
             enqueue(fused)
         idle = 0
         while queue:
             cost, _, candidate = heapq.heappop(queue)
-            if cost > alpha * record.best.cost:
+            if candidate is not root and cost > alpha * record.best.cost:
                 break
             if record.expanded >= self.limits.expansions or expansion.is_over():
                 return _SPENT
-            if idle >= self.limits.patience:
+            if idle >= patience:
                 return f"{idle} expansions brought nothing"
             best_before = record.best
             record.expanded += 1
-            for child in expansion.children(candidate, alpha * record.best.cost - candidate.cost):
+            for child in expansion.children(candidate, max(alpha * record.best.cost - candidate.cost, 0.0)):
                 record.generated += 1
                 if child.graph.digest in seen:
                     continue
@@ -143,11 +161,12 @@ class Backtracking:
 
 @dataclass(slots=True)
 class _Record:
-    """The best candidate of a run so far, all that beat the start, and counts."""
+    """The best candidate of a run so far, all that beat the start, digests of what a phase met, and counts."""
 
     start: Candidate
     best: Candidate
     better: list[Candidate] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
     expanded: int = 0
     generated: int = 0
     stopped: str = ""

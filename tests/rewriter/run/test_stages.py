@@ -220,8 +220,8 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
         rounds: list[Searched] = []
         run = ModelSearch.run
 
-        def found_at_first(search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
-            searched = run(search, graph, banned)
+        def found_at_first(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = ()) -> Searched:
+            searched = run(search, graph, banned, seeds)
             rounds.append(replace(searched, better=() if rounds else searched.better))
             return rounds[-1]
 

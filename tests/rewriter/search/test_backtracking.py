@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rewriter.search.candidate import Candidate
+from rewriter.search.expansion import Expansion
 from rewriter.search.match import compile_rules
 from rewriter.search.moves import Moves
 from rewriter.search.replay import replay, simplify
@@ -38,6 +40,26 @@ def test_backtracking_passes_through_a_worse_candidate() -> None:
     searched = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0).run(graph)
     assert ops(searched.better[0].graph).count("MatMul") == 1
     assert not backtracking([ASSOCIATIVE, FACTOR], alpha=1.0).run(graph).better, "greedy search cannot get there"
+
+
+def test_a_search_goes_on_from_what_another_found_whatever_that_costs() -> None:
+    graph = adapters(1)
+    patient = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    found, start = patient.run(graph).better[0], patient.moves.start(graph)
+    half_way = next(child for child in Expansion(patient.moves).children(start, slack=1e6) if child.cost > start.cost)
+    greedy = replace(patient, limits=replace(patient.limits, alpha=1.0))
+    assert not greedy.run(graph).better
+    assert greedy.run(graph, seeds=[half_way]).better[0].graph.digest == found.graph.digest
+
+
+def test_a_seed_is_a_candidate_at_the_prices_of_the_search() -> None:
+    graph = adapters(1)
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    best = search.run(graph).better[0]
+    flattered = replace(best, cost=best.cost / 2)
+    assert search.run(graph, seeds=[flattered]).better[0].cost == pytest.approx(best.cost)
+    nothing = frozenset({ASSOCIATIVE.id, FACTOR.id})
+    assert [c.graph.digest for c in search.run(graph, nothing, [flattered]).better] == [best.graph.digest]
 
 
 def test_equal_layers_are_rewritten_in_one_move() -> None:
