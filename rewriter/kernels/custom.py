@@ -103,6 +103,7 @@ class CustomKernels:
         self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
+        self._longest = _LEAST_TRIALS * _TRIAL_SECONDS
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
@@ -154,19 +155,22 @@ class CustomKernels:
         The schedules of a kernel are compiled while those of the one before it are timed.
 
         Args:
-            deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
+            deadline: the instant of :func:`time.monotonic` by which the last should be timed: none is begun for which the time
+                does not suffice that the longest took.
         """
         fresh = [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
         changed = False
         with ThreadPoolExecutor(1) as ahead:
             jobs = [(k, ahead.submit(self._compiled, k, deadline, len(fresh) - i)) for i, k in enumerate(fresh)]
             for kernel, future in jobs:
+                began = time.monotonic()
                 try:
                     compiled = future.result()
                     if compiled is None:
                         break
                     self.timer.settle(kernel, compiled, self.store, self.sizes)
                     self.timed += len(compiled)
+                    self._longest = max(self._longest, time.monotonic() - began)
                     changed = True
                 except NoDevice as problem:
                     self._can_time = False
@@ -178,13 +182,13 @@ class CustomKernels:
         return changed
 
     def _compiled(self, kernel: Kernel, deadline: float, left: int) -> list[ScheduleTrial] | None:
-        """Trials of a kernel, fewer where they would not end by the deadline; ``None`` where that is over.
+        """Trials of a kernel, fewer where they would not end by the deadline; ``None`` where even these would not.
 
         Args:
             left: how many kernels the time is for.
         """
         seconds = deadline - time.monotonic()
-        if seconds < 0 or not self._can_time:
+        if seconds < self._longest or not self._can_time:
             return None
         most = max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
         return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, most)

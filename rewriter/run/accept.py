@@ -28,10 +28,22 @@ from rewriter.reference import (
     reference_run,
     worst,
 )
+from rewriter.run.background import in_background
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing", "paired"]
+__all__ = [
+    "FLOORS",
+    "LEAST_ROUNDS",
+    "Acceptance",
+    "NondeterministicModel",
+    "Timing",
+    "begin_reference",
+    "confirm",
+    "deciding_seconds",
+    "first_failing",
+    "paired",
+]
 
 FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
 """Error below which two results are equally good: a few units in the last place, by element type."""
@@ -48,6 +60,11 @@ _DECIDED = _STEP / 4
 more than some numbers that lie half way between two."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
+
+LEAST_ROUNDS = 6
+"""Rounds of two sessions, each run once, that tell something of their times."""
+_PAUSE = 0.03
+"""Seconds before each run under default settings, in which the threads of the other session stop spinning."""
 
 _MARGIN = 2.0
 """Widths of its interval by which a saving has to exceed that, for a short measurement to be enough."""
@@ -117,6 +134,7 @@ def confirm(
     seconds: float,
     *,
     briefly: bool = False,
+    least: int = LEAST_ROUNDS,
 ) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
@@ -124,19 +142,37 @@ def confirm(
     that is made second tends to be a percent faster, so each model is made first for half of the time.
 
     Args:
+        seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
         briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster.
+        least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
     """
     times: tuple[list[float], ...] = ([], [], [])
+    began, opening = time.perf_counter(), 0.0
     for share in (0.2, 0.8) if briefly else (1.0,):
+        part = min(seconds * share, began + seconds - time.perf_counter() - opening)
+        if times[0] and part <= 0:
+            break
         for order in ((0, 1), (1, 0)):
+            opens = time.perf_counter()
             sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+            opening += time.perf_counter() - opens
             rounds = math.ceil(_ROUNDS * share / 2)
-            _alternate((sessions[0], sessions[1], sessions[0]), feeds, seconds * share / 2, times, 0.03, rounds)
+            _alternate((sessions[0], sessions[1], sessions[0]), feeds, part / 2, times, _PAUSE, rounds, least=least)
             del sessions
         timing = paired(*times)
         if timing.high + _MARGIN * (timing.high - timing.low) < min(1.0, timing.control_low):
             break
     return timing
+
+
+def deciding_seconds(opening: float, running: float, least: int = LEAST_ROUNDS) -> float:
+    """Seconds that :func:`confirm` takes at least.
+
+    Args:
+        opening, running: seconds to open a session of the original, and to run it.
+        least: as there.
+    """
+    return 2 * (2 * opening + 3 * (least + 1) * running + 3 * least * _PAUSE)
 
 
 def _alternate(
@@ -146,8 +182,9 @@ def _alternate(
     times: tuple[list[float], ...],
     pause: float = 0.0,
     most: float = math.inf,
+    least: int = LEAST_ROUNDS,
 ) -> None:
-    """Runs sessions in turn, each time in another order, for ``seconds`` or ``most`` rounds, of at least six.
+    """Runs sessions in turn, each time in another order, for ``seconds`` or ``most`` rounds, but ``least`` in any case.
 
     Args:
         times: of each session, to which is added in milliseconds.
@@ -156,7 +193,7 @@ def _alternate(
     for session in sessions:
         _run(session, dict(feeds[0]))
     end, before = time.perf_counter() + seconds, len(times[0])
-    while (done := len(times[0]) - before) < 6 or (time.perf_counter() < end and done < most):
+    while (done := len(times[0]) - before) < least or (time.perf_counter() < end and done < most):
         feed = dict(feeds[done % len(feeds)])
         first = done // 2 % len(sessions)
         order = [*range(first, len(sessions)), *range(first)]
@@ -171,6 +208,14 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
+def begin_reference(
+    model: Model, feeds: Sequence[Mapping[str, np.ndarray]], probes: Sequence[Sequence[InputProbe]]
+) -> Future[References]:
+    """Begins to make the float64 outputs for some inputs and for the first of each list of probes."""
+    first = [alternatives[0].feed for alternatives in probes if alternatives]
+    return in_background(lambda: reference_run(model, [*feeds, *first]))
+
+
 class Acceptance:
     """Compares candidates with the original: numerically against the float64 reference, and in time.
 
@@ -178,8 +223,10 @@ class Acceptance:
 
     Args:
         feeds: inputs to compare and time on.
-        references: the float64 outputs for them, where they are being made already.
+        references: of :func:`begin_reference` for them and for the probes, where they are being made already.
         probes: further inputs to compare on; of each list the first counts that the original runs.
+        once_run: is called when only the reference is waited for, with the seconds that it took to open the original, and those
+            that a run of it takes.
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
 
@@ -205,22 +252,29 @@ class Acceptance:
         probes: Sequence[Sequence[InputProbe]] = (),
         *,
         evaluates: bool = False,
+        once_run: Callable[[float, float], None] = lambda opening, running: None,
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.evaluates = evaluates
+        began = time.perf_counter()
         self.original = self.open(original, model.graph if evaluates else None)
+        opening = time.perf_counter() - began
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
         self.probed: list[str] = []
         self.unprobed: list[str] = []
         further = list(self._run_probes(probes))
-        self.compared = [*self.feeds, *(feed for feed, _ in further)]
+        self.compared = [*self.feeds, *(dict(feed) for feed, _ in further)]
         self.outputs += [outputs for _, outputs in further]
         types = [model.graph.type(value) for value in model.graph.outputs]
         self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
+        began = time.perf_counter()
         again = self.original.run(None, self.feeds[0])
-        known = References([], frozenset()) if references is None else references.result()
-        rest = reference_run(model, self.compared[len(known.outputs) :])
-        self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
+        once_run(opening, time.perf_counter() - began)
+        are_first = len(further) == len(probes) and all(
+            feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
+        )
+        reference = self._reference(references if are_first else None)
+        self.references, self.entered = reference.outputs, reference.entered
         self.own_errors = self._errors(self.outputs)
         self.quantizes = is_quantized(model.graph)
         self.step_errors = self._step_errors(original) if self.quantizes and not evaluates else []
@@ -230,6 +284,12 @@ class Acceptance:
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
         self._evaluated: list[list[np.ndarray]] | None = None
         self._decided: list[np.ndarray] | None = None
+
+    def _reference(self, known: Future[References] | None) -> References:
+        """The float64 outputs for all inputs that are compared; what is known counts where it could be made."""
+        if known is not None and known.exception() is None:
+            return known.result()
+        return reference_run(self.model, self.compared)
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
@@ -256,20 +316,19 @@ class Acceptance:
         by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
         return [worst(errors) for errors in by_output]
 
-    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
+    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[Mapping[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
         for alternatives in probes:
             refused: list[str] = []
             for probe in alternatives:
-                feed = dict(probe.feed)
                 try:
-                    outputs = self.original.run(None, feed)
+                    outputs = self.original.run(None, dict(probe.feed))
                 except (RuntimeFailure, NoReference):  # a model may ask more of its sizes than it says
                     refused.append(probe.words)
                     continue
                 self.probed.append(probe.words)
                 refused = [words for words in refused if words not in probe.words]  # what was asked for runs at other sizes
-                yield feed, outputs
+                yield probe.feed, outputs
                 break
             self.unprobed += refused
 
