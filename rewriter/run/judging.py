@@ -22,7 +22,7 @@ from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.faults import Fault
 from rewriter.run.footprint import loading_seconds
 from rewriter.run.outcome import Assumed
-from rewriter.run.probes import probes
+from rewriter.run.probes import InputProbe, probes
 from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
@@ -38,6 +38,10 @@ _ROUNDS = range(accept.LEAST_ROUNDS, 2, -1)
 """Rounds of two sessions in turn of which a measurement that decides has at least as many as fit into the budget."""
 _COMPARED = 5
 """Inputs on which a candidate is compared, about."""
+_LATER = 1 / 3
+"""Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
+_COMPILING = 1.0
+"""Seconds to compile what kernels of a candidate were not timed."""
 _BYTES, _ENDING = 3e8, 0.3
 """Bytes that are written in a second, and seconds to end the process."""
 
@@ -88,6 +92,7 @@ class Judge:
         self._bench, self._quarantine = bench, quarantine
         self._references: Future[References] | None = None
         self._opening: Future[accept.Acceptance] | None = None
+        self._inputs: tuple[list[Mapping[str, np.ndarray]], list[list[InputProbe]]] = ([], [])
         self._own_error: Error | None = None
         self._entered: frozenset[int] = frozenset()
         self._best_right: Trial | None = None
@@ -103,7 +108,8 @@ class Judge:
         self._bench.clock.needs("write", _ENDING + size / _BYTES)
         if _untyped_inputs(task.model):
             return
-        self._references = accept.begin_reference(task.model, task.feeds(), probes(task, task.choices()[0]))
+        self._inputs = task.feeds(), probes(task, task.choices()[0])
+        self._references = accept.begin_reference(task.model, *self._inputs)
         original = self._original()
         self._opening = self._bench.background.begin(partial(self._opened, original))
 
@@ -204,10 +210,12 @@ class Judge:
 
     def _ran(self, opening: float, running: float) -> None:
         """Notes what the steps to come will take, now that opening and running the original are known."""
-        measures, clock = self._bench.task.measures, self._bench.clock
+        task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
+        opening *= 1.0 if task.target.run_on == "cpu" else _LATER
         self._pace = opening, running
+        compiling = _COMPILING if measures and self._bench.kernels.can_be_used else 0.0
         times = _COMPARED + (accept.LEAST_ROUNDS if measures else 0)
-        clock.needs("judge", opening + 2 * times * running)
+        clock.needs("judge", compiling + opening + 2 * times * running)
         clock.needs("decide", accept.deciding_seconds(opening, running) if measures else 0.0)
         clock.needs("load", loading_seconds(opening, running))
 
@@ -234,7 +242,7 @@ class Judge:
         for number, chosen in enumerate(task.choices()):
             known = self._references if not number else None
             try:
-                feeds, further = task.feeds(chosen), probes(task, chosen)
+                feeds, further = self._inputs if not number else (task.feeds(chosen), probes(task, chosen))
                 return accept.Acceptance(task.model, original, feeds, provider, known, further, evaluates=evaluates, once_run=ran)
             except RuntimeFailure as problem:
                 failure = failure or problem
