@@ -181,29 +181,31 @@ def _ended(bench: Workbench, end: Judgement) -> Outcome:
 def _unsearched(bench: Workbench) -> Outcome:
     """Writes the model as it is after cleaning, or the plain round trip."""
     message = "only cleaning up was asked for" if bench.task.options.clean else "budget 0: the plain round trip was written"
-    return _written(bench, decided(bench, Predictions(), Judgement(message=message)))
+    return _unconfirmed(bench) or write(bench, decided(bench, Predictions(), Judgement(message=message)))
 
 
 def _recalled_or_decided(bench: Workbench) -> Outcome:
     """Writes what an earlier run decided, or decides, writes and remembers that."""
     verdicts = Verdicts(bench)
     remembered = verdicts.recall()
+    decision = _decide(bench, verdicts) if remembered is None else remembered
+    if (end := _unconfirmed(bench)) is not None:
+        return end
+    outcome = write(bench, decision)
     if remembered is not None:
-        return _written(bench, remembered)
-    decision = _decide(bench, verdicts)
-    outcome = _written(bench, decision)
+        return outcome
     verdicts.remember(decision, outcome)
     bench.store.flush()
     return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
-def _written(bench: Workbench, decision: Decision) -> Outcome:
-    """Writes a decision, once the model that it is about is known to be the one that came."""
+def _unconfirmed(bench: Workbench) -> Outcome | None:
+    """Writes the model as it came where the user does not wait until what was gone ahead of is known to hold."""
     try:
         bench.confirm()
     except KeyboardInterrupt:
         return _ended(bench, _UNCLEAN)
-    return write(bench, decision)
+    return None
 
 
 def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:

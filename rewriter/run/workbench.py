@@ -74,7 +74,7 @@ class Workbench:
             self.awaited(future, "what the result rests on was checked", "write")
 
     def awaited(self, future: Future[_T], event: str, *steps: str) -> _T:
-        """The result of work in the background, or its exception.
+        """The result of work in the background, or its exception. A run that searches waits no longer than its budget allows.
 
         Args:
             event: what is waited for, in words.
@@ -83,7 +83,8 @@ class Workbench:
         Raises:
             BudgetSpent: it does not come in time.
         """
-        seconds = None if self.task.options.deterministic else max(self.clock.room(*steps), 0.0)
+        options = self.task.options
+        seconds = max(self.clock.room(*steps), 0.0) if options.searches and not options.deterministic else None
         if not wait([future], seconds).done:
             raise BudgetSpent(f"the budget ended before {event}")
         return future.result()

@@ -270,3 +270,23 @@ def test_rules_of_kernels_are_checked_whatever_becomes_of_the_process(dies: bool
         monkeypatch.setattr(rules_ahead, "Worker", DeadWorker)
     assert rules_ahead.begin_objections([CLAMP], Trust.PROVED)().keys() == {CLAMP.id}, "it has no certificate"
     assert not rules_ahead.begin_objections([], Trust.PROVED)()
+
+
+def test_cleaning_alone_needs_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, however long it takes; and while a user does not wait for it, nothing of it is written or remembered."""
+    source = tmp_path / "m.onnx"
+    onnx.save(
+        parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { a = Identity(x) y = Tanh(a) }'),
+        source,
+    )
+    outcome = optimize(source, tmp_path / "o.onnx", clean=True, provider="cpu", budget=0)
+    assert outcome.cleaned and ops(tmp_path / "o.onnx") == ["Tanh"]
+    monkeypatch.setattr(Workbench, "confirm", interrupted)
+    for options in ({"clean": True}, {"rules": list(RULES)}):
+        outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20, cache=tmp_path / "c.sqlite", **options)
+        assert not outcome.cleaned and ops(tmp_path / "o.onnx") == ["Identity", "Tanh"]
+    assert "interrupted while cleaning up" in outcome.message
+
+
+def interrupted(_: Workbench) -> None:
+    raise KeyboardInterrupt
