@@ -30,10 +30,14 @@ from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Trust
-from tests.rewriter.run.test_stages import CLAMP, RULES, WRONG
+from tests.support.graphs import rule
 from tests.support.runs import cleaned_ops, ops, workbench
 
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+WRONG = rule("Tanh(X)", "X", "X:[m,n]")
+CLAMP = rule("Relu(Relu(X))", "Relu(X)", "X:[m,n]")
+RULES = (rule("Neg(Neg(X))", "X", "X:[m,n]"), CLAMP)
 
 
 @pytest.fixture
