@@ -23,7 +23,7 @@ from rules_db.store import SCHEMA_VERSION, RuleStore
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["open_rules", "read_entries", "shipped_rules"]
+__all__ = ["are_proved", "open_rules", "presumed_rules", "read_entries", "shipped_rules"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,13 +92,37 @@ def _shipment() -> _Shipment:
     return _Shipment(tuple(entries.values()), content.hexdigest())
 
 
+@lru_cache(maxsize=1)
+def _presumed_rules() -> tuple[Rule, ...]:
+    """The shipped rules as their text claims them to be, once a process. Raises StoreError."""
+    return _shipment().read(is_known=True)
+
+
+def _database(folder: Path) -> Path:
+    """The database that records that the shipped rules were checked."""
+    return folder / f"shipped-{_shipment().digest}.sqlite"
+
+
+def are_proved() -> bool:
+    """Whether it is recorded that the shipped rules were checked."""
+    return _read_database(_database(cache_folder()), _shipment().texts)
+
+
+def presumed_rules() -> list[Rule]:
+    """The shipped rules, as :func:`shipped_rules` gives them once they are proved: nothing may rest on them before.
+
+    Raises:
+        StoreError: a shipped rule cannot be read.
+    """
+    return list(_presumed_rules())
+
+
 @lru_cache(maxsize=4)
 def _proved_rules(folder: Path) -> tuple[Rule, ...]:
     """The shipped rules, checked, unless a database in ``folder`` records that it was done. Raises StoreError."""
-    shipment = _shipment()
-    path = folder / f"shipped-{shipment.digest}.sqlite"
+    shipment, path = _shipment(), _database(folder)
     if _read_database(path, shipment.texts):
-        return shipment.read(is_known=True)
+        return _presumed_rules()
     rules = shipment.read(is_known=False)
     proved(list(rules), "the shipped rules")
     try:

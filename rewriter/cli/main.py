@@ -14,12 +14,13 @@ from mugraph.files import is_device, same_file
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
+from rewriter.run.clock import process_seconds
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
 from rewriter.run.optimize import optimize
 from rewriter.run.options import Options
 from rules_db.files import check_writable, write_text
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +29,8 @@ __all__ = ["main"]
 @flags(Options)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
 @click.version_option(package_name="onnx-superopt")
-def main(model: Path, output: Path | None, json_file: Path | None, **written: Any) -> None:
+@click.pass_obj
+def main(spent: float | None, /, model: Path, output: Path | None, json_file: Path | None, **written: Any) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
     console = Console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
@@ -40,7 +42,7 @@ def main(model: Path, output: Path | None, json_file: Path | None, **written: An
             check_writable(json_file)
         with Console(stderr=True).status("starting") as status:
             options = Options(**values_of_flags(Options, written))
-            outcome = optimize(model, output, options, status.update)
+            outcome = optimize(model, output, options, status.update, spent or 0.0)
         if json_file is not None:
             write_text(json_file, outcome.to_json() + "\n")
     except USER_ERRORS as problem:
@@ -63,5 +65,10 @@ def main(model: Path, output: Path | None, json_file: Path | None, **written: An
         sys.exit(FAULT_EXIT)
 
 
+def run() -> None:
+    """The command as a process of its own, whose budget began with it."""
+    main(obj=process_seconds())
+
+
 if __name__ == "__main__":
-    main()
+    run()

@@ -141,21 +141,25 @@ class CostModel:
             found[signature.key()] = signature
         return found
 
-    def measure(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:
-        """Measures, until the deadline, what no time is known of; whether anything is known then that was not."""
-        return self._measure_all(self.unmeasured(nodes), self.deadline)
+    def measure(self, nodes: Iterable[tuple[Graph, Node]], seconds: float = math.inf) -> bool:
+        """Measures, until the deadline and for so many seconds at most, what no time is known of.
+
+        Returns:
+            whether anything is known then that was not.
+        """
+        return self._measure_all(self.unmeasured(nodes), seconds)
 
     def measure_met(self, seconds: float = math.inf) -> bool:
-        """As :meth:`measure`, of whatever a price was asked of, in that order, for so many seconds at most."""
-        return self._measure_all(self._met, min(self.deadline, time.monotonic() + seconds))
+        """As :meth:`measure`, of whatever a price was asked of, in that order."""
+        return self._measure_all(self._met, seconds)
 
     @property
     def unmeasurable(self) -> int:
         """The number of signatures that the provider does not run by themselves."""
         return len(self._unmeasurable)
 
-    def _measure_all(self, signatures: Mapping[str, Signature], deadline: float) -> bool:
-        before = self.measured
+    def _measure_all(self, signatures: Mapping[str, Signature], seconds: float) -> bool:
+        before, deadline = self.measured, min(self.deadline, time.monotonic() + seconds)
         for key, signature in list(signatures.items()):
             if time.monotonic() >= deadline:
                 break

@@ -106,6 +106,7 @@ class CustomKernels:
         self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
+        self._longest = 0.0
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._given: set[Kernel] = set()
@@ -157,7 +158,8 @@ class CustomKernels:
         The schedules of a kernel are compiled while those of the one before it are timed.
 
         Args:
-            deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
+            deadline: the instant of :func:`time.monotonic` by which the last should be timed: none is begun for which the time
+                does not suffice that the longest took.
         """
         fresh = self._untimed(graph)
         changed = False
@@ -168,8 +170,10 @@ class CustomKernels:
         with ThreadPoolExecutor(1) as ahead:
             jobs = [(kernel, ahead.submit(compiled, kernel, len(fresh) - i)) for i, kernel in enumerate(fresh)]
             for kernel, future in jobs:
+                began = time.monotonic()
                 if not (settled := self._settle(kernel, future.result)):
                     break
+                self._longest = max(self._longest, time.monotonic() - began)
                 changed |= settled
         return changed
 
@@ -208,15 +212,16 @@ class CustomKernels:
             return []
         return compiled_trials(kernel, self.device, self.compiler, self.architectures[0], self.sizes, most)
 
-    @staticmethod
-    def _trials(deadline: float, left: int) -> int:
+    def _trials(self, deadline: float, left: int) -> int:
         """How many schedules of a kernel can be tried by a deadline, a few at least; none where it is over.
 
         Args:
             left: how many kernels the time is for.
         """
         seconds = deadline - time.monotonic()
-        return 0 if seconds < 0 else max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
+        if seconds < self._longest:
+            return 0
+        return max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
 
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""

@@ -29,10 +29,22 @@ from rewriter.reference import (
     reference_run,
     worst,
 )
+from rewriter.run.background import in_background
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["FLOORS", "Acceptance", "NondeterministicModel", "Timing", "confirm", "first_failing", "paired"]
+__all__ = [
+    "FLOORS",
+    "LEAST_ROUNDS",
+    "Acceptance",
+    "NondeterministicModel",
+    "Timing",
+    "begin_reference",
+    "confirm",
+    "deciding_seconds",
+    "first_failing",
+    "paired",
+]
 
 FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
 """Error below which two results are equally good: a few units in the last place, by element type."""
@@ -52,6 +64,11 @@ _DECIDED = _STEP / 4
 more than some numbers that lie half way between two."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
+
+LEAST_ROUNDS = 6
+"""Rounds of two sessions, each run once, that tell something of their times."""
+_PAUSE = 0.03
+"""Seconds before each run under default settings, in which the threads of the other session stop spinning."""
 
 _MARGIN = 2.0
 """Widths of its interval by which a saving has to exceed that, for a short measurement to be enough."""
@@ -126,6 +143,7 @@ def confirm(
     seconds: float,
     *,
     briefly: bool = False,
+    least: int = LEAST_ROUNDS,
 ) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
@@ -133,19 +151,37 @@ def confirm(
     that is made second tends to be a percent faster, so each model is made first for half of the time.
 
     Args:
+        seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
         briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster.
+        least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
     """
     times: tuple[list[float], ...] = ([], [], [])
+    began, opening = time.perf_counter(), 0.0
     for share in (0.2, 0.8) if briefly else (1.0,):
+        part = min(seconds * share, began + seconds - time.perf_counter() - opening)
+        if times[0] and part <= 0:
+            break
         for order in ((0, 1), (1, 0)):
+            opens = time.perf_counter()
             sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+            opening += time.perf_counter() - opens
             rounds = math.ceil(_ROUNDS * share / 2)
-            _alternate((sessions[0], sessions[1], sessions[0]), feeds, seconds * share / 2, times, 0.03, rounds)
+            _alternate((sessions[0], sessions[1], sessions[0]), feeds, part / 2, times, _PAUSE, rounds, least=least)
             del sessions
         timing = paired(*times)
         if timing.high + _MARGIN * (timing.high - timing.low) < min(1.0, timing.control_low):
             break
     return timing
+
+
+def deciding_seconds(opening: float, running: float, least: int = LEAST_ROUNDS) -> float:
+    """Seconds that :func:`confirm` takes at least.
+
+    Args:
+        opening, running: seconds to open a session of the original, and to run it.
+        least: as there.
+    """
+    return 2 * (2 * opening + 3 * (least + 1) * running + 3 * least * _PAUSE)
 
 
 def _alternate(
@@ -155,8 +191,9 @@ def _alternate(
     times: tuple[list[float], ...],
     pause: float = 0.0,
     most: float = math.inf,
+    least: int = LEAST_ROUNDS,
 ) -> None:
-    """Runs sessions or replays in turn, each time in another order, for ``seconds`` or ``most`` rounds, of at least six.
+    """Runs sessions or replays in turn, each time in another order, for ``seconds`` or ``most`` rounds, but ``least`` anyhow.
 
     Args:
         times: of each session, to which is added in milliseconds.
@@ -165,7 +202,7 @@ def _alternate(
     for session in sessions:
         _run(session, dict(feeds[0]))
     end, before = time.perf_counter() + seconds, len(times[0])
-    while (done := len(times[0]) - before) < 6 or (time.perf_counter() < end and done < most):
+    while (done := len(times[0]) - before) < least or (time.perf_counter() < end and done < most):
         feed = dict(feeds[done % len(feeds)])
         first = done // 2 % len(sessions)
         order = [*range(first, len(sessions)), *range(first)]
@@ -180,6 +217,14 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
+def begin_reference(
+    model: Model, feeds: Sequence[Mapping[str, np.ndarray]], probes: Sequence[Sequence[InputProbe]]
+) -> Future[References]:
+    """Begins to make the float64 outputs for some inputs and for the first of each list of probes."""
+    first = [alternatives[0].feed for alternatives in probes if alternatives]
+    return in_background(lambda: reference_run(model, [*feeds, *first]))
+
+
 class Acceptance:
     """Compares candidates with the original: numerically against the float64 reference, and in time.
 
@@ -188,8 +233,10 @@ class Acceptance:
 
     Args:
         feeds: inputs to compare and time on.
-        references: the float64 outputs for them, where they are being made already.
+        references: of :func:`begin_reference` for them and for the probes, where they are being made already.
         probes: further inputs to compare on; of each list the first counts that the original runs.
+        once_run: is called when only the reference is waited for, with the seconds that it took to open the original, those
+            that a run of it takes, and whether the device can be asked for its time (:meth:`on_device`).
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
 
@@ -215,24 +262,31 @@ class Acceptance:
         probes: Sequence[Sequence[InputProbe]] = (),
         *,
         evaluates: bool = False,
+        once_run: Callable[[float, float, bool], None] = lambda opening, running, is_captured: None,
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.evaluates = evaluates
-        self._path = original
-        self._replay: Replay | None = None
+        began = time.perf_counter()
         self.original = self.open(original, model.graph if evaluates else None)
+        opening = time.perf_counter() - began
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
         self.probed: list[str] = []
         self.unprobed: list[str] = []
         further = list(self._run_probes(probes))
-        self.compared = [*self.feeds, *(feed for feed, _ in further)]
+        self.compared = [*self.feeds, *(dict(feed) for feed, _ in further)]
         self.outputs += [outputs for _, outputs in further]
         types = [model.graph.type(value) for value in model.graph.outputs]
         self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
+        began = time.perf_counter()
         again = self.original.run(None, self.feeds[0])
-        known = References([], frozenset()) if references is None else references.result()
-        rest = reference_run(model, self.compared[len(known.outputs) :])
-        self.references, self.entered = [*known.outputs, *rest.outputs], known.entered | rest.entered
+        running = time.perf_counter() - began
+        self._replay = self._captured(original)
+        once_run(opening, running, self._replay is not None)
+        are_first = len(further) == len(probes) and all(
+            feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
+        )
+        reference = self._reference(references if are_first else None)
+        self.references, self.entered = reference.outputs, reference.entered
         self.own_errors = self._errors(self.outputs)
         self.quantizes = is_quantized(model.graph)
         self.step_errors = self._step_errors(original) if self.quantizes and not evaluates else []
@@ -242,6 +296,12 @@ class Acceptance:
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
         self._evaluated: list[list[np.ndarray]] | None = None
         self._decided: list[np.ndarray] | None = None
+
+    def _reference(self, known: Future[References] | None) -> References:
+        """The float64 outputs for all inputs that are compared; what is known counts where it could be made."""
+        if known is not None and known.exception() is None:
+            return known.result()
+        return reference_run(self.model, self.compared)
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
@@ -268,20 +328,19 @@ class Acceptance:
         by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
         return [worst(errors) for errors in by_output]
 
-    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[dict[str, np.ndarray], list[Any]]]:
+    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[Mapping[str, np.ndarray], list[Any]]]:
         """The inputs of the probes that count, and the original's outputs."""
         for alternatives in probes:
             refused: list[str] = []
             for probe in alternatives:
-                feed = dict(probe.feed)
                 try:
-                    outputs = self.original.run(None, feed)
+                    outputs = self.original.run(None, dict(probe.feed))
                 except (RuntimeFailure, NoReference):  # a model may ask more of its sizes than it says
                     refused.append(probe.words)
                     continue
                 self.probed.append(probe.words)
                 refused = [words for words in refused if words not in probe.words]  # what was asked for runs at other sizes
-                yield feed, outputs
+                yield probe.feed, outputs
                 break
             self.unprobed += refused
 
@@ -363,17 +422,24 @@ class Acceptance:
 
         ``None`` where there is no GPU, and where one of the two cannot be captured.
         """
-        if self.provider != "cuda":
+        candidate = None if self._replay is None else self._captured(path)
+        if candidate is None:
             return None
+        times: tuple[list[float], ...] = ([], [], [])
         try:
-            if self._replay is None:
-                self._replay = replayed(self._path, self.feeds[0], self.outputs[0])
-            candidate = replayed(path, self.feeds[0], self.outputs[0])
-            times: tuple[list[float], ...] = ([], [], [])
             _alternate((self._replay, candidate, self._replay), self.feeds[:1], seconds, times, most=_REPLAYS)
         except RuntimeFailure:
             return None
         return paired(*times)
+
+    def _captured(self, path: Path) -> Replay | None:
+        """A model's file on one input; ``None`` where there is no GPU, and where it cannot be captured."""
+        if self.provider != "cuda" or self.evaluates:
+            return None
+        try:
+            return replayed(path, self.feeds[0], self.outputs[0])
+        except RuntimeFailure:
+            return None
 
     def close(self) -> None:
         """Frees the original's sessions, so that :func:`confirm` has the machine to itself."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +59,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A trial and a session of it."""
+    """A trial and a session of it.
+
+    Attributes:
+        seconds: to open the session.
+    """
 
     trial: Trial
     session: Any
+    seconds: float
 
 
 class Checker:
@@ -70,16 +77,10 @@ class Checker:
     is right on every input, and is cheaper than the original by the cost model, or was faster once; that each rule which
     bisection finds guilty of a miss is in the quarantine and in no later trial; that kernels which do not compile are in no
     later trial either.
-
-    Args:
-        folder: where candidates are written.
     """
 
-    def __init__(
-        self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance, folder: Path
-    ) -> None:
-        self._bench, self._search, self._quarantine = bench, search, quarantine
-        self._acceptance, self._folder = acceptance, folder
+    def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
+        self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
@@ -89,6 +90,7 @@ class Checker:
             self._bench.notes.drop(*problems)
             candidate = search.without(candidate, kernels.refused(candidate))
         while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
+            began = self._bench.clock.left()
             built = self._build(candidate)
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
@@ -97,9 +99,22 @@ class Checker:
             if not candidate.moves:
                 self._bench.notes.add(f"the model without conditions that never change cannot be used: {built}")
                 return None
+            if not self._has_time_to_find_out(len(candidate.moves), began - self._bench.clock.left()):
+                self._bench.notes.add(f"{built}; the budget ended before the rule that breaks it could be found")
+                return None
             self._quarantine_guilty(candidate, built)
             candidate = search.without(candidate, self._quarantine.rules)
         return None
+
+    def _has_time_to_find_out(self, moves: int, taken: float) -> bool:
+        """Whether the budget allows to find the move that breaks a candidate, and to build what is left of that.
+
+        Args:
+            moves: of the candidate.
+            taken: seconds to build it.
+        """
+        builds = math.ceil(math.log2(max(moves, 1))) + 1
+        return self._bench.task.options.deterministic or self._bench.clock.room("decide", "write") >= builds * taken
 
     def _is_worth(self, candidate: Candidate) -> bool:
         """Whether a candidate is another model than the file's, and cheaper where moves make the difference."""
@@ -125,11 +140,13 @@ class Checker:
         """Builds and runs a candidate; the reason where it cannot be built, does not run or is wrong."""
         acceptance, target = self._acceptance, self._bench.task.target
         try:
-            path = self._bench.kernels.open_in(candidate.graph, self._folder)
+            path = self._bench.kernels.open_in(candidate.graph, self._bench.folder)
         except Undecided as problem:
             return f"the rewritten model cannot be written ({problem})"
         try:
+            since = time.perf_counter()
             session = acceptance.open(path, None if target.here else candidate.graph)
+            opening = time.perf_counter() - since
             error, right = acceptance.judge(session)
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
@@ -140,7 +157,7 @@ class Checker:
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"
-        return Opened(Trial(candidate, path, error), session)
+        return Opened(Trial(candidate, path, error), session, opening)
 
 
 def _approximates(candidate: Candidate) -> bool:

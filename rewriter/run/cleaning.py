@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from mugraph.files import Scratch
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
@@ -20,33 +20,41 @@ from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["cleaned_up", "computed", "session_as_it_came"]
+__all__ = ["Difference", "Unclean", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
 
 Feed = Mapping[str, np.ndarray]
 
 
-def cleaned_up(task: Task, until: float, meanwhile: Callable[[], object]) -> Task:
-    """A task whose model is clean; the same task where nothing is to be done, or where the outputs would not be the same.
+Difference = Callable[[], None]
+"""Compares a clean model with the one that came, and raises Unclean where their outputs are not known to be the same."""
 
-    Both models run in onnxruntime on the CPU as a user runs them, on the inputs that candidates are compared on. Where outputs
-    differ in a bit, fewer constants are computed, and where they still do, the model stays as it came.
 
-    Ensures that a note says why a model stays as it came though there was something to do.
+class Unclean(ValueError):
+    """The outputs of a clean model are not known to be those of the model that came; the message says why."""
+
+
+def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Difference]]:
+    """A task with a clean model, and then with models in which fewer constants are computed; none where nothing is to be done.
+
+    Both models of each run in onnxruntime on the CPU with its optimisers, as a user runs them, on the inputs that candidates are
+    compared on, by a function that comes with the task: the next one counts only where that raises :class:`Unclean`.
 
     Args:
+        folder: for the files of the clean models.
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
-        meanwhile: called while the models run, of which it must know nothing.
     """
-    reason = ""
     for depth in reversed(Depth):
         cleaned = clean(task.model, computed, depth)
         if cleaned is None:
-            break
-        reason = _difference(task, cleaned.model, until, meanwhile)
-        if not reason:
-            return replace(task, model=cleaned.model, cleaned=cleaned, sizes=_sizes(task, cleaned.model))
-    if not reason:
-        return task
+            return
+        (place := folder / depth.name.lower()).mkdir()
+        path = open_in(cleaned.model, cleaned.model.as_it_came, place)
+        sizes = _sizes(task, cleaned.model)
+        yield replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes), partial(_compare, task, path, until)
+
+
+def left_unclean(task: Task, reason: str) -> Task:
+    """A task whose model stays as it came though there was something to do, with a note that says why."""
     return replace(task, is_unclean=True, remarks=(*task.remarks, f"it was not cleaned up: {reason}"))
 
 
@@ -60,32 +68,24 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _difference(task: Task, cleaned: Model, until: float, meanwhile: Callable[[], object]) -> str:
-    """Why outputs of two models are not known to be the same; empty where they are."""
-    with Scratch() as scratch:
-        path = open_in(cleaned, cleaned.as_it_came, scratch.path)
-        difference = in_background(lambda: _compared(task, path, until))
-        meanwhile()
-        return difference.result()
-
-
-def _compared(task: Task, cleaned: Path, until: float) -> str:
-    """The same of a model and a file."""
+def _compare(task: Task, cleaned: Path, until: float) -> None:
+    """Runs a model and a file. Raises Unclean where their outputs are not known to be the same."""
     try:
         opening = in_background(lambda: session_as_it_came(task.model))
-        after = new_session(cleaned)
+        after = new_session(cleaned, spinning=False)
         before = opening.result()
         compared = False
         for feed in _feeds(task):
             same = _same(before, after, feed)
             if same is False:
-                return "an output would not be the same bit for bit"
+                raise Unclean("an output would not be the same bit for bit")
             compared |= bool(same)
             if compared and time.monotonic() > until:
                 break
     except RuntimeFailure as problem:
-        return f"onnxruntime refuses it ({problem})"
-    return "" if compared else "onnxruntime does not run it on inputs of the sizes that were tried"
+        raise Unclean(f"onnxruntime refuses it ({problem})") from None
+    if not compared:
+        raise Unclean("onnxruntime does not run it on inputs of the sizes that were tried")
 
 
 def _feeds(task: Task) -> Iterator[Feed]:
@@ -97,7 +97,7 @@ def _feeds(task: Task) -> Iterator[Feed]:
 
 def session_as_it_came(model: Model, provider: str = "cpu") -> Session:
     """A model opened where it is, not written anew. Raises RuntimeFailure."""
-    return new_session(model.weights.memory if model.path is None else model.path, provider)
+    return new_session(model.weights.memory if model.path is None else model.path, provider, spinning=False)
 
 
 def _same(before: Session, after: Session, feed: Feed) -> bool | None:

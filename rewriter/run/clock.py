@@ -1,37 +1,66 @@
-"""The time of a run: what is left of its budget, and what its stages took."""
+"""The time of a run: what is left of its budget, what its stages took, and what those to come will take."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["Clock"]
+__all__ = ["BudgetSpent", "Clock", "process_seconds"]
+
+_JUDGING, _MOST_JUDGING = 0.3, 0.5
+"""Shares of the budget that are left for judging candidates at least and, where that is seen to take longer, at most: no search
+goes on in them. What is seen beside other work is slower than it will be."""
+
+
+class BudgetSpent(Exception):
+    """The budget ended while something was waited for; the message says what."""
 
 
 class Clock:
     """Starts when it is made.
 
+    The budget is hard: a stage asks what those after it will take, by what this run has seen of them so far, and ends early
+    enough for one candidate to be judged and written.
+
     Args:
         budget: seconds for the whole run.
+        spent: seconds of it that are over already.
 
     Attributes:
         stage: of the lap that began last.
     """
 
-    def __init__(self, budget: float) -> None:
+    def __init__(self, budget: float, spent: float = 0.0) -> None:
         self.budget = budget
-        self._began = time.monotonic()
+        self._began = time.monotonic() - spent
         self._laps: dict[str, float] = {}
+        self._needs: dict[str, float] = {}
         self.stage = ""
 
     def left(self) -> float:
         """Seconds that are left of the budget; below 0 once it is spent."""
         return self.budget - (time.monotonic() - self._began)
 
+    def needs(self, step: str, seconds: float) -> None:
+        """Notes what a step at the end of the run will take: ``judge`` a candidate, ``decide`` about it, ``write``, ``load``."""
+        self._needs[step] = seconds
+
+    def room(self, *steps: str) -> float:
+        """Seconds that are left before these steps have to begin, so that they end within the budget."""
+        return self.left() - sum(self._needs.get(step, 0.0) for step in steps)
+
+    def spare(self) -> float:
+        """Seconds that are left for searching and measuring costs."""
+        left = self.left()
+        needed = left - self.room("judge", "decide", "write")
+        return left - min(max(needed, _JUDGING * self.budget), _MOST_JUDGING * self.budget)
+
     def instant(self, share: float) -> float:
-        """The instant of :func:`time.monotonic` at which a share of the budget is spent."""
-        return self._began + share * self.budget
+        """The instant of :func:`time.monotonic` at which a share of the budget is spent, or none is left to spare before."""
+        return min(self._began + share * self.budget, time.monotonic() + max(self.spare(), 0.0))
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
@@ -43,3 +72,14 @@ class Clock:
     def seconds(self) -> dict[str, float]:
         """Seconds by stage in the order in which they ended, and ``total``: all since the start."""
         return {**self._laps, "total": round(time.monotonic() - self._began, 3)}
+
+
+def process_seconds() -> float:
+    """Seconds since this process began, or at least those that it computed, where the system does not tell."""
+    computed = time.process_time()
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, LookupError, ValueError):
+        return computed
+    return max(age, computed)

@@ -13,11 +13,13 @@ from mugraph.limited import LimitExceeded, run_limited
 from rewriter.runtime import is_built, library_path
 from rewriter.runtime_env import PROVIDERS
 
-__all__ = ["ModelFootprint", "measured", "on_disk"]
+__all__ = ["ModelFootprint", "loading_seconds", "measured", "on_disk"]
 
 _SCRIPT = Path(__file__).with_name("loading_process.py")
 _SECONDS = 60.0
 """The most that loading and running models may take to be measured."""
+_STARTING, _OPENED = 1.5, 7
+"""Seconds to start the process, and how often it opens models at least."""
 _MEMORY = 1 << 46
 """Bytes that they may have: memory is measured and not limited."""
 
@@ -43,8 +45,21 @@ def on_disk(files: Iterable[Path]) -> ModelFootprint | None:
     return ModelFootprint(sum(sizes)) if sizes else None
 
 
+def loading_seconds(opening: float, running: float) -> float:
+    """Seconds that :func:`measured` takes at least for two models.
+
+    Args:
+        opening, running: seconds to open a session of such a model, and to run it.
+    """
+    return _STARTING + _OPENED * opening + 2 * running
+
+
 def measured(
-    models: Mapping[Path, ModelFootprint], provider: str, feed: Mapping[str, np.ndarray] | None, folder: Path
+    models: Mapping[Path, ModelFootprint],
+    provider: str,
+    feed: Mapping[str, np.ndarray] | None,
+    folder: Path,
+    seconds: float = _SECONDS,
 ) -> Sequence[ModelFootprint]:
     """Loads models, taking turns, in a process of their own.
 
@@ -53,6 +68,7 @@ def measured(
         provider: that runs them.
         feed: inputs to run them on; without them, or where they fail, memory is not measured.
         folder: for a file of these inputs.
+        seconds: for all of it at most; where these do not suffice, only what they take on disk is known.
     """
     inputs = None
     if feed is not None and all(array.dtype.kind in "fiub" for array in feed.values()):
@@ -65,7 +81,7 @@ def measured(
         "inputs": None if inputs is None else str(inputs),
     }
     try:
-        answers = json.loads(run_limited(_SCRIPT, json.dumps(task).encode(), seconds=_SECONDS, memory=_MEMORY))
+        answers = json.loads(run_limited(_SCRIPT, json.dumps(task).encode(), seconds=min(seconds, _SECONDS), memory=_MEMORY))
     except LimitExceeded:
         return list(models.values())
     return [

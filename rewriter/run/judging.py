@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mugraph.files import Scratch
 from mugraph.onnx import Model
 from mugraph.terms.shape import DataType, TensorType
-from rewriter.reference import Error, NoReference, References, reference_run
+from rewriter.reference import Error, NoReference, References
 from rewriter.run import accept
-from rewriter.run.background import in_background
+from rewriter.run.background import Beside
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
 from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.faults import Fault
+from rewriter.run.footprint import loading_seconds
 from rewriter.run.outcome import Assumed
-from rewriter.run.probes import probes
+from rewriter.run.probes import InputProbe, probes
 from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
@@ -32,7 +34,18 @@ __all__ = ["Judge", "Judgement"]
 
 _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
-
+_IMPRESSION = 1 / 40
+"""Share of the budget for a first impression of a candidate's speed, and for a second on the device."""
+_ROUNDS = range(accept.LEAST_ROUNDS, 2, -1)
+"""Rounds of two sessions in turn of which a measurement that decides has at least as many as fit into the budget."""
+_COMPARED = 5
+"""Inputs on which a candidate is compared, about."""
+_LATER = 1 / 3
+"""Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
+_COMPILING = 1.0
+"""Seconds to compile what kernels of a candidate were not timed."""
+_BYTES, _ENDING = 3e8, 0.3
+"""Bytes that are written in a second, and seconds to end the process."""
 
 _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
@@ -82,15 +95,27 @@ class Judge:
     def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
         self._bench, self._quarantine = bench, quarantine
         self._references: Future[References] | None = None
+        self._opening: Future[accept.Acceptance] | None = None
+        self._inputs: tuple[list[Mapping[str, np.ndarray]], list[list[InputProbe]]] = ([], [])
         self._own_error: Error | None = None
         self._entered: frozenset[int] = frozenset()
         self._best_right: Trial | None = None
+        self._pace = (0.0, 0.0)
 
     def prepare(self) -> None:
-        """Begins with what takes long and needs no proposal: on a GPU, the processor has time for the reference."""
-        task = self._bench.task
-        if task.measures and task.target.run_on == "cuda":
-            self._references = in_background(lambda: reference_run(task.model, task.feeds()))
+        """Begins with what takes long and needs no proposal, and notes what judging and writing one will take.
+
+        Costs are measured when it has ended, as far as it would disturb that.
+        """
+        task, weights = self._bench.task, self._bench.task.original.weights
+        size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
+        self._bench.clock.needs("write", _ENDING + size / _BYTES)
+        if _untyped_inputs(task.model):
+            return
+        self._inputs = task.feeds(), probes(task, task.choices()[0])
+        self._references = accept.begin_reference(task.model, *self._inputs)
+        original = self._original()
+        self._opening = self._bench.background.begin(partial(self._opened, original))
 
     def judge(self, proposals: Proposals) -> Judgement:
         """Decides. Where the search was interrupted, the best proposal is checked and not timed.
@@ -109,8 +134,7 @@ class Judge:
         elif task.target.here and task.target.run_on == "cpu" and _holds_bfloat16(task.model.inputs.values()):
             judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was kept")
         else:
-            with Scratch() as scratch:
-                judgement = self._compared(proposals, scratch.path)
+            judgement = self._compared(proposals)
         return replace(judgement, is_interrupted=proposals.is_interrupted)
 
     def stopped(self) -> Judgement:
@@ -122,54 +146,61 @@ class Judge:
         self._bench.notes.add("interrupted: the best that was known to be right was written, not timed to the end")
         return replace(self._won(trial), is_interrupted=True)
 
-    def _compared(self, proposals: Proposals, folder: Path) -> Judgement:
+    def _compared(self, proposals: Proposals) -> Judgement:
         """The judgement where there is something to compare."""
         task = self._bench.task
-        original = self._original(folder)
-        acceptance = self._acceptance(original)
+        acceptance = self._acceptance()
         if isinstance(acceptance, Judgement):
             return acceptance
-        if task.is_unclean and not self._survives_writing(acceptance, folder):
+        if task.is_unclean and not self._survives_writing(acceptance):
             return self._kept("the model is not the same to onnxruntime without what no output needs: the original was kept")
-        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance, folder)
+        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
-        trials, all_tried = self._ranked(checker, acceptance, list(proposals))
+        trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
-        judgement = self._confirmed(original, trials, acceptance.feeds, proposals.incumbent)
+        judgement = self._confirmed(self._original(), trials, acceptance.feeds, proposals.incumbent)
         return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
 
-    def _original(self, folder: Path) -> Path:
+    def _original(self) -> Path:
         """What candidates are compared with: the model cleaned up, or else the very file that came.
 
         Written anew that would lack what no output needs, and onnxruntime fuses otherwise, or refuses, what is left.
         """
         task = self._bench.task
-        if task.cleaned is not None:
-            return self._bench.kernels.open_in(task.model.as_it_came, folder)
+        if task.written is not None:
+            return task.written
         if task.model.path is not None:
             return task.model.path
-        path = folder / "original.onnx"
-        path.write_bytes(task.model.weights.memory)
+        path = self._bench.folder / "original.onnx"
+        if not path.exists():
+            path.write_bytes(task.model.weights.memory)
         return path
 
-    def _survives_writing(self, acceptance: accept.Acceptance, folder: Path) -> bool:
+    def _survives_writing(self, acceptance: accept.Acceptance) -> bool:
         """Whether the original is right once it is written anew; else no candidate is, whatever rules made it."""
         graph = self._bench.task.model.as_it_came
         try:
-            return acceptance.judge(acceptance.open(self._bench.kernels.open_in(graph, folder), graph))[1]
+            return acceptance.judge(acceptance.open(self._bench.kernels.open_in(graph, self._bench.folder), graph))[1]
         except RuntimeFailure:
             return False
 
-    def _acceptance(self, original: Path) -> accept.Acceptance | Judgement:
-        """What candidates are compared with; the judgement where there is nothing to compare."""
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the model is evaluated instead of run."""
         task = self._bench.task
+        return not task.target.here and _holds_bfloat16(task.model.tables.types)
+
+    def _acceptance(self) -> accept.Acceptance | Judgement:
+        """What candidates are compared with; the judgement where there is nothing to compare."""
         self._bench.progress("running the original and its reference in float64")
-        evaluates = not task.target.here and _holds_bfloat16(task.model.tables.types)
-        if evaluates:
+        if self._evaluates:
             self._bench.notes.add(_EVALUATED)
         try:
-            acceptance = self._opened(original, evaluates)
+            if self._opening is None:
+                self.prepare()
+            assert self._opening is not None, "there are inputs"
+            acceptance = self._bench.awaited(self._opening, "the original was run and its reference made", "write")
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except NoReference as problem:
@@ -181,26 +212,53 @@ class Judge:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
         return acceptance
 
-    def _opened(self, original: Path, evaluates: bool) -> accept.Acceptance:
+    def _ran(self, opening: float, running: float, is_captured: bool) -> None:
+        """Notes what the steps to come will take, now that opening and running the original are known.
+
+        Args:
+            is_captured: the device decides, while a candidate is tried.
+        """
+        task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
+        opening *= 1.0 if task.target.run_on == "cpu" else _LATER
+        self._pace = opening, running
+        compiling = _COMPILING if measures and self._bench.kernels.can_be_used else 0.0
+        times = _COMPARED + (accept.LEAST_ROUNDS if measures else 0)
+        graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
+        clock.needs("judge", compiling + opening + graph + 2 * times * running)
+        clock.needs("decide", accept.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
+        clock.needs("load", loading_seconds(opening, running))
+
+    def _opened(self, original: Path, beside: Beside) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
 
         Where it runs with none, the user's inputs have to do: what random ones hold may be no size of anything.
 
+        Args:
+            beside: is told when only the reference is left to be made.
+
         Raises:
             NondeterministicModel, NoReference, RuntimeFailure: as :class:`rewriter.run.accept.Acceptance`.
         """
-        task, failure = self._bench.task, None
+        task, evaluates, failure = self._bench.task, self._evaluates, None
+        provider = task.target.run_on
+
+        def ran(opening: float, running: float, is_captured: bool) -> None:
+            self._ran(opening, running, is_captured)
+            beside.leaves_runtime()
+            if provider != "cpu":  # the reference is made by the processor
+                beside.disturbs_no_more()
+
         for number, chosen in enumerate(task.choices()):
             known = self._references if not number else None
             try:
-                feeds, further = task.feeds(chosen), probes(task, chosen)
-                return accept.Acceptance(task.model, original, feeds, task.target.run_on, known, further, evaluates=evaluates)
+                feeds, further = self._inputs if not number else (task.feeds(chosen), probes(task, chosen))
+                return accept.Acceptance(task.model, original, feeds, provider, known, further, evaluates=evaluates, once_run=ran)
             except RuntimeFailure as problem:
                 failure = failure or problem
         assert failure is not None, "there is one choice at least"
         if not task.options.data:
             raise failure
-        acceptance = accept.Acceptance(task.model, original, task.options.data, task.target.run_on, evaluates=evaluates)
+        acceptance = accept.Acceptance(task.model, original, task.options.data, provider, evaluates=evaluates, once_run=ran)
         self._bench.notes.add(
             f"the original does not run on random inputs ({failure}): nothing was compared but on those of --data"
         )
@@ -217,13 +275,11 @@ class Judge:
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
-        with Scratch() as scratch:
-            acceptance = self._acceptance(self._original(scratch.path))
-            if isinstance(acceptance, Judgement):
-                return acceptance
-            checker = Checker(self._bench, search, self._quarantine, acceptance, scratch.path)
-            opened = checker.check(Proposal(candidate))
-            return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
+        acceptance = self._acceptance()
+        if isinstance(acceptance, Judgement):
+            return acceptance
+        opened = Checker(self._bench, search, self._quarantine, acceptance).check(Proposal(candidate, was_faster=True))
+        return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
 
     def _first_right(self, checker: Checker, proposals: Proposals) -> Judgement:
         """The best proposal by the cost model that is right: where time cannot or must not be measured."""
@@ -235,20 +291,26 @@ class Judge:
                 return self._won(opened.trial)
         return self._kept("no candidate was left that can be built and is numerically right: the original was kept")
 
-    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Sequence[Proposal]) -> tuple[list[Trial], bool]:
+    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Iterable[Proposal]) -> tuple[list[Trial], bool]:
         """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
 
         This only orders them.
         """
         clock, all_tried = self._bench.clock, True
         ranked: list[tuple[float, Trial]] = []
-        for number, proposal in enumerate(proposals):
-            if ranked and clock.left() < _DECIDING * clock.budget:
-                self._bench.notes.add(f"the budget allowed {number} of {len(proposals)} candidates to be tried end to end")
+        remaining, longest = iter(proposals), 0.0
+        for number in itertools.count():
+            began = clock.left()
+            if number and (began < _DECIDING * clock.budget or clock.room("decide", "write") < longest):
+                self._bench.notes.add(f"the budget allowed {number} candidate{'s' * (number > 1)} to be tried end to end")
                 all_tried = False
                 break
-            self._bench.progress(f"trying candidate {number + 1} of {len(proposals)} end to end")
+            self._bench.progress(f"trying candidate {number + 1} end to end")
+            proposal = next(remaining, None)
+            if proposal is None:
+                break
             trial = self._timed(checker, acceptance, proposal)
+            longest = max(longest, began - clock.left())
             if trial is None:
                 continue
             self._bench.progress(f"candidate {number + 1} took {trial.ratio:.3f} of the original's time")
@@ -269,8 +331,9 @@ class Judge:
         if opened is None:
             return None
         self._best_right = self._best_right or opened.trial
-        trial, seconds = opened.trial, self._bench.clock.budget / 40
+        trial, seconds = opened.trial, self._bench.clock.budget * _IMPRESSION
         timing = acceptance.pair(opened.session, seconds)
+        self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
         return replace(trial, timing=timing, on_device=acceptance.on_device(trial.path, seconds))
 
@@ -293,9 +356,18 @@ class Judge:
             if trial.on_device is not None and trial.on_device.faster:
                 return replace(self._won(trial), latency=trial.timing)
             self._bench.progress("measuring the most promising candidate under default settings")
-            seconds = min(max(clock.budget / 3, 2.0), 30.0, max(clock.left(), 2.0))
-            timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True)
-            longer = min(2 * seconds, clock.left())
+            room = clock.room("write")
+            least = next((n for n in _ROUNDS if accept.deciding_seconds(*self._pace, n) <= room), None)
+            if least is None:
+                self._best_right, undecided = None, True
+                message = message or (
+                    "undecided: the budget ended before the most promising candidate could be timed; the original was kept, and "
+                    "another run with a larger --budget may tell"
+                )
+                break
+            seconds = min(max(clock.budget / 3, 2.0), 30.0, room)
+            timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True, least=least)
+            longer = min(2 * seconds, clock.room("write"))
             if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
                 self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
                 timing = accept.confirm(original, trial.path, feeds, task.target.provider, longer)
@@ -321,8 +393,6 @@ class Judge:
                 if may_be_faster
                 else f"the most promising candidate took {measured}: the original was kept"
             )
-            if clock.left() <= 0:
-                break
         message = message or "no candidate seemed faster end to end: the original was kept"
         return replace(self._kept(message), is_undecided=undecided)
 

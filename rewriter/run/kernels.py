@@ -113,7 +113,7 @@ class RunKernels:
         """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
 
         Args:
-            deadline: the instant of :func:`time.monotonic` after which no kernel is begun.
+            deadline: the instant of :func:`time.monotonic` by which the last should be timed.
         """
         return self._custom is not None and self._custom.tune(candidate.graph, deadline)
 

@@ -8,15 +8,16 @@ the workbench is opened (``workbench``), a remembered verdict is replayed (``rem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
 import onnx
 
-from rewriter.run.cleaning import cleaned_up
-from rewriter.run.clock import Clock
+from mugraph.files import Scratch
+from rewriter.run.cleaning import Difference, Unclean, clean_tasks, left_unclean
+from rewriter.run.clock import BudgetSpent, Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
 from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
@@ -31,10 +32,10 @@ from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Progress, Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.explain import NearMiss
-from rules_db.library import shipped_rules
 
 __all__ = ["optimize"]
 
+_UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -50,6 +51,7 @@ class _Optimize(Protocol[_Fields]):
         output: str | Path | None = None,
         options: Options | None = None,
         progress: Progress = ...,
+        spent: float = ...,
         *args: _Fields.args,
         **fields: _Fields.kwargs,
     ) -> Outcome: ...
@@ -70,6 +72,7 @@ def optimize(
     output: str | Path | None = None,
     options: Options | None = None,
     progress: Progress = _silent,
+    spent: float = 0.0,
     **fields: Any,
 ) -> Outcome:
     """Writes an equivalent, faster model, or the original where nothing is better.
@@ -84,6 +87,7 @@ def optimize(
         output: where to write; default is the model's name with ``.superopt.onnx``.
         options: what is asked for.
         progress: called with a line of text now and then.
+        spent: seconds of the budget that are over already, as :func:`rewriter.run.clock.process_seconds` tells a command.
         fields: of :class:`rewriter.run.options.Options`, instead of ``options``.
 
     Raises:
@@ -93,53 +97,73 @@ def optimize(
     if options is not None and fields:
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
     asked = Options(**fields) if options is None else options
+    clock = Clock(asked.budget, spent)
     target = choose_target(asked)
-    clock = Clock(asked.budget)
     with clock.lap("import"):
         progress("reading the model")
         task = read_task(model, output, asked, target)
-    with clock.lap("clean"):
-        progress("cleaning up")
-        task, end = _cleaned(task, clock)
-    with open_workbench(task, clock, progress) as bench:
-        if end is not None:
-            return _ended(bench, end)
-        if not asked.searches:
-            return _unsearched(bench)
-        check_asked(bench)
+    with Scratch() as scratch:
+        return _run(task, scratch.path, clock, progress)
+
+
+def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
+    """Works on a clean model while it is compared with the one that came, and begins anew with another where they differ.
+
+    Args:
+        folder: for files of clean models.
+    """
+    options, reason = task.options, ""
+    until = math.inf if options.deterministic else clock.instant(_CLEANING)
+    attempts = clean_tasks(task, folder, until) if options.budget > 0 or options.clean else iter(())
+    while True:
         try:
-            return _recalled_or_decided(bench)
+            with clock.lap("clean"):
+                progress("cleaning up")
+                attempt = next(attempts, None)
         except (*USER_ERRORS, OSError):
             raise
+        except Exception as problem:
+            if raises_faults(options.debug):
+                raise
+            return _worked(task, (), clock, progress, _mistake(problem, clock))
+        except KeyboardInterrupt:
+            return _worked(task, (), clock, progress, _UNCLEAN)
+        if attempt is None:
+            return _worked(left_unclean(task, reason) if reason else task, (), clock, progress)
+        try:
+            return _worked(attempt[0], attempt[1:], clock, progress)
+        except Unclean as problem:
+            reason = str(problem)
+
+
+def _worked(
+    task: Task, presumed: Sequence[Difference], clock: Clock, progress: Progress, end: Judgement | None = None
+) -> Outcome:
+    """The rest of a run on a model that came or is clean.
+
+    Args:
+        presumed: what is found out of it meanwhile.
+        end: with what the run ends.
+
+    Raises:
+        Unclean: it is not known to give the same outputs.
+    """
+    with open_workbench(task, clock, progress, presumed) as bench:
+        if end is not None:
+            return _ended(bench, end)
+        try:
+            if not task.options.searches:
+                return _unsearched(bench)
+            check_asked(bench)
+            return _recalled_or_decided(bench)
+        except (*USER_ERRORS, OSError, Unclean):
+            raise
+        except BudgetSpent as problem:
+            return _ended(bench, Judgement(message=f"undecided: {problem}; the original was written", is_undecided=True))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
-            if raises_faults(asked.debug):
+            if raises_faults(task.options.debug):
                 raise
             return _ended(bench, _mistake(problem, clock))
-
-
-def _cleaned(task: Task, clock: Clock) -> tuple[Task, Judgement | None]:
-    """The task with a clean model, unless a plain round trip was asked for; or with what the run ends there."""
-    options = task.options
-    if options.budget <= 0 and not options.clean:
-        return task, None
-    try:
-        return cleaned_up(
-            task, math.inf if options.deterministic else clock.instant(_CLEANING), lambda: _read_ahead(options)
-        ), None
-    except (*USER_ERRORS, OSError):
-        raise
-    except Exception as problem:
-        if raises_faults(options.debug):
-            raise
-        return task, _mistake(problem, clock)
-    except KeyboardInterrupt:
-        return task, Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
-
-
-def _read_ahead(options: Options) -> None:
-    """Reads the rules that ship, which a process keeps, where the run will ask for them."""
-    if options.searches and options.rules is None:
-        shipped_rules()
 
 
 def _mistake(problem: Exception, clock: Clock) -> Judgement:
@@ -157,20 +181,31 @@ def _ended(bench: Workbench, end: Judgement) -> Outcome:
 def _unsearched(bench: Workbench) -> Outcome:
     """Writes the model as it is after cleaning, or the plain round trip."""
     message = "only cleaning up was asked for" if bench.task.options.clean else "budget 0: the plain round trip was written"
-    return write(bench, decided(bench, Predictions(), Judgement(message=message)))
+    return _unconfirmed(bench) or write(bench, decided(bench, Predictions(), Judgement(message=message)))
 
 
 def _recalled_or_decided(bench: Workbench) -> Outcome:
     """Writes what an earlier run decided, or decides, writes and remembers that."""
     verdicts = Verdicts(bench)
     remembered = verdicts.recall()
-    if remembered is not None:
-        return write(bench, remembered)
-    decision = _decide(bench, verdicts)
+    decision = _decide(bench, verdicts) if remembered is None else remembered
+    if (end := _unconfirmed(bench)) is not None:
+        return end
     outcome = write(bench, decision)
+    if remembered is not None:
+        return outcome
     verdicts.remember(decision, outcome)
     bench.store.flush()
     return replace(outcome, file_notes=tuple(bench.notes.files))
+
+
+def _unconfirmed(bench: Workbench) -> Outcome | None:
+    """Writes the model as it came where the user does not wait until what was gone ahead of is known to hold."""
+    try:
+        bench.confirm()
+    except KeyboardInterrupt:
+        return _ended(bench, _UNCLEAN)
+    return None
 
 
 def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
@@ -183,6 +218,7 @@ def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
         judge.prepare()
         with bench.clock.lap("search"):
             proposals = proposer.propose()
+            bench.confirm()
             proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
         if bench.task.options.explain and not proposals.is_interrupted:
             with bench.clock.lap("explain"):

@@ -94,11 +94,11 @@ class Options:
 
     budget: float = option(
         60.0,
-        flag=Flag("--budget", "For search and measurement; 0 writes the plain round trip.", metavar="SECONDS"),
+        flag=Flag("--budget", "For the whole run; 0 writes the plain round trip.", metavar="SECONDS"),
         check=AtLeast(0, _SECONDS_AND_FACTOR),
         verdict=same,
     )
-    """Seconds for search and measurement; 0 writes the plain round trip."""
+    """Seconds for the whole run; 0 writes the plain round trip."""
 
     alpha: float = option(
         1.05,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
@@ -21,16 +21,10 @@ __all__ = ["Incumbent", "Predictions", "Proposal", "Proposals", "Proposer"]
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
 
-_JUDGING = 0.3
-"""Share of the budget that is left for building, checking and timing candidates: no search begins in it."""
 _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
-_DECIDING = 0.2
-"""Share of the budget in which no further candidate's kernels are run once."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
-_SETTLING = 0.05
-"""Share of the budget that the last search may take in any case."""
 _REMEMBERED = 1000
 """Most candidates, the best by the prices until then, that are priced anew."""
 _OPINIONS = 8
@@ -122,11 +116,12 @@ class Proposals:
         if self.incumbent is not None:
             digests.add(self.incumbent.candidate.graph.digest)
             yield Proposal(self.incumbent.candidate, was_faster=True)
-        picked = [*self.searched.better[:1]] if self.is_interrupted or not self.searched.better else self._picked(graph)
-        for candidate in picked:
+        better = self.searched.better
+        picked = better[:1] if self.is_interrupted or not better else self._picked(graph)
+        for number, candidate in enumerate(picked):
             whole = self._on_the_whole_model(candidate)
             # What the price takes for granted of the runtime is written first, so that it holds.
-            written_out = [self.search.fused(whole.candidate)] if candidate is picked[0] else []
+            written_out = [self.search.fused(whole.candidate)] if number == 0 else []
             for proposed in [*written_out, whole.candidate]:
                 if proposed.cost < start.cost and proposed.graph.digest not in digests:
                     digests.add(proposed.graph.digest)
@@ -146,34 +141,40 @@ class Proposals:
             whole = search.simplified(whole)
         return Proposal(whole, lifted.missing)
 
-    def _picked(self, graph: Graph) -> list[Candidate]:
-        """The candidates that are worth a trial, of those that the search found on ``graph``."""
-        search, better = self.search, self.searched.better
-        best = search.simplified(better[0], graph)
-        picked, digests = [best], {best.graph.digest}
-
-        def add(candidate: Candidate) -> None:
-            is_better = candidate.cost < self.searched.start.cost
-            if candidate.graph.digest not in digests and is_better and len(picked) < self.top:
-                digests.add(candidate.graph.digest)
+    def _picked(self, graph: Graph) -> Iterator[Candidate]:
+        """The candidates that are worth a trial, of those that the search found on ``graph``, each made when it is asked for."""
+        best = self.search.simplified(self.searched.better[0], graph)
+        picked = [best]
+        yield best
+        for candidate in self._rivals(graph, best, picked):
+            if len(picked) >= self.top:
+                return
+            if candidate.cost < self.searched.start.cost and all(candidate.graph.digest != p.graph.digest for p in picked):
                 picked.append(candidate)
+                yield candidate
 
+    def _rivals(self, graph: Graph, best: Candidate, picked: Sequence[Candidate]) -> Iterator[Candidate]:
+        """What may be faster than the best candidate.
+
+        Args:
+            picked: those that were worth a trial so far.
+        """
+        search, better = self.search, self.searched.better
         for candidate in better if has_kernels(best) else ():
             if not has_kernels(candidate):  # what kernels have to beat
-                add(search.simplified(candidate, graph))
+                yield search.simplified(candidate, graph)
                 break
         gains: dict[str, float] = {}
         for move in best.moves:
             gains[move.direction.rule.id] = gains.get(move.direction.rule.id, 0.0) + move.gain
         for rule in sorted(gains, key=lambda r: (gains[r], r))[:_LEFT_OUT] if len(gains) > 1 else ():
             others = [move for move in best.moves if move.direction.rule.id != rule]
-            add(search.simplified(search.replayed(others, graph), graph))
+            yield search.simplified(search.replayed(others, graph), graph)
         combinations = {_rules(candidate) for candidate in picked}
         for candidate in better[1:]:
             if _rules(candidate) not in combinations:
                 combinations.add(_rules(candidate))
-                add(candidate)
-        return picked
+                yield candidate
 
 
 def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
@@ -223,13 +224,14 @@ class Proposer:
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
                 break
-            learned |= search.costs.measure_met(_CURIOSITY * clock.budget)
-            if not learned and searched.better:
-                learned = search.second_opinion(searched.better[0], searched.start)
-            seconds = min(search.search.limits.seconds, clock.left() - _JUDGING * clock.budget)
-            if not learned or seconds <= 0:
+            if not bench.is_quiet():
                 break
-            search = search.again(seconds)
+            learned |= search.costs.measure_met(min(_CURIOSITY * clock.budget, clock.spare()))
+            if not learned and searched.better and clock.spare() > 0:
+                learned = search.second_opinion(searched.better[0], searched.start)
+            if not learned or clock.spare() <= 0:
+                break
+            search = search.again().within(clock.spare())
             found = search.run(graph, banned, searched.better[:1])
             searched, learned = self._grounded(search, _joined(search, found, searched))
         measured = search.costs.measured
@@ -253,13 +255,14 @@ class Proposer:
         A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
         hides all that lies behind it.
         """
+        clock = self._bench.clock
         if not search.costs.store.costs:
-            return search.run(graph, banned)
-        blind = search.blind().run(graph, banned)
+            return search.within(max(clock.spare(), 0.0)).run(graph, banned)
+        blind = search.blind().within(max(clock.spare() / 2, 0.0)).run(graph, banned)
         promising = _priced(search, blind, blind.better)
         if blind.interrupted:
             return promising
-        found = search.run(graph, banned, promising.better[:1])
+        found = search.within(max(clock.spare(), 0.0)).run(graph, banned, promising.better[:1])
         return replace(
             _joined(search, found, promising),
             expanded=found.expanded + blind.expanded,
@@ -275,14 +278,13 @@ class Proposer:
         What would be measured next, had the time not ended, looks best until it is. So one more search goes by kernels that were
         timed before it goes by others.
         """
-        limits, clock = search.search.limits, self._bench.clock
+        search, clock = search.again(), self._bench.clock
         if not (self._bench.task.measures and self._bench.kernels.can_be_used):
-            search = search.again(limits.seconds)
             return search, self._ordered(search, searched)
-        left = max(clock.left() - _JUDGING * clock.budget, _SETTLING * clock.budget)
-        search = search.again(min(limits.seconds, left)).cautious()
-        found = search.run(graph, banned, searched.better[:1])
-        searched, _ = self._grounded(search, _joined(search, found, searched))
+        search = search.cautious()
+        if clock.spare() > 0:
+            found = search.within(clock.spare()).run(graph, banned, searched.better[:1])
+            searched, _ = self._grounded(search, _joined(search, found, searched))
         return search, self._glanced(search, self._ordered(search, searched))
 
     def _glanced(self, search: ModelSearch, searched: Searched) -> Searched:
@@ -294,7 +296,7 @@ class Proposer:
         bench, is_late = self._bench, False
         while searched.better and not searched.interrupted and not is_late and bench.kernels.glance(searched.better[0]):
             searched = self._ordered(search, searched)
-            is_late = bench.clock.left() < _DECIDING * bench.clock.budget
+            is_late = bench.clock.room("judge", "decide", "write") <= 0
         return searched
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
@@ -312,8 +314,10 @@ class Proposer:
     def _learns_of(self, search: ModelSearch, searched: Searched) -> bool:
         """Measures what the best candidate changes and times its kernels; whether anything is known then that was not."""
         bench, best = self._bench, searched.better[0]
+        if bench.task.measures and not bench.is_quiet():
+            return False
         bench.progress(f"measuring: {search.costs.measured} costs, {bench.kernels.timed} schedules of kernels so far")
-        learned = search.measure(best, searched.start)
+        learned = search.measure(best, searched.start, bench.clock.spare())
         return (bench.kernels.can_be_used and bench.kernels.tune(best, bench.clock.instant(_TUNING))) or learned
 
     def _ordered(self, search: ModelSearch, searched: Searched) -> Searched:

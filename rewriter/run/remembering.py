@@ -15,6 +15,7 @@ from rewriter.run.judging import Judge, Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent, Predictions
 from rewriter.run.quarantine import Quarantine
+from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
@@ -22,9 +23,7 @@ from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
-from rules_db.trust.check import objections
 from rules_db.trust.interpreted import kernel_of_rule
-from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
@@ -193,7 +192,7 @@ class Verdicts:
         bench = self._bench
         judge = Judge(bench, Quarantine(bench.task, bench.store, bench.notes))
         judge.prepare()
-        search = new_search(bench)
+        search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.moves})
         judgement = judge.judge_again(search, self._retraced(search, record))
         if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
             raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
@@ -201,14 +200,15 @@ class Verdicts:
 
     def _retraced(self, search: ModelSearch, record: _StoredVerdict) -> Candidate:
         """The candidate that a record's moves lead to. Raises StaleVerdict where that is another model, or rests on no proof."""
-        bench = self._bench
-        for rule in record.kernels:
-            if problems := objections(rule, load_axioms(), Trust(bench.task.options.trust)):
-                raise StaleVerdict(f"the kernel of rule {rule.id} is not taken: {problems[0]}")
+        objections = begin_objections(record.kernels, Trust(self._bench.task.options.trust))
         try:
             candidate = search.retraced(record.moves, record.kernels)
         except UnknownRule as problem:
             raise StaleVerdict(str(problem)) from None
+        finally:
+            problems = objections()
+        for rule, reason in problems.items():
+            raise StaleVerdict(f"the kernel of rule {rule} is not taken: {reason}")
         if candidate.graph.content_digest() != record.graph:
             raise StaleVerdict("its moves lead to another graph")
         return candidate

@@ -76,10 +76,19 @@ class ModelSearch:
         """The moves of the search, at its prices."""
         return self.search.moves
 
-    def again(self, seconds: float) -> ModelSearch:
-        """The same search with prices asked anew, for so many seconds."""
-        limits = replace(self.search.limits, seconds=seconds)
-        return ModelSearch(self.model, self.costs, replace(self.search, moves=self.moves.priced_anew(self.costs), limits=limits))
+    def again(self) -> ModelSearch:
+        """The same search with prices asked anew."""
+        return self._at(self.costs)
+
+    def within(self, seconds: float) -> ModelSearch:
+        """The same search for so many seconds at most, if it reads a clock."""
+        limits = replace(self.search.limits, seconds=min(seconds, self.search.limits.seconds))
+        return self if self.is_untimed else ModelSearch(self.model, self.costs, replace(self.search, limits=limits))
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it reads no clock."""
+        return math.isinf(self.search.limits.seconds)
 
     def blind(self) -> ModelSearch:
         """The same search as if no time were known, by the roofline and the model of schedules alone."""
@@ -109,9 +118,9 @@ class ModelSearch:
         """The model as it came."""
         return self.moves.start(self.model.graph)
 
-    def measure(self, candidate: Candidate, start: Candidate) -> bool:
+    def measure(self, candidate: Candidate, start: Candidate, seconds: float) -> bool:
         """Measures what a candidate changes and no time is known of; whether anything is known then that was not."""
-        return self.costs.measure(_changed(start.executed.graph, candidate.executed.graph))
+        return self.costs.measure(_changed(start.executed.graph, candidate.executed.graph), seconds)
 
     def second_opinion(self, candidate: Candidate, start: Candidate) -> bool:
         """Measures once more what a candidate changes; whether that changed a price."""
@@ -223,8 +232,15 @@ def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[s
     return [(step.direction.id, sorted(step.keys)) for step in steps]
 
 
-def new_search(bench: Workbench) -> ModelSearch:
-    """A search over the task's model with prices as they are known now."""
+def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelSearch:
+    """A search over the task's model with prices as they are known now.
+
+    Args:
+        named: ids of the rules that it knows, where it is to make again what was found: its prices are those of the operators as
+            they are written. ``None`` for all.
+    """
+    rules = bench.rules if named is None else [rule for rule in bench.rules if rule.id in named]
+    fused = bench.runtime_directions if named is None else frozenset[str]()
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
     deadline = clock.instant(_MEASURING) if task.measures else -math.inf
@@ -243,9 +259,7 @@ def new_search(bench: Workbench) -> ModelSearch:
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
     else:
         limits = SearchLimits(alpha=options.alpha, seconds=_SEARCHING * clock.budget)
-    matches = Matches.of(
-        bench.rules, oracle, target.provider, model.opset, bench.runtime_directions, only_standard=options.standard
-    )
+    matches = Matches.of(rules, oracle, target.provider, model.opset, fused, only_standard=options.standard)
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),
         limits,

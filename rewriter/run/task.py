@@ -37,6 +37,7 @@ class Task:
         sizes: of the model's dimension symbols, as it is measured.
         assumed: the sizes among these that nobody gave, as ``symbol = size``.
         cleaned: what cleaning did, where ``model`` is its result.
+        written: a file of that, which lasts as long as the run.
         is_unclean: something was to be cleaned up, and outputs would not have been the same.
         remarks: what else the user should know about the model.
     """
@@ -50,6 +51,7 @@ class Task:
     sizes: Mapping[str, Dim]
     assumed: tuple[str, ...]
     cleaned: Cleaned | None = None
+    written: Path | None = None
     is_unclean: bool = False
     remarks: tuple[str, ...] = ()
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TypeVar
 
+from mugraph.files import Scratch
 from mugraph.terms.shape import Dim
 from rewriter.cost import runtime_directions
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
-from rewriter.run.clock import Clock
+from rewriter.run.background import Background, Beside
+from rewriter.run.clock import BudgetSpent, Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
+from rewriter.run.options import Options
+from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
-from rules_db.library import open_rules
+from rules_db.library import open_rules, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Workbench", "open_workbench"]
+
+_T = TypeVar("_T")
 
 Progress = Callable[[str], None]
 """Called with a line of text now and then."""
@@ -38,6 +47,9 @@ class Workbench:
         clock: of the run.
         notes: for the summary.
         progress: tells the user what goes on.
+        folder: for files that last as long as the run.
+        background: work beside that of the stages.
+        presumed: what the stages went ahead of; each raises where it does not hold.
     """
 
     task: Task
@@ -47,6 +59,47 @@ class Workbench:
     clock: Clock
     notes: Notes
     progress: Progress
+    folder: Path
+    background: Background
+    presumed: Sequence[Future[None]] = ()
+
+    def confirm(self) -> None:
+        """Returns when what the stages went ahead of is known to hold: nothing is written before that.
+
+        Raises:
+            Unclean, StoreError: what does not.
+            BudgetSpent: that was not found out in time.
+        """
+        for future in self.presumed:
+            self.awaited(future, "what the result rests on was checked", "write")
+
+    def awaited(self, future: Future[_T], event: str, *steps: str) -> _T:
+        """The result of work in the background, or its exception. A run that searches waits no longer than its budget allows.
+
+        Args:
+            event: what is waited for, in words.
+            steps: those of the end of the run for which time must be left then.
+
+        Raises:
+            BudgetSpent: it does not come in time.
+        """
+        options = self.task.options
+        seconds = max(self.clock.room(*steps), 0.0) if options.searches and not options.deterministic else None
+        if not wait([future], seconds).done:
+            raise BudgetSpent(f"the budget ended before {event}")
+        return future.result()
+
+    def is_quiet(self) -> bool:
+        """Whether times can be measured: what would disturb that is waited for while there is time to spare.
+
+        Raises:
+            Unclean, StoreError: something that the stages went ahead of does not hold, as is known by then.
+        """
+        quiet = self.background.is_quiet(max(self.clock.spare(), 0.0))
+        for future in self.presumed:
+            if future.done():
+                future.result()
+        return quiet
 
     @cached_property
     def sizes(self) -> Mapping[str, Dim]:
@@ -68,24 +121,47 @@ class Workbench:
         return runtime_directions(self.rules, self.store, self.task.target.provider)
 
 
+def _unless_it_fails(holds: Callable[[], None], _: Beside) -> None:
+    """Work for the background that may disturb measurements to its end."""
+    holds()
+
+
+def _rules(options: Options) -> Sequence[Rule]:
+    """The rules that options name. Raises StoreError."""
+    if options.rules is None:
+        return presumed_rules()
+    return open_rules(options.rules, Trust(options.trust)) if isinstance(options.rules, str) else options.rules
+
+
 @contextmanager
-def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Workbench]:
+def open_workbench(
+    task: Task, clock: Clock, progress: Progress, presumed: Sequence[Callable[[], None]] = ()
+) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
-    Ensures that what was measured is written when the workbench is closed, however the run ends.
+    Ensures that what was measured is written when the workbench is closed, however the run ends, and that no session is
+    opened or run in the background then.
+
+    Args:
+        presumed: what is found out in the background, and the stages go ahead of; each raises where it does not hold.
 
     Raises:
         StoreError: rules cannot be read.
     """
     options, target, notes = task.options, task.target, Notes(task.notes())
-    if not options.searches:
-        unused = ProfileStore(None, target.environment)
-        yield Workbench(task, (), unused, RunKernels(task.model), clock, notes, progress)
-        return
     with ExitStack() as stack:
+        folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
+        background = Background()
+        stack.callback(background.leave_runtime)
+        futures = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
+        if not options.searches:
+            unused = ProfileStore(None, target.environment)
+            yield Workbench(task, (), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures)
+            return
         with clock.lap("import"):
-            given = options.rules
-            rules = open_rules(given, Trust(options.trust)) if given is None or isinstance(given, str) else given
+            if options.rules is None:
+                futures.append(background.begin(partial(_unless_it_fails, check_ahead())))
+            rules = _rules(options)
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
@@ -98,4 +174,4 @@ def open_workbench(task: Task, clock: Clock, progress: Progress) -> Iterator[Wor
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
-        yield Workbench(task, tuple(rules), store, kernels, clock, notes, progress)
+        yield Workbench(task, tuple(rules), store, kernels, clock, notes, progress, folder, background, futures)

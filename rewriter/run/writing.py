@@ -42,13 +42,15 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
 
 
 def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_known: bool) -> Footprints:
-    """What the original and the written model take beside time: on disk, and to load, where the budget is not spent.
+    """What the original and the written model take beside time: on disk, and to load, where the budget suffices.
 
     Args:
         is_known: the run repeats an earlier one, which told what loading takes.
     """
     task, after = bench.task, on_disk(saved.files)
-    if before is None or after is None or is_known or not task.measures or not task.options.searches or bench.clock.left() <= 0:
+    if before is None or after is None or is_known or not task.measures or not task.options.searches:
+        return before, after
+    if bench.clock.room("load") <= 0:
         return before, after
     assert task.original.path is not None
     models = {task.original.path: before, saved.files[0]: after}
@@ -57,7 +59,7 @@ def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, i
     bench.progress("loading the original and the result")
     feed = task.feeds()[0] if len(task.model.inputs) == len(task.model.graph.inputs) else None
     with Scratch() as scratch:
-        first, second = measured(models, task.target.run_on, feed, scratch.path)
+        first, second = measured(models, task.target.run_on, feed, scratch.path, bench.clock.left())
     return first, second
 
 

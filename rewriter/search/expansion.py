@@ -97,6 +97,8 @@ class Expansion:
         current, excluded = self._taken(candidate, groups, slack, followers)
         yield current
         for first in excluded[:_EXCLUDED]:
+            if self.is_over():
+                return
             others = (group for group in groups if group is not first)
             yield self._taken(candidate, [first, *others], slack, followers)[0]
 
@@ -106,6 +108,8 @@ class Expansion:
         """The candidate after all moves that still improve it in their turn, and the other moves."""
         current, others = candidate, list[SiteGroup]()
         for group in groups:
+            if self.is_over():
+                break
             valid = [match for match in group.matches if match.still_holds(current.graph)]
             following = None
             if valid:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from mugraph.onnx import ModelError
 from rewriter import optimize
-from rewriter.cli.main import main
+from rewriter.cli.main import main, run
 from rewriter.cli.summary import print_explanations
 from rewriter.run import accept
 from rewriter.run import kernels as run_kernels
@@ -170,3 +170,11 @@ def test_an_unknown_name_is_refused_before_the_search(tmp_path: Path, monkeypatc
     monkeypatch.setattr("rewriter.run.optimize.Proposer", lambda *_: pytest.fail("it was searched"))
     result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain", "scalled")
     assert result.exit_code == 2 and "did you mean scaled?" in result.output
+
+
+def test_the_budget_of_a_command_begins_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, float] = {}
+    monkeypatch.setattr("rewriter.cli.main.main", lambda **fields: told.update(fields))
+    monkeypatch.setattr("rewriter.cli.main.process_seconds", lambda: 1.5)
+    run()
+    assert told == {"obj": 1.5}

@@ -107,10 +107,9 @@ class _Replay:
         return [np.maximum(FEED["x"], 0)]
 
 
-@pytest.fixture
-def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Acceptance, dict[str, float]]:
-    """An acceptance that seems to be on a GPU, and how long replays take, by file; a session takes 5 ms."""
-    clock, took = [0.0], {"m.onnx": 2.0, "out.onnx": 1.0}
+def _on_gpu(took: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Acceptance:
+    """An acceptance that seems to be on a GPU; replays take as long as given, by file, and a session takes 5 ms."""
+    clock = [0.0]
     _compare(0.0, tmp_path, monkeypatch)
     monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Replay(clock, 5.0))
 
@@ -124,11 +123,11 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Acceptance,
     path = tmp_path / "m.onnx"
     acceptance = Acceptance(load(path), path, [FEED], "cuda")
     monkeypatch.setattr(accept.time, "perf_counter_ns", lambda: int(clock[0]))
-    return acceptance, took
+    return acceptance
 
 
-def test_on_a_gpu_captured_graphs_take_turns(on_gpu: tuple[Acceptance, dict[str, float]]) -> None:
-    acceptance, _ = on_gpu
+def test_on_a_gpu_captured_graphs_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    acceptance = _on_gpu({"m.onnx": 2.0, "out.onnx": 1.0}, tmp_path, monkeypatch)
     timing = acceptance.on_device(Path("out.onnx"), 0.2)
     assert timing is not None and (timing.original, timing.candidate, timing.ratio) == (2.0, 1.0, 0.5) and timing.faster
     assert (timing.control_low, timing.control_high) == (1.0, 1.0)
@@ -137,9 +136,12 @@ def test_on_a_gpu_captured_graphs_take_turns(on_gpu: tuple[Acceptance, dict[str,
 
 
 @pytest.mark.parametrize("lacking", ["m.onnx", "out.onnx"])
-def test_what_cannot_be_captured_is_not_timed_on_the_device(lacking: str, on_gpu: tuple[Acceptance, dict[str, float]]) -> None:
-    acceptance, took = on_gpu
+def test_what_cannot_be_captured_is_not_timed_on_the_device(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = {"m.onnx": 2.0, "out.onnx": 1.0}
     del took[lacking]
+    acceptance = _on_gpu(took, tmp_path, monkeypatch)
     assert acceptance.on_device(Path("out.onnx"), 0.2) is None
 
 

@@ -164,7 +164,7 @@ def test_measurements_keep_to_the_budget(
     asked: list[float] = []
 
     def measured(
-        original: Path, candidate: Path, feeds: Any, provider: str, seconds: float, *, briefly: bool = False
+        original: Path, candidate: Path, feeds: Any, provider: str, seconds: float, *, briefly: bool = False, least: int = 6
     ) -> accept.Timing:
         asked.append(seconds)
         clock[0] += seconds
@@ -172,4 +172,4 @@ def test_measurements_keep_to_the_budget(
 
     monkeypatch.setattr(accept, "confirm", measured)
     outcome = optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=[NEGATION, SQUARE], budget=42)
-    assert not outcome.improved and asked[:2] == [14.0, 28.0] and sum(asked) <= 42 + 2
+    assert not outcome.improved and asked == pytest.approx([14.0, 27.7], abs=0.01), "and the result is written within the budget"

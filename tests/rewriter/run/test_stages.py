@@ -306,18 +306,17 @@ def test_a_quarantine_that_cannot_write_files_still_holds(source: Path, monkeypa
 # Checking and judging
 
 
-def checker_of(bench: Workbench, proposals: Proposals, folder: Path) -> tuple[Checker, Quarantine]:
+def checker_of(bench: Workbench, proposals: Proposals) -> tuple[Checker, Quarantine]:
     task, quarantine = bench.task, Quarantine(bench.task, bench.store, bench.notes)
-    acceptance = Acceptance(task.model, open_in(task.model, task.model.graph, folder), task.feeds(), "cpu")
-    return Checker(bench, proposals.search, quarantine, acceptance, folder), quarantine
+    acceptance = Acceptance(task.model, open_in(task.model, task.model.graph, bench.folder), task.feeds(), "cpu")
+    return Checker(bench, proposals.search, quarantine, acceptance), quarantine
 
 
-def test_what_is_wrong_does_not_pass(source: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_does_not_pass(source: Path) -> None:
     """The guilty rule is left out, what is right passes, and only the files of what passed are left."""
-    (folder := tmp_path / "candidates").mkdir()
     with workbench(source, [*RULES, WRONG]) as bench:
-        proposals = proposals_of(bench)
-        checker, quarantine = checker_of(bench, proposals, folder)
+        proposals, folder = proposals_of(bench), bench.folder
+        checker, quarantine = checker_of(bench, proposals)
         best = next(iter(proposals))
         assert WRONG.id in {move.direction.rule.id for move in best.candidate.moves}
         opened = checker.check(replace(best, missing=3))
@@ -331,14 +330,14 @@ def test_what_is_wrong_does_not_pass(source: Path, tmp_path: Path) -> None:
         assert sound is not None and "3 sites in repeated layers" in sound.trial.conditions[0]
 
 
-def test_what_saves_nothing_without_the_guilty_rule_does_not_pass(source: Path, tmp_path: Path) -> None:
+def test_what_saves_nothing_without_the_guilty_rule_does_not_pass(source: Path) -> None:
     with workbench(source, [WRONG]) as bench:
         proposals = proposals_of(bench)
-        checker, quarantine = checker_of(bench, proposals, tmp_path)
+        checker, quarantine = checker_of(bench, proposals)
         assert checker.check(next(iter(proposals))) is None and quarantine.rules == {WRONG.id}
 
 
-def test_kernels_that_do_not_compile_do_not_pass(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_do_not_compile_do_not_pass(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: set[str] = set()
 
     def compile_(self: RunKernels, candidate: Any) -> list[str]:
@@ -350,7 +349,7 @@ def test_kernels_that_do_not_compile_do_not_pass(source: Path, tmp_path: Path, m
     monkeypatch.setattr(RunKernels, "refused", lambda self, candidate: refused)
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
-        opened = checker_of(bench, proposals, tmp_path)[0].check(next(iter(proposals)))
+        opened = checker_of(bench, proposals)[0].check(next(iter(proposals)))
         assert opened is not None and [m.direction.rule.id for m in opened.trial.candidate.moves] == [NEGATION.id]
         assert bench.notes.dropped == [f"kernel of {CLAMP.id} is refused"]
 
@@ -537,7 +536,7 @@ def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, 
 
 def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewriter.run.remembering.kernel_of_rule", lambda rule_: rule_)
-    monkeypatch.setattr("rewriter.run.remembering.objections", lambda *_: [])  # these rules have no certificates
+    monkeypatch.setattr("rewriter.run.remembering.begin_objections", lambda *_: dict)  # these rules have no certificates
     with measuring(source) as bench:
         decision = decision_of(bench)
         Verdicts(bench).remember(decision, write(bench, decision))

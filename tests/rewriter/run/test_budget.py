@@ -1,0 +1,296 @@
+"""The budget of a run: what is left for which stage, and what does not begin when it no longer fits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from rewriter import optimize
+from rewriter.kernels.workers import WorkerDied
+from rewriter.run import accept, rules_ahead
+from rewriter.run.accept import Timing, deciding_seconds
+from rewriter.run.background import Background, Beside
+from rewriter.run.checking import Checker
+from rewriter.run.clock import BudgetSpent, Clock, process_seconds
+from rewriter.run.judging import Judge
+from rewriter.run.proposing import Proposals, Proposer
+from rewriter.run.quarantine import Quarantine
+from rewriter.run.searching import ModelSearch
+from rewriter.run.workbench import Workbench
+from rules_db.files import StoreError
+from rules_db.trust.certificate import Trust
+from tests.support.graphs import rule
+from tests.support.runs import cleaned_ops, ops, workbench
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+WRONG = rule("Tanh(X)", "X", "X:[m,n]")
+CLAMP = rule("Relu(Relu(X))", "Relu(X)", "X:[m,n]")
+RULES = (rule("Neg(Neg(X))", "X", "X:[m,n]"), CLAMP)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The instant that the clocks of runs read."""
+    instant = [100.0]
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: instant[0]))
+    return instant
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two independent savings, and nothing for cleaning."""
+    text = "a = Neg(x) b = Neg(a) c = Relu(b) d = Relu(c) y = Tanh(d)"
+    onnx.save(
+        parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[64,64] x) => (float[64,64] y) {{ {text} }}'),
+        tmp_path / "m.onnx",
+    )
+    return tmp_path / "m.onnx"
+
+
+def proposals_of(bench: Workbench) -> Proposals:
+    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes)).propose()
+
+
+def test_what_was_spent_before_the_clock_was_made_counts(now: list[float]) -> None:
+    clock = Clock(10.0, 4.0)
+    assert clock.left() == 6.0 and clock.seconds() == {"total": 4.0}
+    now[0] += 7
+    assert clock.left() == -1.0
+
+
+def test_searching_ends_when_judging_has_to_begin(now: list[float]) -> None:
+    """Three tenths are kept free, more where more was seen to be needed, and no more than half."""
+    clock = Clock(20.0)
+    assert clock.spare() == 14.0 and clock.instant(0.5) == 110.0 and clock.instant(0.9) == 114.0
+    clock.needs("judge", 2.0)
+    clock.needs("write", 1.0)
+    assert clock.spare() == 14.0, "this fits"
+    clock.needs("decide", 5.0)
+    assert clock.spare() == 12.0 and clock.instant(0.9) == 112.0
+    assert clock.room("write") == 19.0 and clock.room("decide", "write") == 14.0
+    clock.needs("decide", 50.0)
+    assert clock.spare() == 10.0
+    now[0] += 13
+    assert clock.spare() == -3.0 and clock.instant(0.9) == 113.0, "an instant to measure until is never in the past"
+
+
+def test_a_process_is_as_old_as_it_is() -> None:
+    code = "import time; time.sleep(0.5); from rewriter.run.clock import process_seconds; print(process_seconds())"
+    began = time.monotonic()
+    told = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert 0.5 <= told <= time.monotonic() - began + 0.02, "the system counts in hundredths"
+    assert process_seconds() >= time.process_time() - 0.02
+
+
+def test_where_the_system_does_not_tell_a_process_is_as_old_as_it_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewriter.run.clock.Path", lambda _: SimpleNamespace(read_text=lambda: "1 (a) S"))
+    assert process_seconds() == pytest.approx(time.process_time(), abs=1.0)
+
+
+def test_a_run_whose_budget_is_over_writes_what_it_has(source: Path) -> None:
+    outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=20, spent=30.0)
+    assert not outcome.improved and outcome.message and outcome.seconds["total"] > 30
+    assert ops(source.with_name("o.onnx")) == cleaned_ops(source)
+
+
+def test_a_measurement_waits_for_what_would_disturb_it() -> None:
+    background, go_on, end = Background(), threading.Event(), threading.Event()
+
+    def work(beside: Beside) -> int:
+        go_on.wait()
+        beside.leaves_runtime()
+        beside.disturbs_no_more()
+        end.wait()
+        return 3
+
+    future = background.begin(work)
+    assert not background.is_quiet(0.01)
+    go_on.set()
+    background.leave_runtime()
+    assert background.is_quiet(10.0) and not future.done()
+    end.set()
+    assert future.result(10.0) == 3
+
+
+def test_work_that_fails_disturbs_nobody() -> None:
+    background = Background()
+
+    def work(_: Beside) -> None:
+        raise ValueError("no")
+
+    future = background.begin(work)
+    assert background.is_quiet(10.0)
+    background.leave_runtime()
+    with pytest.raises(ValueError, match="no"):
+        future.result(10.0)
+
+
+def test_nothing_is_waited_for_beyond_the_budget(source: Path, now: list[float]) -> None:
+    never: Future[None] = Future()
+    with workbench(source, RULES, deterministic=False) as bench:
+        now[0] += 30
+        with pytest.raises(BudgetSpent, match="the budget ended before it came"):
+            bench.awaited(never, "it came", "write")
+        never.set_result(None)
+        assert bench.awaited(never, "it came", "write") is None, "what is there already counts"
+
+
+def test_what_the_stages_went_ahead_of_has_to_hold(source: Path) -> None:
+    failed: Future[None] = Future()
+    failed.set_exception(StoreError("a rule is wrong"))
+    with workbench(source, RULES) as bench:
+        object.__setattr__(bench, "presumed", (failed,))
+        for ask in (bench.confirm, bench.is_quiet):
+            with pytest.raises(StoreError, match="a rule is wrong"):
+                ask()
+
+
+def test_a_candidate_is_made_when_it_is_asked_for(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simplified = ModelSearch.simplified
+    made: list[object] = []
+
+    def counted(self: ModelSearch, *arguments: Any) -> Any:
+        made.append(arguments)
+        return simplified(self, *arguments)
+
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        monkeypatch.setattr(ModelSearch, "simplified", counted)
+        remaining = iter(proposals)
+        next(remaining)
+        assert len(made) == 1
+        assert len(list(remaining)) == 2 and len(made) > 1
+
+
+def checker_of(bench: Workbench, proposals: Proposals) -> tuple[Checker, Quarantine]:
+    quarantine = Quarantine(bench.task, bench.store, bench.notes)
+    acceptance = accept.Acceptance(bench.task.model, bench.task.model.path or Path(), bench.task.feeds(), "cpu")
+    return Checker(bench, proposals.search, quarantine, acceptance), quarantine
+
+
+def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with workbench(source, [*RULES, WRONG], deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        monkeypatch.setattr(Clock, "room", lambda *_: 0.0)
+        assert checker.check(next(iter(proposals))) is None and not quarantine.rules
+        assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
+
+
+@pytest.mark.parametrize(
+    "room, rounds", [(100.0, 6), (deciding_seconds(0.5, 0.01, 4), 4), (deciding_seconds(0.5, 0.01, 3) - 0.1, 0)]
+)
+def test_fewer_rounds_are_measured_where_no_more_fit(
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, rounds: int
+) -> None:
+    asked: list[int] = []
+
+    def confirm(*_: Any, least: int, **__: Any) -> Timing:
+        asked.append(least)
+        return Timing(1.0, 0.5, 0.1, 0.1, 0.5, 0.45, 0.55)
+
+    monkeypatch.setattr(accept, "confirm", confirm)
+    with workbench(source, RULES, deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        opened = checker.check(next(iter(proposals)))
+        assert opened is not None
+        judge = Judge(bench, quarantine)
+        judge._pace = 0.5, 0.01
+        monkeypatch.setattr(Clock, "room", lambda *_: room)
+        judgement = judge._confirmed(source, [opened.trial], bench.task.feeds(), None)
+    assert asked == [rounds] * bool(rounds)
+    assert judgement.is_undecided is not bool(rounds) and (judgement.winner is not None) is bool(rounds)
+    assert ("the budget ended before the most promising candidate could be timed" in judgement.message) is not bool(rounds)
+
+
+def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    instant, asked = [0.0], list[float]()
+    monkeypatch.setattr(accept, "time", SimpleNamespace(perf_counter=lambda: instant[0]))
+
+    def opened(*_: Any, **__: Any) -> None:
+        instant[0] += 0.5
+
+    def alternate(_: Any, __: Any, seconds: float, times: tuple[list[float], ...], *___: Any, **____: Any) -> None:
+        asked.append(seconds)
+        instant[0] += seconds
+        for column in times:
+            column.extend(np.random.default_rng(len(asked)).normal(1.0, 0.05, 20))
+
+    monkeypatch.setattr(accept, "new_session", opened)
+    monkeypatch.setattr(accept, "_alternate", alternate)
+    accept.confirm(Path("a"), Path("b"), [{}], "cpu", 10.0, briefly=True)
+    assert asked == pytest.approx([1.0, 1.0, 2.0, 2.0]) and instant[0] == pytest.approx(10.0)
+    asked.clear()
+    accept.confirm(Path("a"), Path("b"), [{}], "cpu", 2.5, briefly=True)
+    assert len(asked) == 2, "no time is left for the longer part"
+
+
+class DeadWorker:
+    """A process that dies before it answers."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def tell(self, _: object) -> None:
+        pass
+
+    def answer(self) -> None:
+        raise WorkerDied
+
+    def close(self) -> None:
+        pass
+
+
+def test_rules_that_nobody_could_check_are_checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise StoreError("a shipped rule is not proved")
+
+    monkeypatch.setattr(rules_ahead, "Worker", DeadWorker)
+    monkeypatch.setattr(rules_ahead, "shipped_rules", refuse)
+    monkeypatch.setattr(rules_ahead, "are_proved", lambda: False)
+    checked = rules_ahead.check_ahead()
+    with pytest.raises(StoreError, match="not proved"):
+        checked()
+    monkeypatch.setattr(rules_ahead, "are_proved", lambda: True)
+    rules_ahead.check_ahead()()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_rules_of_kernels_are_checked_whatever_becomes_of_the_process(dies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if dies:
+        monkeypatch.setattr(rules_ahead, "Worker", DeadWorker)
+    assert rules_ahead.begin_objections([CLAMP], Trust.PROVED)().keys() == {CLAMP.id}, "it has no certificate"
+    assert not rules_ahead.begin_objections([], Trust.PROVED)()
+
+
+def test_cleaning_alone_needs_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, however long it takes; and while a user does not wait for it, nothing of it is written or remembered."""
+    source = tmp_path / "m.onnx"
+    onnx.save(
+        parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { a = Identity(x) y = Tanh(a) }'),
+        source,
+    )
+    outcome = optimize(source, tmp_path / "o.onnx", clean=True, provider="cpu", budget=0)
+    assert outcome.cleaned and ops(tmp_path / "o.onnx") == ["Tanh"]
+    monkeypatch.setattr(Workbench, "confirm", interrupted)
+    for options in ({"clean": True}, {"rules": list(RULES)}):
+        outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20, cache=tmp_path / "c.sqlite", **options)
+        assert not outcome.cleaned and ops(tmp_path / "o.onnx") == ["Identity", "Tanh"]
+    assert "interrupted while cleaning up" in outcome.message
+
+
+def interrupted(_: Workbench) -> None:
+    raise KeyboardInterrupt
