@@ -128,7 +128,7 @@ def _mugraph(node: ForeignNode) -> tuple[Kernel, Variants]:
         if variants.schedules != ((),):
             check_variants(kernel, variants)
         return kernel, variants
-    except (ValueError, KeyError, TypeError, TextError, InvalidBlock) as problem:
+    except (ValueError, KeyError, TypeError, TextError, InvalidBlock, RecursionError) as problem:
         raise NotUnderstood(f"a μGraph that cannot be read: {problem}") from None
 
 

@@ -72,22 +72,26 @@ LIMITS = {
 """Device name, as in the cost model's table, to its limits (CUDA programming guide, table of technical specifications)."""
 
 
+_MOST = 1 << 20
+"""Of tiles, of the parts of a loop and of all else that a schedule counts."""
+
+
 def check_schedule(block: Block, schedule: Schedule) -> None:
     """Raises :class:`InvalidBlock` where a schedule does not belong to a block graph."""
     cut = {*block.grid, *((block.loop,) if block.loop is not None else ())}
     for axis, tile in schedule.tiles:
         if axis not in cut:
             raise InvalidBlock(f"block {block.name}: the schedule cuts {axis}, which is whole")
-        if tile < 1 or tile & (tile - 1):
-            raise InvalidBlock(f"block {block.name}: a tile of {tile} along {axis} is no power of two")
+        if not 1 <= tile <= _MOST or tile & (tile - 1):
+            raise InvalidBlock(f"block {block.name}: a tile of {str(tile)[:20]} along {axis} is no power of two up to {_MOST}")
     for what, number in (
         ("split", schedule.split),
         ("warps", schedule.warps),
         ("stages", schedule.stages),
         ("group", schedule.group),
     ):
-        if number < 1:
-            raise InvalidBlock(f"block {block.name}: {what} {number}")
+        if not 1 <= number <= _MOST:
+            raise InvalidBlock(f"block {block.name}: {what} {str(number)[:20]}")
     if schedule.warps & (schedule.warps - 1) or schedule.warps > 32:
         raise InvalidBlock(f"block {block.name}: {schedule.warps} warps; a power of two up to 32 is wanted")
     if schedule.split > 1 and not block.accumulators:

@@ -288,6 +288,11 @@ def _block_line(block: dict[str, Any], keyword: str, rest: str) -> None:
 
 
 def _kernel(name: str, tensors: dict[str, list[Tensor]], body: list[Term], blocks: list[dict[str, Any]]) -> Kernel:
+    """Raises TypeError where a name is none."""
+    names = [name, *(tensor.name for group in tensors.values() for tensor in group)]
+    names += [part for block in blocks for part in (block["name"], *block["grid"], block["loop"]) if part is not None]
+    if not all(isinstance(part, str) for part in names):
+        raise TypeError("a name that is no text")
     made = tuple(Block(b["name"], tuple(b["axes"].items()), tuple(b["grid"]), b["loop"], tuple(b["statements"])) for b in blocks)
     return Kernel(name, tuple(tensors["input"]), tuple(tensors["output"]), tuple(body), made, tuple(tensors["scratch"]))
 
@@ -343,11 +348,18 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def _whole(value: Any) -> int:
+    """A number of JSON that is whole. Raises TypeError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:20]} is no whole number")
+    return value
+
+
 def schedule_from_json(value: Mapping[str, Any]) -> Schedule:
     """Reads what :func:`schedule_to_json` gives. Raises :class:`TextError`."""
     try:
-        numbers = {name: int(value[name]) for name in ("split", "warps", "stages", "group")}
-        return Schedule(tuple((str(axis), int(tile)) for axis, tile in value["tiles"].items()), **numbers)
+        numbers = {name: _whole(value[name]) for name in ("split", "warps", "stages", "group")}
+        return Schedule(tuple((str(axis), _whole(tile)) for axis, tile in value["tiles"].items()), **numbers)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise TextError(f"no schedule: {type(problem).__name__} {problem}") from None
 
@@ -366,6 +378,6 @@ def variants_from_json(value: Mapping[str, Any]) -> Variants:
         if "schedules" in value:
             return Variants.one(map(schedule_from_json, value["schedules"]))
         several = tuple(tuple(map(schedule_from_json, schedules)) for schedules in value["variants"])
-        return Variants(several, _read(value["measure"], {}, "dim"), tuple(map(int, value["limits"])))
+        return Variants(several, _read(value["measure"], {}, "dim"), tuple(map(_whole, value["limits"])))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise TextError(f"no variants: {type(problem).__name__} {problem}") from None

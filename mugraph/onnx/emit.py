@@ -9,7 +9,7 @@ are graphs of their own, written before what is around them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from onnx import FunctionProto, GraphProto
@@ -28,7 +28,7 @@ from mugraph.onnx.sources import ValueSources
 __all__ = ["emit"]
 
 
-def emit(model: Model, graph: Graph, programs: Programs | None = None) -> Emission:
+def emit(model: Model, graph: Graph, programs: Programs | None = None, *, whole: bool = False) -> Emission:
     """Writes a candidate.
 
     Nodes stand in their original order, new ones before the first that needs them. A node that no output needs is left out.
@@ -36,12 +36,14 @@ def emit(model: Model, graph: Graph, programs: Programs | None = None) -> Emissi
 
     Args:
         programs: how kernels are launched, beside those that the model came with.
+        whole: the nodes of the file that no output needs are written, too. Requires the graph as it came.
 
     Raises:
         Undecided: a new node cannot be written for sizes that are symbols.
     """
     graphs = _GraphWriter(model, graph, {**model.programs, **(programs or {})})
-    names, writer, written = graphs.write(graph)
+    values = [model.values[name] for node in model.proto.graph.node for name in node.output if name] if whole else []
+    names, writer, written = graphs.write(graph, values)
     return assemble(model, graphs.sources, names, written, writer.literals, graphs.functions)
 
 
@@ -61,11 +63,11 @@ class _GraphWriter:
         self._labels = NameSupply(node.name for inner in graphs_within(model.proto.graph) for node in inner.node)
         self._bodies: dict[Node, Mapping[str, GraphProto]] = {}
 
-    def write(self, part: Graph) -> tuple[ValueNames, NodeWriter, list[WrittenNode]]:
+    def write(self, part: Graph, unread: Iterable[int] = ()) -> tuple[ValueNames, NodeWriter, list[WrittenNode]]:
         """The nodes of the main graph or of a body: the candidate with other inputs and outputs."""
         model, sources = self.model, self.sources
         plan = EmissionPlan(model, part, sources, self.bodies)
-        nodes = plan.needed()
+        nodes = plan.needed(unread)
         names = ValueNames(model.tables, part, sources, plan, nodes, self._supply)
         writer = NodeWriter(model, part, self.programs, plan, names, self._supply, self._labels)
         written = writer.write(nodes)

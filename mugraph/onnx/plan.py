@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from onnx import GraphProto, NodeProto
 
@@ -35,10 +35,14 @@ class EmissionPlan:
         self.position = {node: place for place, node in enumerate(self.in_order(live, lambda node: node.inputs))}
         self.kept: dict[Node, bool] = {}
 
-    def needed(self) -> dict[Node, None]:
-        """The nodes to write, operands first, original ones in their order."""
+    def needed(self, unread: Iterable[int] = ()) -> dict[Node, None]:
+        """The nodes to write, operands first, original ones in their order.
+
+        Args:
+            unread: values that are written although no output needs them.
+        """
         nodes: set[Node] = set()
-        stack = list(self.graph.outputs)
+        stack = [*self.graph.outputs, *unread]
         while stack:
             source = self.sources.of(stack.pop())
             if isinstance(source, NodeOutput) and source.node not in nodes and self.sources.constant_of(source) is None:

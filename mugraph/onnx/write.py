@@ -77,16 +77,19 @@ def to_bytes(model: Model, graph: Graph, programs: Programs | None = None) -> by
     return b"".join(layout.model_chunks(""))
 
 
-def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None = None) -> Saved:
+def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None = None, *, whole: bool = False) -> Saved:
     """Writes a candidate; the file may be the one that the model was read from, which is then read no more.
 
     A link is followed. A device or a pipe is written to.
+
+    Args:
+        programs, whole: as :func:`mugraph.onnx.emit.emit`.
 
     Raises:
         ModelError: it cannot be written; what stood there before is untouched.
         Undecided: a new node cannot be written for sizes that are symbols.
     """
-    emission = emit(model, graph, programs)
+    emission = emit(model, graph, programs, whole=whole)
     layout = FileLayout(emission, model.weights)
     nodes, domains = node_count(emission.shell.graph), foreign_domains(emission.shell)
     target = _target(path, bool(layout.data))

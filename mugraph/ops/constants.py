@@ -134,7 +134,11 @@ register(
 # The mask of causal attention: which of ``columns`` keys each of the ``rows`` last positions sees, itself and those before it.
 
 
-def _infer_causal(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _infer_mask(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The type of a mask of positions. Raises ShapeError where an attribute counts no places, or a size is negative."""
+    for name, value in attrs.items():
+        if isinstance(value, bool | float | str | tuple) or (name in ("rows", "columns") and at_most(value, -1)):
+            raise ShapeError(f"a mask of positions with {name} {value}")
     return (TensorType(DataType.BOOL, (attrs["rows"], attrs["columns"])),)
 
 
@@ -160,7 +164,7 @@ register(
     Operator(
         "CausalMask",
         (0, 0),
-        _infer_causal,
+        _infer_mask,
         _causal,
         write=_write_causal,
         sized=frozenset({"rows", "columns"}),
@@ -171,10 +175,6 @@ register(
 
 # The mask of a band: which of ``columns`` keys each of ``rows`` positions sees, those from ``before`` places before it to
 # ``after`` places behind it. A sliding window is one; so is each side of one, the other bound being a size.
-
-
-def _infer_band(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(DataType.BOOL, (attrs["rows"], attrs["columns"])),)
 
 
 def _entries_of_band(attrs: AttrMap) -> np.ndarray:
@@ -210,7 +210,7 @@ register(
     Operator(
         "BandMask",
         (0, 0),
-        _infer_band,
+        _infer_mask,
         _band,
         write=_write_band,
         kinds={"before": AttributeKind.WHOLE, "after": AttributeKind.WHOLE},

@@ -92,7 +92,10 @@ def record(
 
 def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall` without a look at these."""
-    key = kernel_key(kernel, sizes)
+    return _time(store, kernel_key(kernel, sizes))
+
+
+def _time(store: ProfileStore, key: str) -> float | None:
     mine = store.get(_compiled_key(key))
     return store.get(key) if mine is None else mine
 
@@ -105,7 +108,10 @@ def recall_all(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) ->
     Raises:
         Undecided: a symbol has no size.
     """
-    key = kernel_key(kernel, sizes)
+    return _all(store, kernel, kernel_key(kernel, sizes))
+
+
+def _all(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:
     return _known(store, kernel, _compiled_key(key)) or _known(store, kernel, key)
 
 
@@ -129,5 +135,6 @@ def _known(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:
 
 def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
     """The fastest of :func:`recall_all`, with the kernel's time as it is known now, or ``None``. Raises as that."""
-    results = recall_all(store, kernel, sizes)
-    return replace(results[0], microseconds=time_of(store, kernel, sizes)) if results else None
+    key = kernel_key(kernel, sizes)
+    results = _all(store, kernel, key)
+    return replace(results[0], microseconds=_time(store, key)) if results else None

@@ -47,9 +47,7 @@ class CostModel:
         device: whose roofline stands in where nothing is measured.
         runs: how often the bodies of control-flow nodes run, by number; others run once.
         caution: what a custom kernel that was not timed is taken to need, over what the model of its schedules says.
-
-    Attributes:
-        measured: how many costs were measured.
+        measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
 
     store: ProfileStore
@@ -60,9 +58,9 @@ class CostModel:
     device: Device = DEVICES["cpu"]
     runs: Mapping[int, int] = field(default_factory=dict)
     caution: float = 1.0
+    measured: int = 0
 
     def __post_init__(self) -> None:
-        self.measured = 0
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
         self._baseline: float | None = None

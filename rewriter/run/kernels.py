@@ -144,16 +144,17 @@ class RunKernels:
         """Writes a candidate to be run and measured. Raises Undecided and ModelError, as :func:`mugraph.onnx.open_in`."""
         return open_in(self.model, graph, folder, self._programs)
 
-    def save(self, graph: Graph, output: Path, folder: Path | None) -> Saved:
+    def save(self, graph: Graph, output: Path, folder: Path | None, *, whole: bool = False) -> Saved:
         """Writes the result, and its kernels for people to read.
 
         Args:
             folder: for the kernels; ``None`` for none.
+            whole: as :func:`mugraph.onnx.save`.
 
         Raises:
             ModelError, StoreError: a file cannot be written.
         """
-        saved = save(self.model, graph, output, self._programs)
+        saved = save(self.model, graph, output, self._programs, whole=whole)
         if self._custom is not None and folder is not None:
             self._custom.keep(graph, folder)
         return saved

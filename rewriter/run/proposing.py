@@ -234,16 +234,13 @@ class Proposer:
             search = search.again().within(clock.spare())
             found = search.run(graph, banned, searched.better[:1])
             searched, learned = self._grounded(search, _joined(search, found, searched))
-        measured = search.costs.measured
         if not searched.interrupted:
-            before = search.costs
             search, searched = self._settled(search, searched, graph, banned)
-            measured += search.costs.measured if search.costs is not before else 0
         self.predictions = Predictions(
             search.start().cost,
             searched.expanded,
             searched.generated,
-            measured + bench.kernels.timed,
+            search.costs.measured + bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
         )
         bench.store.flush()

@@ -19,6 +19,8 @@ __all__ = ["write"]
 def write(bench: Workbench, decision: Decision) -> Outcome:
     """Writes what was decided. The model as it came is copied byte for byte, unless a round trip was asked for (budget 0).
 
+    A round trip has all nodes, read or not: without one that nobody reads onnxruntime may refuse the others.
+
     Requires that the kernels of the decision's graph are compiled. Ensures that the output is written whole or not at all.
 
     Returns:
@@ -31,10 +33,11 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     bench.progress("writing")
     with bench.clock.lap("write"):
         before = on_disk(task.original.weights.files)
-        if decision.graph is task.original.as_it_came and (task.options.searches or task.options.clean):
+        as_it_came = decision.graph is task.original.as_it_came
+        if as_it_came and (task.options.searches or task.options.clean):
             saved = copy(task.original, task.output)
         else:
-            saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder)
+            saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder, whole=as_it_came)
     bench.notes.tell(*_about_files(task, saved))
     with bench.clock.lap("load"):
         footprints = _footprints(bench, before, saved, is_known=decision.outcome.cached_verdict)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.graph import CycleError, Definition, Graph
 from mugraph.onnx.function import function_of
 from mugraph.onnx.sizes import check_sizes
-from mugraph.ops import NotExpressible, get_operator
+from mugraph.ops import NotExpressible, OnnxForm, get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
 from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type
@@ -69,7 +70,8 @@ def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
 
 
 def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch | None:
-    """The reason where a plan cannot be written: an operator has no form in the opset, or needs a size that nothing tells."""
+    """The reason where a plan cannot be written: an operator has no form in the opset, needs a size that nothing tells, or has an
+    attribute that does not hold its number."""
     tables, bound = graph.tables, set(match.binding.values())
     body = tables.bodies.get(match.values[0], 0)
     leaves = (v for v, number in tables.bodies.items() if number == body and v not in tables.makers)
@@ -81,6 +83,8 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
         try:
             if node.origin is None and not node.is_opaque:
                 form = get_operator(node.op).to_onnx(node.attrs, types, opset)
+                if lost := _rounded_attribute(form, types):
+                    return NoMatch(lost, match.values[0])
                 if form.function is not None:
                     function_of(form.function, opset)
                 for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
@@ -91,6 +95,20 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
             return NoMatch(str(problem), match.values[0])
         stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
     return None
+
+
+def _rounded_attribute(form: OnnxForm, types: Iterable[TensorType]) -> str:
+    """What a form of a node of doubles would round: ONNX's attributes are of float32. Empty where it rounds nothing.
+
+    Numbers of narrower types are as exact in an attribute as they are where they stand.
+    """
+    if all(type_.dtype != DataType.DOUBLE for type_ in types):
+        return ""
+    for name, value in form.attributes.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and math.isfinite(number) and float(np.float32(number)) != number:
+                return f"{form.op_type} has {name} in float32, which {number} is not"
+    return ""
 
 
 def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> dict[int, Definition]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rules_db.library import open_rules
 from tools.fuzz.campaign import CaseLimits, Examine, campaign, signal_of
 from tools.fuzz.fates import CaseReport, Fate, Tallies
+from tools.fuzz.running import poison_memory
 
 __all__ = ["attack", "shared_options"]
 
@@ -57,6 +58,7 @@ def attack(
         originals: runs the original of a case in onnxruntime and nothing else: what ends a process there is no defect of ours.
     """
     console = Console(width=160 if not sys.stdout.isatty() else None)
+    poison_memory()
     if only is not None:
         shown: dict[str, bytes] = {}
         report = examine(only, shown.update)

@@ -311,6 +311,8 @@ def test_schedules_must_belong_to_the_block() -> None:
     product, rows = EXACT["rms_norm_matmul"][0].blocks[0], EXACT["softmax"][0].blocks[0]
     for block, schedule, message in (
         (product, Schedule((("k", 3),)), "no power of two"),
+        (product, Schedule((("k", 1 << 70),)), "no power of two up to"),
+        (product, Schedule((), group=1 << 70), "group 11805"),
         (rows, Schedule((("n", 4),)), "n, which is whole"),
         (rows, Schedule((("m", 4),), split=2), "a split without an accumulator"),
         (product, Schedule((), warps=3), "3 warps"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import onnx
@@ -197,12 +198,23 @@ def test_programs_are_known_to_their_model_alone() -> None:
         assert {a.name: onnx.helper.get_attribute_value(a) for a in written.attribute}["plan"] == plan
 
 
+SCHEDULE = {"tiles": {}, "split": 1, "warps": 4, "stages": 2, "group": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda text: {**text, "format": VARIANTS_FORMAT + 1}, "not of format 1 or 2"),
         (lambda text: {**text, "kernel": {}}, "cannot be read"),
+        (lambda text: {**text, "kernel": {**text["kernel"], "blocks": [{**text["kernel"]["blocks"][0], "name": 3}]}}, "no text"),
         (lambda text: {**text, "schedules": [{"tiles": {}}]}, "cannot be read"),
+        (lambda text: {**text, "schedules": [{**SCHEDULE, "split": math.inf}]}, "inf is no whole number"),
+        (lambda text: {**text, "schedules": [{**SCHEDULE, "warps": True}]}, "True is no whole number"),
+        (
+            lambda text: {"format": 2, "kernel": text["kernel"], "variants": [[SCHEDULE]] * 2, "measure": "m", "limits": [0.5]},
+            "0.5 is no",
+        ),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
         (lambda text: [], "not of format 1 or 2"),
         (lambda text: {**text, "kernel": {**text["kernel"], "inputs": text["kernel"]["inputs"][:-1]}}, "cannot be read"),
         (None, "without its μGraph"),
@@ -215,7 +227,7 @@ def test_what_is_not_understood_stays_opaque_and_runs(change: object, reason: st
     if change is None:
         del proto.graph.node[0].attribute[:]
     else:
-        attribute.s = json.dumps(change(json.loads(attribute.s))).encode()  # type: ignore[operator]
+        attribute.s = change.encode() if isinstance(change, str) else json.dumps(change(json.loads(attribute.s))).encode()  # type: ignore[operator]
     model = load(proto)
     assert reason in model.opaque[0]
     content = to_bytes(model, model.graph)

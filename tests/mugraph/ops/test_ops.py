@@ -941,3 +941,16 @@ def test_convolution_of_symbolic_channels() -> None:
             conv(group, x, w)
     with pytest.raises(ShapeError):
         conv("2", "[n,6,h,w]", "[5,3,3,3]")
+
+
+@pytest.mark.parametrize("wrong", ["columns=-3", "rows=-1", "rows=2.0", "after=1.5", "before=true", "after=(1,2)"])
+def test_a_mask_of_positions_counts_places(wrong: str) -> None:
+    right = {"after": "-1", "before": "2", "columns": "3", "rows": "4"}
+    name, value = wrong.split("=")
+    for attributes in (right, {**right, name: value}):
+        mask = parse_term(f"BandMask[{','.join(f'{n}={v}' for n, v in attributes.items())}]()")
+        if attributes is right:
+            assert str(infer_types([mask], {})[mask]) == "bool[4,3]"
+        else:
+            with pytest.raises(ShapeError, match=f"a mask of positions with {name} "):
+                infer_types([mask], {})

@@ -26,6 +26,7 @@ from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, ScheduleTrial, best_of
+from rewriter.kernels.programs import scheduled
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Architecture
 from rewriter.kernels.workers import Worker
@@ -312,6 +313,27 @@ def test_one_process_times_all_kernels_until_it_dies(monkeypatch: pytest.MonkeyP
         timer.measure(double(), [trial("DIES", 0)])
         timer.measure(double(), [trial("TIMES 2 5", 0)])
         assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        '"split": Infinity',
+        '"group": true',
+        f'"stages": {10**400}',
+        f'"tiles": {{"m": {1 << 70}}}',
+        '"tiles": {"m": 1e999}',
+        '"tiles": {"z": 2}',
+        '"warps": ' + "[" * 100_000,
+    ],
+)
+def test_what_a_store_holds_that_is_no_schedule_is_timed_again(damage: str) -> None:
+    kernel, store = rms_norm_matmul(16, 64, 64, F16), ProfileStore(None, "a GPU")
+    record(store, kernel, {}, [Measured((Schedule((("m", 16),)),), 12.5)])
+    ((key, text),) = store.schedules.items()
+    assert recall(store, kernel, {}) is not None and scheduled(kernel, get_device("h200"), {}, store)
+    store.put_schedules(key, text.replace('"group": 1', f'"group": 1, {damage}'))
+    assert recall(store, kernel, {}) is None and scheduled(kernel, get_device("h200"), {}, store)
 
 
 def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_where_nothing_is_better_the_clean_model_is_written(source: Path, tmp_pa
 
 def test_the_plain_round_trip_is_not_cleaned(source: Path, tmp_path: Path) -> None:
     assert not optimize(source, tmp_path / "o.onnx", budget=0, provider="cpu").cleaned
-    assert sorted(ops(tmp_path / "o.onnx")) == sorted([op for op in ops(source) if op != "Exp"])
+    assert sorted(ops(tmp_path / "o.onnx")) == sorted(ops(source)), "what nobody reads included"
 
 
 def test_a_model_in_place(source: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from rewriter import optimize
+from rewriter.reference import identical
 from rewriter.run import accept
 from rules_db.library import shipped_rules
 from tests.support.graphs import rule
@@ -87,6 +88,28 @@ def test_budget_zero_is_the_plain_round_trip(tmp_path: Path) -> None:
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", budget=0)
     assert not outcome.improved and onnx.load(target).graph == onnx.load(source).graph
+
+
+def test_the_plain_round_trip_has_what_nobody_reads(tmp_path: Path) -> None:
+    """Without the last node onnxruntime's optimisers make a model of the others that does not load (docs/upstream.md)."""
+    unread = parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,3] x, bool c) => (float[3,2] y) <float s = {0.1}, int8 z = {3}, bool always = {1}> {
+            q = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(q, s, z)
+            u = Transpose<perm = [1,0]>(d)
+            y = Exp(u)
+            a = If (always) <then_branch = t () => (float[2,3] e) { n = Neg(x) e = Abs(n) },
+                             else_branch = f () => (float[2,3] r) { r = Relu(x) }>
+            one = Constant <value_ints = [1]> ()
+            i, k = TopK <axis = 1> (x, one)
+            w = QuantizeLinear(u, s, z)
+        }""")
+    onnx.save(unread, tmp_path / "m.onnx")
+    optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=0)
+    assert list(onnx.load(tmp_path / "o.onnx").graph.node) == list(unread.graph.node)
+    x = {"x": np.ones((2, 3), np.float32), "c": np.asarray(True)}
+    assert identical(run_model(tmp_path / "o.onnx", x)[0], run_model(tmp_path / "m.onnx", x)[0])
 
 
 def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.graph import Constant, Graph
+from mugraph.onnx import load
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rewriter.search.match import Match, ModelFacts, NoMatch, compile_rules
+from rewriter.search.matcher import MatchPool
 from rewriter.search.ranges import RangeOracle
 from rules_db.trust.condition import parse_condition
 from rules_db.trust.rule import FloatClass
@@ -419,3 +422,25 @@ def test_a_condition_about_entries_asks_constants(constant: bool) -> None:
     else:
         (result,) = applied(graph, halves)
         assert isinstance(result, NoMatch) and "repeats(X, -1) could not be shown" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "epsilon", "refused"), [("double", 1e-5, True), ("double", 2**-10, False), ("float", 1e-5, False)]
+)
+def test_a_number_of_a_model_of_doubles_that_no_attribute_holds_stays_where_it_is(
+    dtype: str, epsilon: float, refused: bool
+) -> None:
+    """ONNX's attributes are of float32: as one, 1e-5 would be another number, and float64 tells the two apart."""
+    model = load(
+        parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 23]>
+        g ({dtype}[2,8] x, {dtype}[8] w) => ({dtype}[2,8] y) <int64[1] last = {{-1}}, {dtype} e = {{{epsilon}}}> {{
+            q = Mul(x, x) m = ReduceMean(q, last) a = Add(m, e) s = Sqrt(a) d = Div(x, s) y = Mul(d, w)
+        }}""")
+    )
+    pool = MatchPool(RangeOracle({}), model.opset)
+    (match,) = (m for m in matches_of(model.graph, RMS) if m.direction.forward)
+    after = pool.apply(match, model.graph)
+    assert isinstance(after, NoMatch) is refused
+    if isinstance(after, NoMatch):
+        assert after.reason == "RMSNormalization has epsilon in float32, which 1e-05 is not"

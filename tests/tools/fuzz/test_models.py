@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,6 +26,7 @@ from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.pieces import sample_of
 from tools.fuzz.models.shrink import shrunk
 from tools.fuzz.oracle import compare_models, examine_model
+from tools.fuzz.running import run, session
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -96,6 +100,42 @@ def test_models_are_run_at_no_size_at_which_a_kernel_reads_beyond_its_operands()
         symbols = {size: f"N{size}"}
         feeds = generate._feeds(draft, generate._model(draft, ["y"], symbols), base, symbols, infinite=False)
         assert "measured" in feeds and any(kind.startswith("other") for kind in feeds) is others
+
+
+def test_models_are_run_at_no_size_at_which_they_are_not_defined() -> None:
+    """onnxruntime leaves out what is empty in a Concat, whatever its shape; beside an unknown operator onnx finds no fault."""
+    joined = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,4] x, float[2,2] a) => (float[p,q] y, float[2,2] z) <float[2,1] c = {1, 2}> {
+            z = com.microsoft.FusedMatMul(a, a) y = Concat<axis = 1>(x, c) }""")
+    running = session(joined.SerializeToString())
+    feeds = [{"x": np.ones((rows, 4), np.float32), "a": np.ones((2, 2), np.float32)} for rows in (2, 0)]
+    assert [run(running, feed)[0].shape for feed in feeds] == [(2, 5), (2, 5)]
+    typed = generate._typed_by_the_registry(generate._at_sizes(joined, feeds[0]))
+    assert [generate._runs(running, generate._at_sizes(joined, feed), feed, typed) for feed in feeds] == [True, False]
+
+
+def test_what_onnxruntime_breaks_is_held_against_it_without_its_optimisers() -> None:
+    """They fuse a Transpose before a product with a vector, and compute another thing (docs/upstream.md)."""
+
+    def doubled(second: str) -> bytes:
+        return parse_model(f"""
+            <ir_version: 10, opset_import: ["" : 17]>
+            g (float[3,3] a, float[3] b) => (float[3] y) <int64[1] one = {{1}}, float two = {{2}}> {{
+                t = Transpose<perm = [1,0]>(a) p = MatMul(t, b) {second} }}""").SerializeToString()
+
+    elsewhere = "column = Unsqueeze(b, one) m = Mul(a, column) s = ReduceSum<keepdims = 0>(m, zero)"
+    elsewhere = f"zero = Constant<value_ints = [0]>() {elsewhere}"
+    original = doubled("y = Mul(p, two)")
+    assert compare_models(original, doubled(f"{elsewhere} y = Add(p, s)")).fate is Fate.RUNTIME
+    assert compare_models(original, doubled(f"{elsewhere} y = Sub(p, s)")).fate is Fate.WRONG
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library has no such parameter")
+def test_memory_that_nobody_wrote_is_not_zero_by_chance() -> None:
+    ask = "import numpy; from tools.fuzz.running import *; poison_memory(); print({*numpy.empty(9999, 'u1').tolist()})"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{254}"
 
 
 def test_where_rounding_decides_is_told() -> None:
