@@ -234,7 +234,7 @@ def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
 
     kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
     inputs = kernel_inputs(kernel, {})
-    compiled = CompiledKernel(Variants.one(trial.schedules), attributes_of(trial.plan, [trial.image]))
+    compiled = CompiledKernel(Variants.one(trial.schedules), attributes_of(trial.plan, [trial.image]), trial.tables)
     types = tuple(t.type for t in kernel.inputs)
     signature = Signature(KERNEL, kernel_attrs(kernel), types, (False,) * len(types))
 

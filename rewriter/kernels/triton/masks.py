@@ -1,0 +1,104 @@
+"""Stored masks as text: loops over the tiles that a list names, and tiles of a mask as they are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mugraph.blocks.mask_lists import listed_mask, mask_list
+from mugraph.blocks.statements import MaskTile
+from rewriter.kernels.triton.positions import Positions
+from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.tiling import Tiling
+
+__all__ = ["MaskText"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """A part of the list that one loop goes along: its bounds, and whether its tiles are partial."""
+
+    low: str
+    high: str
+    partial: bool
+
+
+class MaskText:
+    """Writes the stored masks of one function.
+
+    Args:
+        tables: names of the tables of each mask, by value (:func:`mugraph.blocks.mask_lists.mask_tables`).
+
+    Attributes:
+        listed: the mask whose tiles the loop goes along; ``None`` where it visits every tile.
+        whole: whether the tile that is visited now needs no mask.
+    """
+
+    def __init__(self, text: FunctionText, tiling: Tiling, positions: Positions, tables: Mapping[str, tuple[str, ...]]) -> None:
+        self._text, self._tiling, self._positions, self._tables = text, tiling, positions, tables
+        self.listed = listed_mask(tiling.block, tiling.schedule) if tables else None
+        self.whole = False
+
+    def _table(self, mask: MaskTile, number: int) -> str:
+        name = self._tables[mask.name][number]
+        if name not in self._positions.tensors:
+            self._positions.tensors.append(name)
+        return name
+
+    def tile(self, mask: MaskTile) -> tuple[str, tuple[str, ...]]:
+        """The text of a tile of a mask, and its axes."""
+        if mask != self.listed:
+            pointer, within, axes = self._positions.pointer(self._tables[mask.name][0], mask.view)
+            loaded = f"tl.load({pointer}, mask={within}, other=0)" if within else f"tl.load({pointer})"
+            return f"{loaded} != 0", axes
+        tiling = self._tiling
+        wanted = tiling.present([f.index.axis for f in mask.view[-2:] if f.index.axis is not None])
+        high, wide = (tiling[f.index.axis or ""] for f in mask.view[-2:])
+        places = [f"{mask.name}_tile * {high * wide}"]
+        for factor, size, step in zip(mask.view[-2:], (high, wide), (wide, 1), strict=True):
+            if size > 1:
+                place = laid_under(f"tl.arange(0, {size})", (factor.index.axis or "",), wanted)
+                places.append(place if step == 1 else f"{place} * {step}")
+        return f"tl.load({' + '.join([self._table(mask, 2), *places])}) != 0", wanted
+
+    def loops(self, mask: MaskTile, part: str) -> list[_Loop]:
+        """Writes which part of the list is a block's, and returns the loops along it: its partial tiles, then the others.
+
+        Args:
+            part: the number of the part of the loop that a block runs; empty where that is all of it.
+        """
+        text, tiling, name = self._text, self._tiling, mask.name
+        *lead, rows, columns = mask.view
+        assert isinstance(mask.rows, int) and isinstance(mask.columns, int)
+        high, wide = tiling[rows.index.axis or ""], tiling[columns.index.axis or ""]
+        self._positions.need([f.index.axis for f in lead if f.index.axis is not None])
+        row = f"{rows.index.axis}_start // {high}" if high > 1 else f"{rows.index.axis}_start"
+        stride = -(-mask.rows // high)
+        for factor in reversed(lead):
+            row = f"{row} + {self._positions.position(factor.index, ())} * {stride}"
+            stride *= int(str(factor.size))
+        text.assign(f"{name}_row", row)
+        spans = self._table(mask, 0)
+        for offset, end in enumerate(("low", "middle", "high")):
+            text.assign(f"{name}_{end}", f"tl.load({spans} + 2 * {name}_row{f' + {offset}' if offset else ''})")
+        if part:
+            text.assign(f"{name}_span", f"tl.cdiv({name}_high - {name}_low, {tiling.schedule.split})")
+            text.assign(f"{name}_low", f"{name}_low + {part} * {name}_span")
+            text.assign(f"{name}_high", f"tl.minimum({name}_low + {name}_span, {name}_high)")
+            text.assign(f"{name}_middle", f"tl.minimum(tl.maximum({name}_middle, {name}_low), {name}_high)")
+        tiles = mask_list(mask.entries, mask.rows, mask.columns, high, wide)
+        loops = [_Loop(f"{name}_low", f"{name}_middle", True)] if len(tiles.partial) or not tiles.has_full else []
+        return [*loops, *([_Loop(f"{name}_middle", f"{name}_high", False)] if tiles.has_full else [])]
+
+    @contextmanager
+    def visiting(self, mask: MaskTile, loop: _Loop) -> Iterator[None]:
+        """The scope of a loop's iterations: writes where the tile of one starts."""
+        name, axis, blocks = mask.name, self._tiling.block.loop, self._table(mask, 1)
+        tile = self._tiling[axis or ""]
+        self._text.assign(f"{axis}_start", f"tl.load({blocks} + 2 * {name}_entry){f' * {tile}' if tile > 1 else ''}")
+        if loop.partial:
+            self._text.assign(f"{name}_tile", f"tl.load({blocks} + 2 * {name}_entry + 1)")
+        self.whole = not loop.partial
+        yield
+        self.whole = False
