@@ -29,8 +29,8 @@ class MaskList:
     """The tiles of a mask in which something is true, by rows of tiles.
 
     Attributes:
-        spans: int32 [2 * rows + 1]. The tiles of row r are the entries of ``blocks`` from ``spans[2 * r]`` to ``spans[2 * r + 2]``;
-            from ``spans[2 * r + 1]`` on all of their entries are true. The rows of a mask of several heads follow each other.
+        spans: int32 [2 * rows + 1]. The tiles of row r are the entries of ``blocks`` from ``spans[2r]`` to ``spans[2r + 2]``;
+            from ``spans[2r + 1]`` on all of their entries are true. The rows of a mask of several heads follow each other.
         blocks: int32 [tiles, 2]: the place of a tile among those of its row, and for a partial one its number in ``partial``.
         partial: bool [distinct, tile rows, tile columns]: false beyond the edge of the mask.
     """
