@@ -67,7 +67,10 @@ def _stored(text: str) -> np.ndarray:
         raise ShapeError(f"the text of a mask of {'×'.join(map(str, shape))}: {problem}") from None
     if len(content) != bits or not reader.eof:
         raise ShapeError(f"the text of a mask of {'×'.join(map(str, shape))} holds another number of entries")
-    mask = np.unpackbits(np.frombuffer(content, np.uint8), count=count).astype(bool).reshape(shape)
+    entries = np.unpackbits(np.frombuffer(content, np.uint8)).astype(bool)
+    if entries[count:].any():
+        raise ShapeError(f"the text of a mask of {'×'.join(map(str, shape))} holds more entries")
+    mask = entries[:count].reshape(shape)
     mask.flags.writeable = False
     return mask
 
@@ -104,12 +107,15 @@ def _entries(attrs: AttrMap) -> np.ndarray:
 
 
 def _evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
-    """A range has no positions: two rows of two stand for all, of which one has nothing where a row has nothing."""
+    """A range has no positions: up to three rows of two stand for all, one of which shows nothing where one does, one all."""
     mask = _entries(attrs)
     if not isinstance(domain, RangeDomain):
         return (mask,)
-    rows = [[True, bool(mask.all())], [bool(mask.any(axis=-1).all())] * 2]
-    return (Range.of(np.array(rows) & mask.any()),)
+    some, every = mask.any(axis=-1), mask.all(axis=-1)
+    rows = [[True, False]] if (some & ~every).any() else []
+    rows += [[False, False]] if not some.all() else []
+    rows += [[True, True]] if every.any() else []
+    return (Range.of(np.array(rows)),)
 
 
 def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
