@@ -31,7 +31,8 @@ class MaskList:
     Attributes:
         spans: int32 [2 * rows + 1]. The tiles of row r are the entries of ``blocks`` from ``spans[2r]`` to ``spans[2r + 2]``;
             from ``spans[2r + 1]`` on all of their entries are true. The rows of a mask of several heads follow each other.
-        blocks: int32 [tiles, 2]: the place of a tile among those of its row, and for a partial one its number in ``partial``.
+        blocks: int32 [tiles + 1, 2]: the place of a tile among those of its row, and for a partial one its number in ``partial``.
+            The last one is none: a loop looks one ahead.
         partial: bool [distinct, tile rows, tile columns]: false beyond the edge of the mask.
     """
 
@@ -43,11 +44,7 @@ class MaskList:
     def tables(self) -> tuple[np.ndarray, ...]:
         """As a kernel reads them; none is empty."""
         blank = np.zeros((1, *self.partial.shape[1:]), bool)
-        return (
-            self.spans,
-            self.blocks if len(self.blocks) else np.zeros((1, 2), np.int32),
-            self.partial if len(self.partial) else blank,
-        )
+        return self.spans, self.blocks, self.partial if len(self.partial) else blank
 
     @property
     def has_full(self) -> bool:
@@ -102,7 +99,7 @@ def mask_list(entries: str, rows: int, columns: int, high: int, wide: int) -> Ma
         blocks += [(int(at), 0) for at in np.flatnonzero(every)]
         spans.append(len(blocks))
     stored = np.unpackbits(partial, axis=1, count=high * wide).astype(bool).reshape(-1, high, wide)
-    made = MaskList(np.array(spans, np.int32), np.array(blocks, np.int32).reshape(-1, 2), stored)
+    made = MaskList(np.array(spans, np.int32), np.array([*blocks, (0, 0)], np.int32), stored)
     assert np.array_equal(made.mask(mask.shape), mask), "the list does not say what the mask does"
     return made
 

@@ -158,6 +158,7 @@ class FunctionWriter:
         else:
             part = self._part() if self._role == FunctionRole.PART else ""
             for each in self._masks.loops(listed, part):
+                self._masks.look_up(listed, each, each.low)
                 text.line(f"for {listed.name}_entry in {self._range(f'{each.low}, {each.high}')}:")
                 with text.indented(), self._masks.visiting(listed, each):
                     self._write_iteration(loop)

@@ -84,21 +84,33 @@ class MaskText:
             text.assign(f"{name}_{end}", f"tl.load({spans} + 2 * {name}_row{f' + {offset}' if offset else ''})")
         if part:
             text.assign(f"{name}_span", f"tl.cdiv({name}_high - {name}_low, {tiling.schedule.split})")
-            text.assign(f"{name}_low", f"{name}_low + {part} * {name}_span")
+            text.assign(f"{name}_low", f"tl.minimum({name}_low + {part} * {name}_span, {name}_high)")
             text.assign(f"{name}_high", f"tl.minimum({name}_low + {name}_span, {name}_high)")
             text.assign(f"{name}_middle", f"tl.minimum(tl.maximum({name}_middle, {name}_low), {name}_high)")
         tiles = mask_list(mask.entries, mask.rows, mask.columns, high, wide)
         loops = [_Loop(f"{name}_low", f"{name}_middle", True)] if len(tiles.partial) or not tiles.has_full else []
         return [*loops, *([_Loop(f"{name}_middle", f"{name}_high", False)] if tiles.has_full else [])]
 
+    def look_up(self, mask: MaskTile, loop: _Loop, entry: str) -> None:
+        """Writes what the list says of an entry, before the iteration that visits it.
+
+        A tile of keys is then loaded from where a number in a register says, as the compiler's pipeline wants it: a number that
+        is loaded in the same iteration takes up one of its stages.
+        """
+        blocks = self._table(mask, 1)
+        self._text.assign(f"{mask.name}_place", f"tl.load({blocks} + 2 * {entry})")
+        if loop.partial:
+            self._text.assign(f"{mask.name}_number", f"tl.load({blocks} + 2 * {entry} + 1)")
+
     @contextmanager
     def visiting(self, mask: MaskTile, loop: _Loop) -> Iterator[None]:
-        """The scope of a loop's iterations: writes where the tile of one starts."""
-        name, axis, blocks = mask.name, self._tiling.block.loop, self._table(mask, 1)
+        """The scope of a loop's iterations: writes where the tile of one starts, and looks up the next."""
+        name, axis = mask.name, self._tiling.block.loop
         tile = self._tiling[axis or ""]
-        self._text.assign(f"{axis}_start", f"tl.load({blocks} + 2 * {name}_entry){f' * {tile}' if tile > 1 else ''}")
+        self._text.assign(f"{axis}_start", f"{name}_place * {tile}" if tile > 1 else f"{name}_place")
         if loop.partial:
-            self._text.assign(f"{name}_tile", f"tl.load({blocks} + 2 * {name}_entry + 1)")
+            self._text.assign(f"{name}_tile", f"{name}_number")
+        self.look_up(mask, loop, f"({name}_entry + 1)")
         self.whole = not loop.partial
         yield
         self.whole = False

@@ -119,7 +119,7 @@ def test_a_list_says_what_the_mask_does(density: float, tiles: tuple[int, int]) 
         text = mask_text(mask)
         listed, counts = mask_list(text, 53, 70, *tiles), tile_counts(text, 53, 70, *tiles)
         np.testing.assert_array_equal(listed.mask(mask.shape), mask)
-        assert len(listed.blocks) == counts.some.sum()
+        assert len(listed.blocks) == counts.some.sum() + 1
         full = int((listed.spans[2::2] - listed.spans[1::2]).sum())
         assert full == counts.every.sum() and len(np.unique(listed.partial, axis=0)) == len(listed.partial)
         assert not listed.partial.all(axis=(1, 2)).any() or 53 % tiles[0] or 70 % tiles[1]
