@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.parser import parse_model
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.mask_lists import listed_mask, mask_list, mask_tables, tile_counts
@@ -24,6 +25,7 @@ from mugraph.terms.term import AttrVar, var
 from rewriter.cost import get_device
 from rewriter.cost.schedules import ranked
 from rewriter.kernels.triton import NotGenerated, generate
+from rewriter.run.optimize import optimize
 from rules_db.solving import determined
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.formulas.proof import why_not_proved
@@ -324,20 +326,19 @@ def sparse(kind: str) -> np.ndarray:
     }[kind]
 
 
-MODELS = {
-    "documents, chosen": attention(sparse("documents"), "Where"),
-    "bigbird, added": attention(added(sparse("bigbird"))),
-    "dilated, added and finite": attention(added(sparse("dilated"), float(np.finfo(np.float32).min))),
-    "almost a window": attention(sparse("a window but for one entry"), "Where"),
-}
+def operator(opset: int, text: str, mask: np.ndarray) -> ModelProto:
+    """A model of four heads of 16 under the constant ``m``."""
+    type_ = f"float[b,4,{LENGTH},16]"
+    proto = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : {opset}]> g ({type_} q, {type_} k, {type_} v) => ({type_} y) {{ {text} }}"""
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(mask[None], "m"))
+    return proto
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_sparse_mask_is_one_kernel_with_a_list(name: str, tmp_path: Path) -> None:
-    source = kept_sources(MODELS[name], tmp_path)
-    (node,) = onnx.load(tmp_path / "out.onnx").graph.node
-    assert node.op_type == "Kernel" and list(node.input[:3]) == ["q", "k", "v"]
-    assert "StoredMask" in source and "for shown_entry in" in source
+HEADS_OF_THEIR_OWN = np.stack([sparse(kind) for kind in ("dilated", "documents", "longformer", "prefix")])
+WRITTEN_OUT = """keys = Transpose<perm = [0,1,3,2]>(k) scores = MatMul(q, keys) masked = Add(scores, m)
+    weights = Softmax<axis: int = -1>(masked) y = MatMul(weights, v)"""
 
 
 def padded_model(mask: np.ndarray) -> ModelProto:
@@ -350,29 +351,40 @@ def padded_model(mask: np.ndarray) -> ModelProto:
     return proto
 
 
-@pytest.mark.parametrize(
-    ("mask", "wanted"),
-    [(sparse("dilated"), "for shown_entry in"), (within(LENGTH, LENGTH, 16, 16), "t_first = tl.maximum")],
-    ids=["dilated", "window"],
-)
-def test_a_padding_mask_beside_it_leaves_the_mask_sparse(mask: np.ndarray, wanted: str, tmp_path: Path) -> None:
-    from rewriter.run.optimize import optimize
+LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
 
-    onnx.save(padded_model(mask), tmp_path / "model.onnx")
-    shapes = {**{name: (2, LENGTH, 64) for name in "qkv"}, "pad": (2, 1, 1, LENGTH)}
-    kept = tmp_path / "kept"
-    optimize(
-        tmp_path / "model.onnx", tmp_path / "out.onnx", device="h200", deterministic=True, kernels_folder=kept, shapes=shapes
-    )
-    assert wanted in "".join(path.read_text() for path in kept.glob("*.py"))
-    before, after = session((tmp_path / "model.onnx").read_bytes()), session((tmp_path / "out.onnx").read_bytes())
+
+@pytest.mark.parametrize(
+    ("proto", "wanted"),
+    [
+        (attention(sparse("documents"), "Where"), LISTED),
+        (attention(added(sparse("bigbird"))), LISTED),
+        (attention(added(sparse("dilated"), float(np.finfo(np.float32).min))), LISTED),
+        (attention(sparse("a window but for one entry"), "Where"), LISTED),
+        (operator(17, WRITTEN_OUT, added(HEADS_OF_THEIR_OWN)), LISTED),
+        (operator(23, "y = Attention(q, k, v, m)", sparse("longformer")[None]), LISTED),
+        (padded_model(sparse("prefix")), LISTED),
+        (padded_model(within(LENGTH, LENGTH, 16, 16)), BOUNDED),
+    ],
+    ids=["chosen", "added", "finite", "almost a window", "heads", "operator", "padded", "padded window"],
+)
+def test_a_model_with_a_sparse_mask_is_one_kernel(proto: ModelProto, wanted: str, tmp_path: Path) -> None:
+    onnx.save(proto, tmp_path / "model.onnx")
+    sizes = {i.name: tuple(d.dim_value or 2 for d in i.type.tensor_type.shape.dim) for i in proto.graph.input}
+    paths = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    optimize(*paths, device="h200", deterministic=True, kernels_folder=tmp_path / "kept", shapes=sizes)
+    (node,) = onnx.load(paths[1]).graph.node
+    assert node.op_type == "Kernel" and set(node.input) >= set(sizes)
+    assert wanted in "".join(path.read_text() for path in (tmp_path / "kept").glob("*.py"))
+    before, after = (session(path.read_bytes()) for path in paths)
     feeds = random_feeds(before, b=2)
-    feeds["pad"] = np.arange(LENGTH) < np.array([200, 256]).reshape(2, 1, 1, 1)
+    if "pad" in feeds:
+        feeds["pad"] = np.arange(LENGTH) < np.array([200, 256]).reshape(2, 1, 1, 1)
     np.testing.assert_allclose(after.run(None, feeds)[0], before.run(None, feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
-    kept_sources(MODELS["documents, chosen"], tmp_path)
+    kept_sources(attention(sparse("documents"), "Where"), tmp_path)
     proto = onnx.load(tmp_path / "out.onnx")
     (node,) = proto.graph.node
     assert [n.op for n in load(proto).graph.nodes()] == ["Kernel"]
