@@ -3,6 +3,7 @@
     python -m tools.bench.attention prepare FOLDER --most 24        on any machine: builds and compiles the kernels of the cases
     python -m tools.bench.attention run FOLDER --json FILE          on the GPU machine: measures, compares, prints the table
     python -m tools.bench.attention run FOLDER --json FILE --only bigbird --only sliding:8x512 --seconds 300
+    python -m tools.bench.attention example FOLDER --json FILE      on the GPU machine: two whole models through onnx-superopt
     python -m tools.bench.attention predict                         what the model of schedules says, anywhere
     python -m tools.bench.attention table FILE                      prints the table again
 
@@ -23,6 +24,8 @@ import json
 import lzma
 import math
 import pickle
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -76,7 +79,7 @@ class MaskCase:
     """One row of the table.
 
     Attributes:
-        name: of the mask: a key of `MASKS`, or ``random`` and the percentage of blocks of 128 that are full.
+        name: of the mask: one of `MASKS`, ``window`` of 64, or ``random`` and the percentage of blocks of 128 that are full.
     """
 
     name: str
@@ -89,7 +92,7 @@ class MaskCase:
 
     @property
     def width(self) -> int:
-        return math.isqrt(self.length)
+        return 64 if self.name == "window" else math.isqrt(self.length)
 
     @property
     def random_block(self) -> int:
@@ -120,7 +123,7 @@ class MaskCase:
         """Whether query i sees key j, of NumPy arrays or of torch's tensors, as ``mask_mod`` has it."""
         half, width = self.width // 2, self.width
         near = (i - j <= half) & (j - i <= half)
-        if self.name == "sliding":
+        if self.name in ("sliding", "window"):
             return near
         if self.name == "dilated":
             return (i - j <= 2 * half) & (j - i <= 2 * half) & ((i - j) % 2 == 0)
@@ -154,6 +157,10 @@ MASKS = ("sliding", "dilated", "longformer", "bigbird", "causal", "prefix", "doc
 """The paper's masks, and those of language models."""
 DENSITIES = ("random5", "random10", "random25", "random50", "random75", "random100")
 """At (8, 2048): time is meant to be proportional to the blocks that are not empty."""
+
+
+EXAMPLES = (MaskCase("window", 8, 2048), MaskCase("bigbird", 8, 2048))
+"""Whole models."""
 
 
 def every_case() -> list[MaskCase]:
@@ -317,6 +324,22 @@ class TorchAttention:
 # --- a case ----------------------------------------------------------------------------------------------------------
 
 
+def file_microseconds(path: Path, case: MaskCase) -> tuple[float, np.ndarray, str]:
+    """Microseconds of a model file in onnxruntime, its output, and what is to be known of the time. Raises RunnerFailed."""
+    drawn = kernel_inputs(kernels_of_case(case)["list"], {})
+    poison = [np.full(drawn["q"].shape, np.nan, np.float16)]
+    remote = Remote(OnnxSpec(path, "cuda", drawn, poison), _SECONDS, _SECONDS)
+    try:
+        remote.wait()
+        (result,) = remote.ask("outputs")
+        once = remote.ask("milliseconds", 3)
+        count = max(3, math.ceil(30 / max(once, 0.01)))
+        times = [remote.ask("milliseconds", count) * 1000 for _ in range(5)]
+    finally:
+        remote.close()
+    return min(times), result, remote.note
+
+
 class CaseBench:
     """Measures the parts of cases, each in a process of its own that is started anew where it failed."""
 
@@ -376,21 +399,11 @@ class CaseBench:
 
     def plain(self, case: MaskCase) -> dict[str, Any]:
         """onnxruntime with the model as it is."""
-        drawn = kernel_inputs(kernels_of_case(case)["list"], {})
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "plain.onnx"
             onnx.save(plain_model(case), path)
-            poison = [np.full(drawn["q"].shape, np.nan, np.float16)]
-            remote = Remote(OnnxSpec(path, "cuda", drawn, poison), _SECONDS, _SECONDS)
-            try:
-                remote.wait()
-                (result,) = remote.ask("outputs")
-                once = remote.ask("milliseconds", 3)
-                count = max(3, math.ceil(30 / max(once, 0.01)))
-                times = [remote.ask("milliseconds", count) * 1000 for _ in range(5)]
-            finally:
-                remote.close()
-        return {"us": min(times), "error": compare(result, self.reference(case)).relative_l2, "note": remote.note}
+            microseconds, result, note = file_microseconds(path, case)
+        return {"us": microseconds, "error": compare(result, self.reference(case)).relative_l2, "note": note}
 
     def peer(self, case: MaskCase, peer: str) -> dict[str, Any]:
         if peer == "ort":
@@ -570,6 +583,35 @@ def run(
                 del found[case.label]
     bench.close()
     show(found, Console(width=200))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "path", type=click.Path(path_type=Path), required=True, help="Where lines are appended.")
+@click.option("--seconds", default=240.0, show_default=True, help="Limit of onnx-superopt for each.")
+@click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
+def example(folder: Path, path: Path, seconds: float, options: str) -> None:
+    """Optimises two whole models and measures them before and after."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for case in EXAMPLES:
+        before, after = (folder / f"{case.name}{end}.onnx" for end in ("", ".superopt"))
+        onnx.save(plain_model(case), before)
+        command = [sys.executable, "-m", "rewriter.cli.main", str(before), "--output", str(after), *options.split()]
+        entry: dict[str, Any] = {"case": case.label, "part": "whole"}
+        try:
+            began = time.perf_counter()
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+            entry["seconds"], entry["said"] = time.perf_counter() - began, (done.stdout + done.stderr)[-1500:]
+            if done.returncode:
+                raise RunnerFailed(f"onnx-superopt: exit code {done.returncode}")
+            entry["ort"], plain, entry["ort note"] = file_microseconds(before, case)
+            entry["us"], result, entry["note"] = file_microseconds(after, case)
+            entry["error"] = compare(result, plain.astype(np.float64)).relative_l2
+        except Exception as problem:  # the other goes on
+            entry["problem"] = one_line(problem)
+        with path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+        print({name: value for name, value in entry.items() if name != "said"}, entry.get("said", ""), sep="\n", flush=True)
 
 
 @main.command()
