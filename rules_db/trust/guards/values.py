@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 
 import numpy as np
 
@@ -149,29 +151,39 @@ def _stored_of(facts: Facts, m: Term, d: Text) -> Text:
     if value.ndim < 2 or value.shape[-2] < 2:
         raise ValueError("no mask of positions")
     once = unrepeated(value)
-    lead = once.shape[:-2]
+    text, problem = _read_text(once.tobytes(), once.dtype, once.shape, value.shape[-2:], type_.dtype)
+    if not problem:
+        with suppress(ValueError):
+            _band_of(facts, m)
+            problem = "a band"
+    if problem:
+        raise ValueError(problem)
+    return text
+
+
+@lru_cache(maxsize=4)
+def _read_text(
+    content: bytes, kind: np.dtype, shape: tuple[int, ...], positions: tuple[int, ...], dtype: DataType
+) -> tuple[Text, str]:
+    """The text of a mask of these entries, as numbers of a kind, or why there is none. A model's layers ask again and again."""
+    once = np.frombuffer(content, kind).reshape(shape)
+    lead = shape[:-2]
     while lead[:1] == (1,):
         lead = lead[1:]
-    shown = seen = np.broadcast_to(once, (*once.shape[:-2], *value.shape[-2:])).reshape(*lead, *value.shape[-2:])
-    if type_.dtype != DataType.BOOL:
-        largest, seen = largest_number(type_.dtype), shown == 0
-        hidden = np.isneginf(shown)
+    numbers = seen = np.broadcast_to(once, (*shape[:-2], *positions)).reshape(*lead, *positions)
+    if dtype != DataType.BOOL:
+        largest, seen = largest_number(dtype), numbers == 0
+        hidden = np.isneginf(numbers)
         if largest is not None and seen.any(axis=-1).all():  # beside what is shown what is small vanishes
-            hidden = shown.astype(np.float64) < -largest / 2
+            hidden = numbers.astype(np.float64) < -largest / 2
         if not bool((seen | hidden).all()):
-            raise ValueError("numbers that neither show nor hide")
+            return "", "numbers that neither show nor hide"
     if seen.all():
-        raise ValueError("nothing is hidden")
-    if _is_band(facts, m):
-        raise ValueError("a band")
-    return mask_text(seen)
-
-
-def _is_band(facts: Facts, m: Term) -> bool:
+        return "", "nothing is hidden"
     try:
-        return _band_of(facts, m) is not None
-    except ValueError:
-        return False
+        return mask_text(seen), ""
+    except ValueError as problem:
+        return "", str(problem)
 
 
 @guard(68, About.ENTRIES, readers={1: _stored_of})

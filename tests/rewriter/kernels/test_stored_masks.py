@@ -287,6 +287,7 @@ def test_what_a_mask_shows_is_read_off_its_entries() -> None:
         (np.broadcast_to(heads[:, None], (2, 3, 20, 30)), heads[:, None]),
         (added(seen), seen),
         (added(seen, low, np.float16), seen),
+        (added(seen).astype(DataType.BFLOAT16.numpy()), seen),
     ):
         np.testing.assert_array_equal(read(mask), wanted)
 
