@@ -34,17 +34,26 @@ class MaskList:
         blocks: int32 [tiles + 1, 2]: the place of a tile among those of its row, and for a partial one its number in ``partial``.
             The last one is none: a loop looks one ahead.
         partial: bool [distinct, tile rows, tile columns]: false beyond the edge of the mask.
+        order: int32 [rows of one head]: in which order blocks take rows, those with most tiles first.
+        heavy: so many of them have more than twice as many tiles as rows have on average.
     """
 
     spans: np.ndarray
     blocks: np.ndarray
     partial: np.ndarray
+    order: np.ndarray
+    heavy: int
 
     @property
     def tables(self) -> tuple[np.ndarray, ...]:
         """As a kernel reads them; none is empty."""
         blank = np.zeros((1, *self.partial.shape[1:]), bool)
-        return self.spans, self.blocks, self.partial if len(self.partial) else blank
+        return self.spans, self.blocks, self.partial if len(self.partial) else blank, self.order
+
+    @property
+    def is_even(self) -> bool:
+        """Whether rows are taken as they come."""
+        return bool((self.order == np.arange(len(self.order))).all()) and not self.heavy
 
     @property
     def has_full(self) -> bool:
@@ -99,7 +108,10 @@ def mask_list(entries: str, rows: int, columns: int, high: int, wide: int) -> Ma
         blocks += [(int(at), 0) for at in np.flatnonzero(every)]
         spans.append(len(blocks))
     stored = np.unpackbits(partial, axis=1, count=high * wide).astype(bool).reshape(-1, high, wide)
-    made = MaskList(np.array(spans, np.int32), np.array([*blocks, (0, 0)], np.int32), stored)
+    work = counts.some.sum(axis=1).reshape(-1, -(-rows // high)).max(axis=0)
+    order = np.argsort(-work, kind="stable").astype(np.int32)
+    heavy = int((work > 2 * work.mean()).sum())
+    made = MaskList(np.array(spans, np.int32), np.array([*blocks, (0, 0)], np.int32), stored, order, heavy)
     assert np.array_equal(made.mask(mask.shape), mask), "the list does not say what the mask does"
     return made
 
@@ -160,7 +172,7 @@ def listed_mask(block: Block, schedule: Schedule) -> MaskTile | None:
 def mask_tables(kernel: Kernel, schedules: Sequence[Schedule]) -> tuple[np.ndarray, ...]:
     """The tables that a kernel reads beside its inputs, in the order in which they follow these: of every stored mask.
 
-    Three where the loop goes along a list, else the whole mask.
+    Four where the loop goes along a list, else the whole mask.
 
     Raises:
         InvalidBlock: the size of a mask is a symbol.

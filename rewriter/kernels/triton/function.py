@@ -78,11 +78,16 @@ class FunctionWriter:
     def write(self) -> str:
         """The text of the function."""
         last_first = set() if self._role == FunctionRole.COMBINE else self._bounds.longer_later()
-        GridText(self._text, self._tiling, self._places.wide, last_first).write()
+        order = None if self._role == FunctionRole.COMBINE else self._masks.row_order()
+        grid = GridText(self._text, self._tiling, self._places.wide, last_first, order)
+        if order is None:
+            grid.write()
         self._text.line(f"if {OVERLAPPED}:")
         with self._text.indented():
             self._text.line("gdc_wait()")
             self._text.line("gdc_launch_dependents()")
+        if order is not None:  # it reads memory
+            grid.write()
         if self._role == FunctionRole.COMBINE:
             self._write_combination()
         else:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mugraph.blocks.mask_lists import listed_mask, mask_list
+from mugraph.blocks.mask_lists import MaskList, listed_mask, mask_list
 from mugraph.blocks.statements import MaskTile
+from rewriter.kernels.triton.grid import RowOrder
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -46,6 +47,18 @@ class MaskText:
             self._positions.tensors.append(name)
         return name
 
+    def row_order(self) -> RowOrder | None:
+        """The order in which blocks take rows of tiles, where that is not as they come."""
+        if self.listed is None or self._list(self.listed).is_even:
+            return None
+        tiles = self._list(self.listed)
+        axis = self.listed.view[-2].index.axis or ""
+        return RowOrder(axis, self._table(self.listed, 3), len(tiles.order), tiles.heavy)
+
+    def _list(self, mask: MaskTile) -> MaskList:
+        assert isinstance(mask.rows, int) and isinstance(mask.columns, int)
+        return mask_list(mask.entries, mask.rows, mask.columns, *(self._tiling[f.index.axis or ""] for f in mask.view[-2:]))
+
     def tile(self, mask: MaskTile) -> tuple[str, tuple[str, ...]]:
         """The text of a tile of a mask, and its axes."""
         if mask != self.listed:
@@ -69,9 +82,9 @@ class MaskText:
             part: the number of the part of the loop that a block runs; empty where that is all of it.
         """
         text, tiling, name = self._text, self._tiling, mask.name
-        *lead, rows, columns = mask.view
-        assert isinstance(mask.rows, int) and isinstance(mask.columns, int)
-        high, wide = tiling[rows.index.axis or ""], tiling[columns.index.axis or ""]
+        *lead, rows, _ = mask.view
+        assert isinstance(mask.rows, int)
+        high = tiling[rows.index.axis or ""]
         self._positions.need([f.index.axis for f in lead if f.index.axis is not None])
         row = f"{rows.index.axis}_start // {high}" if high > 1 else f"{rows.index.axis}_start"
         stride = -(-mask.rows // high)
@@ -87,7 +100,7 @@ class MaskText:
             text.assign(f"{name}_low", f"tl.minimum({name}_low + {part} * {name}_span, {name}_high)")
             text.assign(f"{name}_high", f"tl.minimum({name}_low + {name}_span, {name}_high)")
             text.assign(f"{name}_middle", f"tl.minimum(tl.maximum({name}_middle, {name}_low), {name}_high)")
-        tiles = mask_list(mask.entries, mask.rows, mask.columns, high, wide)
+        tiles = self._list(mask)
         loops = [_Loop(f"{name}_low", f"{name}_middle", True)] if len(tiles.partial) or not tiles.has_full else []
         return [*loops, *([_Loop(f"{name}_middle", f"{name}_high", False)] if tiles.has_full else [])]
 

@@ -14,7 +14,7 @@ from rewriter.runtime.plan import Argument, Expression
 __all__ = ["Places"]
 
 
-_LISTED = {"spans": DataType.INT32, "blocks": DataType.INT32, "partial": DataType.BOOL}
+_LISTED = {"spans": DataType.INT32, "blocks": DataType.INT32, "partial": DataType.BOOL, "order": DataType.INT32}
 _WHOLE = {"entries": DataType.BOOL}
 """Tables of a stored mask: of one whose list the loop goes along, and of any other."""
 

@@ -227,6 +227,21 @@ def test_keys_outside_the_list_are_not_visited(interpreter: Interpreter) -> None
     np.testing.assert_allclose(computed, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("split", [1, 2])
+def test_rows_with_most_tiles_are_taken_first(interpreter: Interpreter, heads: tuple[int, ...], split: int) -> None:
+    places = np.arange(100)
+    mask = (abs(places[:, None] - places) < 8) | ((places[:, None] >= 40) & (places[:, None] < 50))
+    kernel = stored_attention(np.broadcast_to(mask, (*heads, 100, 100)) | (GENERATOR.random((*heads, 100, 100)) < 0.001))
+    tables = mask_tables(kernel, cut(s=16, t=16))
+    assert set(tables[3][:2]) == {2, 3} and sorted(tables[3]) == list(range(7))
+    assert "shown_order + first" in generate(kernel, cut(split, s=16, t=16)).text
+    check(interpreter, kernel, 1e-5, split, s=16, t=16)
+    causal = stored_attention(np.tri(64, dtype=bool))
+    assert list(mask_tables(causal, cut(s=16, t=16))[3]) == [3, 2, 1, 0]
+    check(interpreter, causal, 1e-5, s=16, t=16)
+
+
 def test_a_full_tile_reads_no_mask() -> None:
     mask = np.zeros((64, 64), bool)
     mask[:32, :32] = True
