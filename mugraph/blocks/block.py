@@ -44,11 +44,13 @@ from mugraph.blocks.statements import (
     Index,
     InvalidBlock,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
     Store,
     Tensor,
+    Viewing,
     statement_indices,
     statement_names,
     statement_operands,
@@ -192,8 +194,10 @@ class Kernel(NamedValue):
         for block in self.blocks:
             dims += block.sizes.values()
             for statement in block.statements:
-                if isinstance(statement, Load | Store):
+                if isinstance(statement, Viewing):
                     dims += [factor.size for factor in statement.view]
+                if isinstance(statement, MaskTile):
+                    dims += [statement.rows, statement.columns]
                 if isinstance(statement, Predicate):
                     dims += [condition.constant for condition in statement.conditions]
                     dims += [times for condition in statement.conditions for _, times in condition.terms]
@@ -267,6 +271,8 @@ def _statement_key(s: Statement, axes: Mapping[str, str], values: Mapping[str, s
         parts += [s.kind, [axes[a] for a in s.over]]
     elif isinstance(s, Predicate):
         parts += [[([(index(i), c) for i, c in condition.terms], condition.constant) for condition in s.conditions]]
+    elif isinstance(s, MaskTile):
+        parts += [s.entries, s.rows, s.columns, [(index(f.index), f.size) for f in s.view]]
     elif isinstance(s, Extent):
         parts.append(s.size)
     elif isinstance(s, Accumulate):

@@ -25,6 +25,7 @@ from mugraph.blocks.statements import (
     Index,
     InvalidBlock,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -35,6 +36,7 @@ from mugraph.blocks.statements import (
 from mugraph.blocks.thread import aligned, contracted, evaluate_thread
 from mugraph.domains.base import Array, Domain
 from mugraph.ops.interp import evaluate
+from mugraph.ops.masks import mask_of
 from mugraph.terms.shape import Dim, evaluate_dim
 from mugraph.terms.term import bind_value, rebuild
 
@@ -217,6 +219,9 @@ class _BlockRun:
             return np.logical_and.reduce(
                 np.broadcast_arrays(*(self.positions.holds(c, wanted, ranges) for c in statement.conditions))
             )
+        if isinstance(statement, MaskTile):
+            mask = mask_of(statement.entries, self.positions.number(statement.rows), self.positions.number(statement.columns))
+            return mask.reshape(-1)[self.positions.offsets(statement.view, axes[statement.name], ranges)]
         assert isinstance(statement, Extent), statement
         return domain.const(self.positions.number(statement.size))
 

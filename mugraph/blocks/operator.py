@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.mask_lists import mask_tables
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, variants_from_json, variants_to_json
 from mugraph.blocks.validity import check_kernel
@@ -56,10 +59,12 @@ class CompiledKernel:
     Attributes:
         variants: under which it was compiled.
         attributes: of the node: ``version``, ``kernels``, ``plan`` and ``images``.
+        tables: of stored masks, for one variant after the other: further inputs of the node, which are constants.
     """
 
     variants: Variants
     attributes: Mapping[str, Any]
+    tables: tuple[np.ndarray, ...] = ()
 
 
 Programs = Mapping[Kernel, CompiledKernel]
@@ -137,15 +142,30 @@ def compiled_kernel(node: ForeignNode) -> CompiledKernel | None:
     attributes = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
     if any(attributes[name] is None for name in _RUN_ATTRIBUTES):
         return None
-    _, variants = _mugraph(node)
-    return CompiledKernel(variants, {name: attributes[name] for name in _RUN_ATTRIBUTES})
+    kernel, variants = _mugraph(node)
+    return CompiledKernel(variants, {name: attributes[name] for name in _RUN_ATTRIBUTES}, _tables(kernel, variants))
 
 
 def _read(node: ForeignNode) -> Reading:
-    kernel, _ = _mugraph(node)
-    if len(node.types) != len(kernel.inputs) or node.output_count > len(kernel.outputs):
-        raise NotUnderstood(f"a μGraph of {len(kernel.inputs)} inputs and {len(kernel.outputs)} outputs")
-    return Reading(dict(kernel_attrs(kernel)), tuple(range(len(node.types))))
+    kernel, variants = _mugraph(node)
+    count = len(kernel.inputs)
+    is_compiled = all(name in node.attributes for name in _RUN_ATTRIBUTES)
+    tables = _tables(kernel, variants) if is_compiled else ()
+    if len(node.types) != count + len(tables) or node.output_count > len(kernel.outputs):
+        raise NotUnderstood(f"a μGraph of {count} inputs, {len(tables)} tables and {len(kernel.outputs)} outputs")
+    for index, table in enumerate(tables, start=count):
+        stored = node.constant(index)
+        if stored is None or stored.dtype != table.dtype or not np.array_equal(stored, table):
+            raise NotUnderstood(f"input {index} of kernel {kernel.name} is not the table of its mask")
+    return Reading(dict(kernel_attrs(kernel)), tuple(range(count)))
+
+
+def _tables(kernel: Kernel, variants: Variants) -> tuple[np.ndarray, ...]:
+    """The tables of all variants. Raises NotUnderstood where a schedule does not say which."""
+    try:
+        return tuple(table for schedules in variants.schedules for table in mask_tables(kernel, schedules))
+    except (InvalidBlock, ValueError) as problem:
+        raise NotUnderstood(f"a kernel whose masks have no tables: {problem}") from None
 
 
 def kernel_form(kernel: Kernel, compiled: CompiledKernel | None) -> OnnxForm:
@@ -154,15 +174,17 @@ def kernel_form(kernel: Kernel, compiled: CompiledKernel | None) -> OnnxForm:
     version = MUGRAPH_FORMAT if len(variants.schedules) == 1 else VARIANTS_FORMAT
     text = {"format": version, "kernel": kernel_to_json(kernel), **variants_to_json(variants)}
     attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(compiled.attributes if compiled is not None else {})}
-    return OnnxForm(KERNEL, tuple(range(len(kernel.inputs))), attributes, KERNEL_DOMAIN, function=_function(kernel))
+    tables = compiled.tables if compiled is not None else ()
+    further = tuple(TensorType(DataType.from_numpy(table.dtype), table.shape) for table in tables)
+    return OnnxForm(KERNEL, (*range(len(kernel.inputs)), *tables), attributes, KERNEL_DOMAIN, function=_function(kernel, further))
 
 
 @lru_cache(maxsize=256)
-def _function(kernel: Kernel) -> LocalFunction:
-    """The kernel's body over its own types and symbols: sizes are asked of the inputs at run time."""
+def _function(kernel: Kernel, further: tuple[TensorType, ...]) -> LocalFunction:
+    """The kernel's body over its own types and symbols: sizes are asked of the inputs at run time. It reads no further inputs."""
     types = tuple(tensor.type for tensor in kernel.inputs)
     body = _decompose(dict(kernel_attrs(kernel)), types)
-    return LocalFunction(KERNEL_DOMAIN, KERNEL, kernel.text_name, ("mugraph", *_RUN_ATTRIBUTES), types, body)
+    return LocalFunction(KERNEL_DOMAIN, KERNEL, kernel.text_name, ("mugraph", *_RUN_ATTRIBUTES), (*types, *further), body)
 
 
 define(

@@ -18,6 +18,7 @@ from mugraph.blocks.statements import (
     Dot,
     Extent,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -26,6 +27,7 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.blocks.text import format_statement
+from mugraph.ops.masks import stored_shape
 from mugraph.terms.term import Term, format_attrs, format_value, walk
 
 __all__ = ["svg"]
@@ -87,7 +89,9 @@ def _box(block: Block, statement: Statement) -> _BlockBox:
         return _BlockBox(_thread_lines(statement.name, statement.term), _COLOURS["operator"], dashed=True)
     if isinstance(statement, Accumulate):
         return _BlockBox((text, "accumulator"), _COLOURS["accumulator"])
-    assert isinstance(statement, Dot | Reduce | Predicate | Extent)
+    if isinstance(statement, MaskTile):
+        text = text.replace(statement.entries, "×".join(map(str, stored_shape(statement.entries))))
+    assert isinstance(statement, Dot | Reduce | Predicate | MaskTile | Extent)
     return _BlockBox((text,), _COLOURS["operator"])
 
 

@@ -12,6 +12,7 @@ from mugraph.blocks.statements import (
     Dot,
     InvalidBlock,
     Load,
+    MaskTile,
     Predicate,
     next_power,
     product,
@@ -186,7 +187,7 @@ def storage_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, 
             kinds = [storage[operand] for operand in statement_operands(statement)]
         floats = [kind for kind in kinds if kind in FLOATS]
         best = min(floats, key=lambda kind: kind.bitwidth) if floats else kinds[0] if len(set(kinds)) == 1 else DataType.FLOAT
-        if isinstance(statement, Predicate):
+        if isinstance(statement, Predicate | MaskTile):
             best = DataType.BOOL
         for name in statement_names(statement):
             storage[name] = best

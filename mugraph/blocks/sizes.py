@@ -9,7 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.statements import Affine, Compute, Extent, Factor, Index, Load, Predicate, Statement, Store, Tensor, View
+from mugraph.blocks.statements import (
+    Affine,
+    Compute,
+    Extent,
+    Factor,
+    Index,
+    MaskTile,
+    Predicate,
+    Statement,
+    Tensor,
+    View,
+    Viewing,
+)
 from mugraph.domains.base import FLOATS
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, evaluate_dim
@@ -26,7 +38,7 @@ def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
 
 def _without_ones(block: Block) -> Block:
     """The block without grid axes of size 1, as it would have been built: an index along one is at its offset."""
-    views = [index for s in block.statements if isinstance(s, Load | Store) for index in (f.index for f in s.view)]
+    views = [index for s in block.statements if isinstance(s, Viewing) for index in (f.index for f in s.view)]
     asked = [index for s in block.statements if isinstance(s, Predicate) for c in s.conditions for index, _ in c.terms]
     kept = {index.axis for index in asked} | {index.axis for index in views if index.shift != 0}
     ones = [axis for axis in block.grid if block.sizes[axis] == 1 and axis not in kept]
@@ -41,7 +53,7 @@ def _without_ones(block: Block) -> Block:
         tuple((axis, size) for axis, size in block.axes if axis not in gone),
         tuple(axis for axis in block.grid if axis not in gone),
         block.loop,
-        tuple(replace(s, view=places(s.view)) if isinstance(s, Load | Store) else s for s in block.statements),
+        tuple(replace(s, view=places(s.view)) if isinstance(s, Viewing) else s for s in block.statements),
     )
 
 
@@ -88,7 +100,9 @@ def _mapped(
         return Affine(tuple((index(i), n) for i, n in c.terms), dim(c.constant))
 
     def statement(s: Statement) -> Statement:
-        if isinstance(s, Load | Store):
+        if isinstance(s, MaskTile):
+            return MaskTile(s.name, s.entries, dim(s.rows), dim(s.columns), places(s.view))
+        if isinstance(s, Viewing):
             return replace(s, view=places(s.view))
         if isinstance(s, Predicate):
             return replace(s, conditions=tuple(map(condition, s.conditions)))

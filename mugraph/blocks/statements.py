@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mugraph.terms.shape import Dim, TensorType
+from mugraph.ops.masks import stored_shape
+from mugraph.terms.shape import DataType, Dim, TensorType
 from mugraph.terms.term import Term, variables
 
 __all__ = [
@@ -23,12 +24,14 @@ __all__ = [
     "Index",
     "InvalidBlock",
     "Load",
+    "MaskTile",
     "Predicate",
     "Reduce",
     "Statement",
     "Store",
     "Tensor",
     "View",
+    "Viewing",
     "next_power",
     "product",
     "statement_indices",
@@ -138,6 +141,27 @@ class Predicate:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskTile:
+    """A boolean tile of a constant mask, which the kernel itself holds (:mod:`mugraph.ops.masks`).
+
+    Attributes:
+        entries: the text of the mask.
+        rows, columns: the sizes of its last two dimensions here.
+    """
+
+    name: str
+    entries: str
+    rows: Dim
+    columns: Dim
+    view: View
+
+    @property
+    def type(self) -> TensorType:
+        """Of the mask, as a tensor."""
+        return TensorType(DataType.BOOL, (*stored_shape(self.entries)[:-2], self.rows, self.columns))
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
     """A size as a number, for means."""
 
@@ -164,7 +188,9 @@ class Store:
     view: View
 
 
-Statement = Load | Compute | Dot | Reduce | Predicate | Extent | Accumulate | Store
+Statement = Load | Compute | Dot | Reduce | Predicate | MaskTile | Extent | Accumulate | Store
+Viewing = Load | MaskTile | Store
+"""Statements with a view."""
 
 MONOIDS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "sum": ((1,), (1,)),
@@ -218,7 +244,7 @@ def statement_operands(statement: Statement) -> tuple[str, ...]:
 
 def statement_indices(statement: Statement) -> tuple[Index, ...]:
     """The indices in a statement's views and conditions."""
-    if isinstance(statement, Load | Store):
+    if isinstance(statement, Viewing):
         return tuple(factor.index for factor in statement.view)
     if isinstance(statement, Predicate):
         return tuple(index for condition in statement.conditions for index, _ in condition.terms)

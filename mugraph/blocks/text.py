@@ -13,6 +13,7 @@ One line a tensor and a statement::
     k_tile = load k[h{divide=4}:4, t, d]
     qk = dot(q_tile, k_tile, d)
     keep = holds [1*s, -1*t; t-s]
+    shown = mask 4x4:eNrreQAAAfoBbQ== 4 4 [s, t]
     scores = Mul(qk, 0.125)
     shift, total, weighted = softmax(scores, v_tile) where keep
     attended = Div(weighted, total)
@@ -21,7 +22,8 @@ One line a tensor and a statement::
     store y[h, s, e] = attended
 
 A data dimension of a view is an index, with its size where that is not its axis's: ``m``, ``d{shift=32,modulo=64}``,
-``{offset=1}:3``. A condition ``[1*s, -1*t; 16]`` holds where s - t + 16 >= 0. In JSON statements are these lines too.
+``{offset=1}:3``. A condition ``[1*s, -1*t; 16]`` holds where s - t + 16 >= 0. A constant mask
+is its text (:mod:`mugraph.ops.masks`), rows and columns, and a view of them. In JSON statements are these lines too.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from mugraph.blocks.statements import (
     Factor,
     Index,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -104,6 +107,9 @@ def format_statement(statement: Statement, sizes: Mapping[str, Dim]) -> str:
             for condition in statement.conditions
         )
         return f"{statement.name} = holds {conditions}"
+    if isinstance(statement, MaskTile):
+        sizes_of_mask = f"{statement.rows} {statement.columns}"
+        return f"{statement.name} = mask {statement.entries} {sizes_of_mask} {_view(statement.view, sizes)}"
     keep = f" where {statement.keep}" if statement.keep is not None else ""
     return f"{', '.join(statement.names)} = {statement.monoid}({', '.join(statement.operands)}){keep}"
 
@@ -200,6 +206,9 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
         return Dot(name, match[1], match[2], match[3])
     if match := re.fullmatch(r"reduce (\w+)\((\w+); (.*)\)", right):
         return Reduce(name, match[1], match[2], tuple(axis.strip() for axis in match[3].split(",")))
+    if match := re.fullmatch(r"mask (\d[\w:+/=]*) (\S+) (\S+) (\[.*\])", right):
+        rows, columns = (_read(match[i], sizes, "dim") for i in (2, 3))
+        return MaskTile(name, match[1], rows, columns, _read(match[4], sizes, "view"))
     if right.startswith("extent "):
         return Extent(name, _read(right.removeprefix("extent "), sizes, "dim"))
     if right.startswith("holds "):

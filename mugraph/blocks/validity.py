@@ -15,6 +15,7 @@ from mugraph.blocks.statements import (
     Index,
     InvalidBlock,
     Load,
+    MaskTile,
     Reduce,
     Statement,
     Store,
@@ -27,6 +28,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.ops.interp import infer_types
+from mugraph.ops.masks import mask_of
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, same_dim, same_shape
 from mugraph.terms.term import variables
 
@@ -117,6 +119,8 @@ def _form_problem(block: Block, statement: Statement, defined: set[str], tensors
         if statement.tensor not in tensors:
             return f"no tensor '{statement.tensor}'"
         return _view_problem(statement.view, tensors[statement.tensor], block.sizes)
+    if isinstance(statement, MaskTile):
+        return _mask_problem(statement, block.sizes)
     return "the block has no loop" if isinstance(statement, Accumulate) and block.loop is None else None
 
 
@@ -231,6 +235,15 @@ def _reach(index: Index, sizes: Mapping[str, Dim]) -> Dim:
     if isinstance(extent, int):
         raise Undecided(f"{extent} / {index.divide}")
     return extent.exact_div(index.divide) + index.offset
+
+
+def _mask_problem(mask: MaskTile, sizes: Mapping[str, Dim]) -> str | None:
+    rows, columns = (dim if isinstance(dim, int) else 1 for dim in (mask.rows, mask.columns))
+    try:
+        mask_of(mask.entries, rows, columns)
+        return _view_problem(mask.view, mask.type, sizes)
+    except ShapeError as problem:
+        return str(problem)
 
 
 def _view_problem(factors: View, type_: TensorType, sizes: Mapping[str, Dim]) -> str | None:

@@ -103,6 +103,10 @@ class UnderstoodNode:
     compiled: CompiledKernel | None
 
 
+_LARGEST_TABLE = 1 << 28
+"""Entries of a constant that a kernel has beside its operands."""
+
+
 def understand(
     node: NodeProto, inputs: Sequence[int | None], tables: Tables, operators: ModelOperators, names_read: frozenset[str]
 ) -> UnderstoodNode:
@@ -123,7 +127,9 @@ def understand(
 
     def constant(index: int) -> np.ndarray | None:
         value = inputs[index]
-        return None if value is None else tables.small_constant(value)
+        if value is None:
+            return None
+        return tables.small_constant(value, _LARGEST_TABLE) if record.name == KERNEL else tables.small_constant(value)
 
     def sizes(index: int) -> tuple[Dim, ...] | None:
         value = inputs[index]

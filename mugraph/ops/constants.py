@@ -20,8 +20,9 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, a
 
 __all__ = ["POSITION_MASKS", "seen_where", "shows_each_row"]
 
-POSITION_MASKS = frozenset({"CausalMask", "BandMask"})
-"""Operators that say of each position which others it sees, by their places alone (:func:`seen_where`)."""
+POSITION_MASKS = frozenset({"CausalMask", "BandMask", "StoredMask"})
+"""Operators that say of each position which others it sees: by their places alone (:func:`seen_where`), or entry by entry
+(:mod:`mugraph.ops.masks`). A kernel reads none of their entries as an operand."""
 
 Shape = Callable[[AttrMap], tuple[Dim, ...]]
 

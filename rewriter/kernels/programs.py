@@ -49,7 +49,10 @@ class Scheduled:
 
     def sources(self) -> list[Source]:
         """One a variant. Raises InvalidBlock or NotGenerated."""
-        return [generate(self.kernel, schedules) for schedules in self.variants.schedules]
+        sources: list[Source] = []
+        for schedules in self.variants.schedules:
+            sources.append(generate(self.kernel, schedules, sum(len(source.tables) for source in sources)))
+        return sources
 
 
 def kernels_of(graph: Graph) -> list[Kernel]:
@@ -104,7 +107,8 @@ def compile_kernels(
         binaries = [result for result in compiled if not isinstance(result, NotCompiled)]
         if len(binaries) == len(compiled):
             attributes = _attributes(scheduled, of_it, binaries)
-            programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes)
+            tables = tuple(table for source in of_it for table in source.tables)
+            programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes, tables)
         else:
             problems[scheduled.kernel] = str(next(result for result in compiled if isinstance(result, NotCompiled)))
     return programs, problems
@@ -112,7 +116,8 @@ def compile_kernels(
 
 def _attributes(scheduled: Scheduled, sources: Sequence[Source], compiled: Sequence[Sequence[Binary]]) -> Mapping[str, Any]:
     """The attributes of a node whose variants are compiled."""
-    plans = [plan_of(scheduled.kernel, source, binaries) for source, binaries in zip(sources, compiled, strict=True)]
+    tables = sum(len(source.tables) for source in sources)
+    plans = [plan_of(scheduled.kernel, source, binaries, tables) for source, binaries in zip(sources, compiled, strict=True)]
     if len(plans) == 1:
         return attributes_of(plans[0], [binary.image for binary in compiled[0]])
     choice = choice_of(scheduled.kernel, scheduled.variants, plans)

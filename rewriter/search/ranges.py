@@ -39,6 +39,8 @@ class Assumption(StrEnum):
 _UNREAD = frozenset({"Compress", "GatherElements"})
 """ONNX operators without a record that only move entries of their first input."""
 
+_MOST_ENTRIES = 1 << 25
+"""Of a constant whose entries are looked at one by one: a mask of 4096 positions has half as many."""
 _CHUNK = 1 << 22
 
 
@@ -238,7 +240,9 @@ class RangeOracle:
         """
         constant = graph.tables.constants.get(value)
         if constant is not None:
-            return constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _CHUNK else None
+            return (
+                constant.load() if concrete(constant.type.shape) is not None and constant.type.size() <= _MOST_ENTRIES else None
+            )
         return self._folded(graph, value)
 
     def _enter(self, graph: Graph, value: int, range_: Range) -> None:
@@ -289,7 +293,7 @@ class RangeOracle:
             if is_mask:
                 return None if operands else PositionMasks.entries(graph, value)
             array = None
-            if type_.size() <= _CHUNK:
+            if type_.size() <= _MOST_ENTRIES:
                 array = self.fold(value) if constant is None else constant.load()
             return None if array is None else _narrowed(_wide(array))
         node, out = graph.tables.makers[value]
@@ -297,7 +301,7 @@ class RangeOracle:
         if not get_operator(node.op).elementwise:
             return arrays[0]
         try:
-            if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _CHUNK:
+            if math.prod(np.broadcast_shapes(*(array.shape for array in arrays))) > _MOST_ENTRIES:
                 return None
             return _wide(np.asarray(get_operator(node.op).run(Real(), node.attrs, arrays)[out]))
         except (Unsupported, ValueError):  # masks of other widths stand for all positions by other numbers of them

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mugraph.domains.base import BYTES, INTEGERS, Array
 from mugraph.domains.field import FieldArray, FiniteField
+from mugraph.ops.masks import mask_of, mask_text
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import Term, substitute
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
 
 __all__ = [
+    "POSITIONED",
     "ROOM",
+    "STORED_MASKS",
     "arrange",
     "assignments",
-    "band_of",
     "causal_mask",
     "dim_sizes",
+    "positioned",
     "random_input",
     "same_residues",
     "specialise",
@@ -84,10 +88,8 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
             axis = int(condition.arguments[1])  # type: ignore[arg-type]
             half = np.split(arranged[about.name], 2, axis)[0]
             arranged[about.name] = np.concatenate([half, half], axis)
-        if condition.predicate == "causal":
-            arranged[about.name] = causal_mask(arranged[about.name].shape)
-        if condition.predicate == "band":
-            mask = band_of(condition, arranged[about.name].shape)
+        if condition.predicate in POSITIONED:
+            mask = positioned(condition, arranged[about.name].shape)
             arranged[about.name] = np.isfinite(mask) if arranged[about.name].dtype == bool else mask
         if condition.predicate == "all_true":
             arranged[about.name] = np.ones_like(arranged[about.name])
@@ -99,10 +101,19 @@ def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
     return _banded(shape, shape[-2], 0)
 
 
-def band_of(condition: Condition, shape: tuple[int, ...]) -> np.ndarray:
-    """What a window adds to scores: zero, and -inf further before the diagonal, or behind it, than a condition ``band`` says."""
-    _, before, after = condition.arguments
-    return _banded(shape, int(before), int(after))  # type: ignore[arg-type]
+POSITIONED = frozenset({"causal", "band", "stored"})
+"""Conditions that say which positions a mask shows."""
+STORED_MASKS = tuple(mask_text(np.array(rows, bool)) for rows in ([[1, 0], [1, 1]], [[1, 1, 0], [1, 0, 1], [1, 0, 0]]))
+"""Samples of stored masks, in which every row shows something however many columns there are."""
+
+
+def positioned(condition: Condition, shape: tuple[int, ...]) -> np.ndarray:
+    """What a mask adds to scores: zero where one of the conditions `POSITIONED` says that it shows something, else -inf."""
+    told: tuple[Any, ...] = condition.arguments[1:]
+    if condition.predicate == "stored":
+        return np.broadcast_to(np.where(mask_of(told[0], *shape[-2:]), 0.0, -np.inf), shape)
+    before, after = told or (shape[-2], 0)
+    return _banded(shape, before, after)
 
 
 def _banded(shape: tuple[int, ...], before: int, after: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from mugraph.domains.base import BYTES, FLOATS, Array
 from mugraph.domains.field import FiniteField
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue
-from rulegen.numeric.samples import band_of, causal_mask, random_input, whole_numbers
+from rulegen.numeric.samples import POSITIONED, positioned, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -39,7 +39,7 @@ def real_inputs(
     """Random numbers, positive, repeated or a mask where the property speaks of that, truth values, and places in tables."""
     conditions = [c.substitute({}, attrs) for c in axiom.conditions]
     cited = [(c.predicate, t.name) for c in conditions for t in c.terms() if t.is_var]
-    bands = {c.terms()[0].name: c for c in conditions if c.predicate == "band" and c.terms()[0].is_var}
+    masks = {c.terms()[0].name: c for c in conditions if c.predicate in POSITIONED and c.terms()[0].is_var}
     bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     whole = places(types, generator)
     inputs = {}
@@ -57,12 +57,10 @@ def real_inputs(
             values = bytes_.astype(values.dtype)
         elif type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
-        if ("causal", name) in cited and len(shape) >= 2:
-            values = causal_mask(shape)
         if ("all_true", name) in cited:
             values = np.ones(shape)
-        if name in bands and len(shape) >= 2:
-            values = band_of(bands[name], shape)
+        if name in masks and len(shape) >= 2:
+            values = positioned(masks[name], shape)
             values = np.isfinite(values) if type_.dtype == DataType.BOOL else values
         inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
     return inputs

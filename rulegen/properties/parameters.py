@@ -15,6 +15,7 @@ from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, Term, walk
 from mugraph.terms.text import parse_term, parse_type
+from rulegen.numeric.samples import STORED_MASKS
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
@@ -77,6 +78,7 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "mask_axes": (4, 3, 2),
     "rows": (1, 2, 3),
     "columns": (1, 2, 3),
+    "entries": STORED_MASKS,
     "before": (0, 1, 2),
     "after": (0, 1, 2),
     "length": (1, 2, 3),

@@ -13,6 +13,7 @@ from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
+from rulegen.numeric.samples import STORED_MASKS
 from rulegen.properties.parameters import boolean_variables, open_attributes, quantized_variables
 from rules_db.trust.properties import Axiom
 
@@ -105,6 +106,8 @@ class _Draws:
                 return self.pick((a * b,), (a, b), (b, a), (a,), (1, a), (a, 1), (a, 1, b), (1,), (b, 1, 1))
             case "size" | "rows" | "columns" | "num_heads" | "kv_num_heads":
                 return self.pick(a, b)
+            case "entries":
+                return self.pick(*STORED_MASKS)
             case "before" | "after":
                 return self.pick(0, 1, 2)
             case "approximate":

@@ -15,7 +15,7 @@ from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, substitute
-from rulegen.numeric.samples import band_of, causal_mask
+from rulegen.numeric.samples import POSITIONED, positioned
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.inputs import places, real_inputs
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
@@ -29,14 +29,13 @@ _RELATIONS = {"nonnegative": ">=", "positive": ">", "nonzero": "!="}
 """Range predicates as relations of every entry to zero; the others say nothing of real numbers."""
 
 
-def _bands(about: Sequence[Condition], case: Case) -> dict[str, np.ndarray]:
+def _positioned(about: Sequence[Condition], case: Case) -> dict[str, np.ndarray]:
     """The variables that conditions say to be masks of positions, each with what it adds to scores."""
-    bands = {}
+    masks = {}
     for condition in about:
-        if condition.predicate in ("causal", "band") and (mask := condition.terms()[0]).is_var:
-            shape = concrete(case.types[mask.name].shape) or ()
-            bands[mask.name] = causal_mask(shape) if condition.predicate == "causal" else band_of(condition, shape)
-    return bands
+        if condition.predicate in POSITIONED and (mask := condition.terms()[0]).is_var:
+            masks[mask.name] = positioned(condition, concrete(case.types[mask.name].shape) or ())
+    return masks
 
 
 @dataclass(frozen=True)
@@ -116,10 +115,10 @@ class _SymbolicCheck:
             return ScalarVerdict(Verdict.PROVED)
         undecided = ScalarVerdict(Verdict.PROVED)
         hiding_nothing = {c.terms()[0].name for c in about if c.predicate == "all_true"}
-        bands = _bands(about, case)
+        told = _positioned(about, case)
         for masks in _masks(case):
             masks |= {name: np.ones_like(masks[name]) for name in hiding_nothing}
-            masks |= {name: np.isfinite(mask) for name, mask in bands.items() if name in masks}
+            masks |= {name: np.isfinite(mask) for name, mask in told.items() if name in masks}
             answer = self._compare(left, right, about, case, masks)
             if answer.verdict == Verdict.REFUTED:
                 return answer
@@ -134,7 +133,7 @@ class _SymbolicCheck:
         domain = _WithLeast()
         fixed = dict(masks) | places(case.types, np.random.default_rng(3))
         inputs = {n: fixed[n] if n in fixed else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
-        for name, mask in _bands(about, case).items():
+        for name, mask in _positioned(about, case).items():
             if name not in masks:
                 inputs[name] = domain.where(np.isfinite(mask), domain.const(0), domain.const(-np.inf))
         for condition in about:

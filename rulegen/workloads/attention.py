@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from rulegen.numeric.samples import STORED_MASKS
 from rulegen.workloads.workload import Workload
 
 __all__ = ["ATTENTION"]
 
 _BAND = "BandMask[after=1,before=2,columns=n,rows=l]()"
+
+_ENTRIES = next(iter(STORED_MASKS))
+_STORED = f"StoredMask[columns=n,entries='{_ENTRIES}',rows=l]()"
 
 _MASKED = "is_causal=false,kv_num_heads=0,num_heads=0,scale=0.25"
 
@@ -15,10 +19,32 @@ def _heads(name: str, size: str, perm: str = "(1,0,2)") -> str:
     return f"Transpose[perm={perm}](Reshape[drop=1,shape=(h,{size})]({name}))"
 
 
-def _attended(q: str, k: str, v: str) -> str:
-    """Attention within a window, as it is written out; ``k`` is transposed."""
+def _attended(mask: str, q: str, k: str, v: str) -> str:
+    """Attention under a mask of positions, as it is written out; ``k`` is transposed."""
     scores = f"Mul(MatMul({q}, {k}), 0.25)"
-    return f"MatMul(Softmax[axis=-1](Where({_BAND}, {scores}, -inf)), {v})"
+    return f"MatMul(Softmax[axis=-1](Where({mask}, {scores}, -inf)), {v})"
+
+
+def _positioned(mask: str) -> tuple[str, ...]:
+    """What becomes of constant masks that are a mask of positions."""
+    transposed = _attended(mask, "q", "Transpose[perm=(1,0)](k)", "v")
+    return (
+        f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({mask}, x, -inf))",
+        f"Where(w, x, -inf) = Where({mask}, x, -inf)",
+        f"Where(And(w, c), x, -inf) = Where(And({mask}, c), x, -inf)",
+        f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {transposed}",
+        f"Attention[{_MASKED},mask='bool',mask_axes=4](q, k, v, z) = {transposed}",
+        "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+        "unidirectional=false](Q, K, V, y) = Reshape[drop=2,shape=(h*e,)](Transpose[perm=(1,0,2)]("
+        f"{_attended(mask, _heads('Q', 'd'), _heads('K', 'd', '(1,2,0)'), _heads('V', 'e'))}))",
+    )
+
+
+_CONSTANT_MASKS = {
+    **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]"},
+    **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
+    **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
+}
 
 
 ATTENTION = (
@@ -126,25 +152,16 @@ ATTENTION = (
             "unidirectional=true](q, k, v)",
         ),
     ),
-    Workload(
-        name="attention-band",
-        variables={
-            **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]"},
-            **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
-            **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
-        },
-        operators=(),
-        max_ops=0,
-        keep=frozenset({"rows", "columns", "mask_axes"}),
-        open_numbers=True,
-        equations=(
-            f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({_BAND}, x, -inf))",
-            f"Where(w, x, -inf) = Where({_BAND}, x, -inf)",
-            f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {_attended('q', 'Transpose[perm=(1,0)](k)', 'v')}",
-            f"Attention[{_MASKED},mask='bool',mask_axes=4](q, k, v, z) = {_attended('q', 'Transpose[perm=(1,0)](k)', 'v')}",
-            "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
-            "unidirectional=false](Q, K, V, y) = Reshape[drop=2,shape=(h*e,)](Transpose[perm=(1,0,2)]("
-            f"{_attended(_heads('Q', 'd'), _heads('K', 'd', '(1,2,0)'), _heads('V', 'e'))}))",
-        ),
+    *(
+        Workload(
+            name=name,
+            variables=_CONSTANT_MASKS,
+            operators=(),
+            max_ops=0,
+            keep=frozenset({"rows", "columns", "mask_axes"}),
+            open_numbers=True,
+            equations=_positioned(mask),
+        )
+        for name, mask in (("attention-band", _BAND), ("attention-stored", _STORED))
     ),
 )

@@ -51,6 +51,9 @@ class Interpreter:
         for i, size in enumerate(source.scratch):
             memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // 4, np.nan, np.float32)
             names[Argument.scratch(i)] = f"scratch{i}"
+        for i, table in enumerate(source.tables):
+            memory[f"table{i}"] = np.array(table.view(np.int8) if table.dtype == bool else table)
+            names[Argument.input(len(kernel.inputs) + i)] = f"table{i}"
         launches = []
         for launch in source.launches:
             grid = tuple(Expression.of(extent).value(shapes) for extent in launch.grid)

@@ -28,11 +28,12 @@ from mugraph.blocks.text import kernel_to_json, variants_to_json
 from mugraph.blocks.variants import Variants
 from mugraph.onnx import load
 from mugraph.terms.shape import DataType, symbol
+from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from rewriter.runtime.plan import Expression, Launch, Output, Plan, PlanChoice
 from tests.support.block_kernels import rms_norm_matmul
-from tools.bench import gpu, gpu_models, gpu_runners, models, peers, show, sizes
+from tools.bench import attention, gpu, gpu_models, gpu_runners, models, peers, show, sizes
 from tools.bench.torch_formulas import FORMULAS
 from tools.mirage import programs
 from tools.zoo.skeletons import write_skeleton
@@ -71,6 +72,52 @@ def broken(source: Path, target: Path) -> models.Made:
 def kept(source: Path, target: Path) -> models.Made:
     onnx.save(onnx.load(source), target)
     return models.Made(target, 0.1, details={"summary": {"improved": False}})
+
+
+# --- attention under masks ---------------------------------------------------------------------------------------------
+
+
+def test_masks_of_the_paper_have_its_densities() -> None:
+    told = {
+        ("sliding", 1024): 0.03,
+        ("sliding", 2048): 0.02,
+        ("bigbird", 128): 0.33,
+        ("bigbird", 1024): 0.18,
+        ("bigbird", 4096): 0.14,
+    }
+    for (name, length), density in told.items():
+        assert attention.MaskCase(name, 1, length).density == pytest.approx(density, abs=0.012)
+    for name in attention.DENSITIES:
+        assert attention.MaskCase(name, 8, 2048).density == pytest.approx(int(name[6:]) / 100, abs=0.07)
+    assert [c.label for c in attention.chosen_cases(["dilated:8x512", "1x128"])].count("dilated:8x512") == 1
+
+
+def test_a_case_is_one_onnx_model_and_our_kernels_compute_it() -> None:
+    from tests.support.models import session
+
+    case = attention.MaskCase("dilated", 1, 128)
+    inputs = kernel_inputs(attention.kernels_of_case(case)["list"], {})
+    (plain,) = session(attention.plain_model(case).SerializeToString()).run(None, inputs)
+    for kind, kernel in attention.kernels_of_case(attention.MaskCase("sliding", 1, 128)).items():
+        assert kernel.name == f"attention_{kind}"
+    (wanted,) = reference_of(attention.kernels_of_case(case)["list"], inputs)
+    assert compare(plain, wanted).relative_l2 < 5e-3
+
+
+def test_lines_of_a_run_that_was_cut_short_make_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    lines = [
+        {"case": "sliding:8x512", "part": "ours", "us": 10.0, "kind": "band", "predicted": 9.0, "error": 1e-4},
+        {"case": "sliding:8x512", "part": "flex", "us": 30.0, "error": 1e-4},
+        {"case": "sliding:8x512", "part": "sdpa", "us": 20.0, "error": 1e-4},
+        {"case": "bigbird:8x512", "part": "flex", "problem": "no answer after 180 s"},
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + '\n{"case": "bigb')
+    console = Console(width=200, record=True)
+    attention.show(attention.read_lines(path), console)
+    text = console.export_text()
+    assert "2.00 over the better of SDPA and FlexAttention (1 cases" in text and "3.00 over FlexAttention" in text
+    assert "bigbird:8x512 flex: no answer after 180 s" in text
 
 
 # --- verdicts and means ---------------------------------------------------------------------------------------------

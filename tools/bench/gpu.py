@@ -219,7 +219,7 @@ class _TorchBench:
 
 
 @dataclass(frozen=True)
-class _Hosted:
+class Hosted:
     """A kernel to be measured within onnxruntime."""
 
     kernel: dict[str, Any]
@@ -228,13 +228,13 @@ class _Hosted:
     plain: bool
 
 
-def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
+def in_onnxruntime(job: Hosted) -> tuple[float, float]:
     """Microseconds and error of a kernel as a custom node of stock onnxruntime, or of its body there instead."""
     import onnxruntime as ort
 
     kernel, trial, reference = kernel_from_json(job.kernel), job.trial, job.reference
     inputs = kernel_inputs(kernel, {})
-    compiled = CompiledKernel(Variants.one(trial.schedules), attributes_of(trial.plan, [trial.image]))
+    compiled = CompiledKernel(Variants.one(trial.schedules), attributes_of(trial.plan, [trial.image]), trial.tables)
     types = tuple(t.type for t in kernel.inputs)
     signature = Signature(KERNEL, kernel_attrs(kernel), types, (False,) * len(types))
 
@@ -261,15 +261,15 @@ def in_onnxruntime(job: _Hosted) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class _OnnxBench:
+class OnnxBench:
     """onnxruntime in a process of its own."""
 
     note: str = ""
 
-    def open(self) -> _OnnxBench:
+    def open(self) -> OnnxBench:
         return self
 
-    def measure(self, job: _Hosted) -> tuple[float, float]:
+    def measure(self, job: Hosted) -> tuple[float, float]:
         """As :func:`in_onnxruntime`."""
         return in_onnxruntime(job)
 
@@ -359,7 +359,7 @@ def run_program(
             raise RunnerFailed("no kernel was measured that could run there")
         chosen = next(t for t in prepared.trials if [schedule_to_json(s) for s in t.schedules] == row["schedules"])
         for name, plain in (("onnxruntime", False), ("onnxruntime_plain", True)):
-            timed(name, _OnnxBench(), _Hosted(prepared.kernel, chosen, reference, plain))
+            timed(name, OnnxBench(), Hosted(prepared.kernel, chosen, reference, plain))
         if "onnxruntime" in row["microseconds"]:
             row["done"].append(part)
 

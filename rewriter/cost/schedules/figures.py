@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.schedule import element_bytes, storage_types
-from mugraph.blocks.statements import Accumulate, Dot, Load, Predicate, Reduce, Store, product
+from mugraph.blocks.mask_lists import TileCounts, listed_mask, tile_counts
+from mugraph.blocks.schedule import Schedule, element_bytes, storage_types
+from mugraph.blocks.statements import Accumulate, Dot, Load, MaskTile, Predicate, Reduce, Store, product
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
 
 __all__ = ["BlockFigures", "TileProduct"]
@@ -86,6 +87,15 @@ class BlockFigures:
                 constant = self._number(condition.constant)
                 far[signs[axis]] = min(constant, far.get(signs[axis], constant))
         return (axes.pop(), far.get(-1), far.get(1)) if len(axes) == 1 else None
+
+    @cached_property
+    def stored_mask(self) -> MaskTile | None:
+        """The mask of which a list says which tiles the loop visits, where tiles of the batch are of one entry."""
+        return listed_mask(self.block, Schedule(()))
+
+    def tiles_of(self, mask: MaskTile, high: int, wide: int) -> TileCounts:
+        """What the tiles of a stored mask hold."""
+        return tile_counts(mask.entries, self._number(mask.rows), self._number(mask.columns), high, wide)
 
     @cached_property
     def state_bytes(self) -> int:

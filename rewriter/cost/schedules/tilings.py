@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.blocks.schedule import element_bytes
-from mugraph.blocks.statements import Dot, Load, next_power
+from mugraph.blocks.statements import Dot, Load, MaskTile, next_power
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.cost.schedules.processor import TALL
 
@@ -58,6 +58,9 @@ class TileMemory:
             if load.name not in operands and block.phases[load.name] == "loop":
                 size = entries(block.value_axes[load.name]) * element_bytes(figures.storage[load.name])
                 beside = beside + np.where(size >= _LEAST_PIPELINED, size, 0)
+        for mask in (s for s in block.statements if isinstance(s, MaskTile)):
+            size = entries(block.value_axes[mask.name])
+            beside = beside + np.where(size >= _LEAST_PIPELINED, size, 0)
         for name in operands:
             size = entries(block.value_axes[name]) * element_bytes(figures.storage[name])
             if isinstance(block.defined[name], Load) and block.phases[name] == "loop":
@@ -142,11 +145,20 @@ class Tilings:
         return self._visited[1]
 
     @cached_property
-    def _visited(self) -> tuple[Floats, Floats]:
-        visited, longest = np.ones(self.count), np.ones(self.count)
+    def masked(self) -> Floats:
+        """The part of the iterations that are run in which a tile of a stored mask is read."""
+        return self._visited[2]
+
+    @cached_property
+    def _visited(self) -> tuple[Floats, Floats, Floats]:
+        visited, longest, masked = np.ones(self.count), np.ones(self.count), np.ones(self.count)
+        mask = self.figures.stored_mask
+        if mask is not None:
+            self._follow_list(mask, visited, longest, masked)
+            return visited, longest, masked
         seen_keys, loop = self.figures.seen_keys, self.figures.block.loop
         if seen_keys is None or loop is None:
-            return visited, longest
+            return visited, longest, masked
         (axis, before, after), sizes = seen_keys, self.figures.sizes
         rows, keys, length = self.tiles[axis], self.tiles[loop], sizes[loop]
         for size, step in {*zip(rows.tolist(), keys.tolist(), strict=True)}:
@@ -156,7 +168,20 @@ class Tilings:
             parts = np.maximum(-(-ends // step) - first, 0) / -(-length // step)
             here = (rows == size) & (keys == step)
             visited[here], longest[here] = np.mean(parts), np.max(parts)
-        return visited, longest
+        return visited, longest, masked
+
+    def _follow_list(self, mask: MaskTile, visited: Floats, longest: Floats, masked: Floats) -> None:
+        """Enters what a loop along the list of a mask's tiles visits: those in which something is true."""
+        *lead, rows, columns = (factor.index.axis for factor in mask.view)
+        is_listed = np.ones(self.count, np.bool_)
+        for axis in lead:
+            is_listed &= self.tiles[axis] == 1 if axis is not None else True
+        high, wide = self.tiles[rows or ""], self.tiles[columns or ""]
+        for size, step in {*zip(high.tolist(), wide.tolist(), strict=True)}:
+            tiles = self.figures.tiles_of(mask, size, step)
+            here = is_listed & (high == size) & (wide == step)
+            visited[here], longest[here] = tiles.some.mean(), tiles.some.mean(axis=1).max()
+            masked[here] = (tiles.some & ~tiles.every).sum() / max(tiles.some.sum(), 1)
 
     @cached_property
     def rows_of_tiles(self) -> Ints:

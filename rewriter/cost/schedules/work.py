@@ -12,6 +12,7 @@ from mugraph.blocks.statements import (
     Compute,
     Dot,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -72,6 +73,10 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
         elif isinstance(statement, Compute):
             plain, slow = _operations(statement.term)
             scalar += entries * (plain / LANES + slow / SLOW_LANES)
+        elif isinstance(statement, MaskTile):
+            payload += entries * tilings.masked
+            moved += entries * tilings.masked
+            scalar += 2 * entries * tilings.masked / LANES
         elif isinstance(statement, Reduce | Predicate):
             scalar += 2 * entries / LANES
         elif isinstance(statement, Accumulate):

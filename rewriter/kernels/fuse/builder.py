@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Extent, Load, Predicate, Reduce, Statement, Store, View
+from mugraph.blocks.statements import (
+    Accumulate,
+    Affine,
+    Compute,
+    Dot,
+    Extent,
+    Load,
+    MaskTile,
+    Predicate,
+    Reduce,
+    Statement,
+    Store,
+    View,
+)
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import Term, const, var, variables
 
@@ -70,6 +83,12 @@ class BlockBuilder:
 
     def predicate(self, wanted: str, conditions: tuple[Affine, ...]) -> str:
         return self._add(wanted, ("holds", conditions), lambda name: Predicate(name, conditions))
+
+    def mask(self, wanted: str, mask: Term, factors: View) -> str:
+        """A tile of a stored mask."""
+        entries, rows, columns = (mask.attr(name) for name in ("entries", "rows", "columns"))
+        key = ("mask", entries, rows, columns, factors)
+        return self._add(wanted, key, lambda name: MaskTile(name, entries, rows, columns, factors))
 
     def extent(self, size: Dim) -> Term:
         """A size as a number, or the value that holds it at run time."""

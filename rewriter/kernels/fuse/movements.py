@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from mugraph.blocks.statements import Affine, Factor, Index
 from mugraph.ops.constants import seen_where
+from mugraph.ops.masks import STORED_MASK
 from mugraph.terms.shape import Dim, same_dim
 from mugraph.terms.term import Term, make, var
-from rewriter.kernels.fuse.access import Access, Digits, flat, quotient, regrouped, shifted, under
+from rewriter.kernels.fuse.access import Access, Digits, flat, quotient, regrouped, shifted, under, view_of
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.scope import Emit, Scope
 
@@ -118,7 +119,10 @@ class Movements:
         return result
 
     def sees(self, mask: Term, access: Access) -> str:
-        """A boolean tile of which keys queries see, computed from the positions."""
+        """A boolean tile of which keys queries see, computed from the positions or looked up."""
+        if mask.op == STORED_MASK:
+            entries = under(access, self._scope.terms.shape(mask))
+            return self._scope.builder.mask("shown", mask, view_of(entries, self._scope.axes.sizes))
         query, key = access[-2:]
         conditions = seen_where(mask.op, dict(mask.attrs))
         affine = (Affine((*_position(query, sign), *_position(key, -sign)), constant) for sign, constant in conditions)

@@ -8,10 +8,10 @@ from mugraph.blocks.block import Block
 from mugraph.blocks.statements import (
     Factor,
     Index,
-    Load,
     Predicate,
     Statement,
     Store,
+    Viewing,
     statement_names,
     statement_operands,
 )
@@ -50,7 +50,7 @@ def _joined(block: Block, first: str, second: str) -> Block | None:
         indices = [i for c in statement.conditions for i, _ in c.terms] if isinstance(statement, Predicate) else []
         if any(index.axis in (first, second) for index in indices):
             return None
-        if isinstance(statement, Load | Store):
+        if isinstance(statement, Viewing):
             factors = list(statement.view)
             places = [i for i, f in enumerate(factors) if f.index.axis in (first, second)]
             if places:

@@ -10,6 +10,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.interp import expanded, infer_types
+from mugraph.ops.masks import STORED_MASK, stored_shape
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
 from mugraph.terms.term import Term, const, make, walk
 
@@ -80,10 +81,41 @@ def positioned_scores(scores: Term) -> tuple[Term | None, Term]:
         inner = inner.inputs[0]
     if inner.op != "Where" or inner.inputs[2] is not const(-math.inf):
         return None, scores
-    mask = inner.inputs[0]
+    mask = _position_mask(inner.inputs[0])
+    return (None, scores) if mask is None else (mask, inner.inputs[1])
+
+
+def _position_mask(condition: Term) -> Term | None:
+    """The mask of positions that a condition is, the same for all batches and heads or for each head its own."""
+    mask = condition
     while mask.op in ("Unsqueeze", "Expand"):
         mask = mask.inputs[0]
-    return (mask, inner.inputs[1]) if mask.op in POSITION_MASKS else (None, scores)
+    if mask.op == STORED_MASK and mask is not condition and len(stored_shape(mask.attr("entries"))) > 2:
+        return None
+    return mask if mask.op in POSITION_MASKS else None
+
+
+def _masked_apart(roots: Sequence[Term]) -> list[Term]:
+    """Terms in which what a mask of positions hides is hidden last, where it was one condition with others."""
+    done: dict[Term, Term] = {}
+    for part in walk(roots):
+        term = make(part.op, [done[i] for i in part.inputs], part.attrs, part.out) if part.inputs else part
+        if term.op == "Where" and term.inputs[0].op == "And" and term.inputs[2] is const(-math.inf):
+            conditions = _conjuncts(term.inputs[0])
+            mask = next((c for c in conditions if _position_mask(c) is not None), None)
+            if mask is not None:
+                conditions.remove(mask)
+                scores, low = term.inputs[1:]
+                for condition in conditions:
+                    scores = make("Where", [condition, scores, low])
+                term = make("Where", [mask, scores, low])
+        done[part] = term
+    return [done[root] for root in roots]
+
+
+def _conjuncts(condition: Term) -> list[Term]:
+    """The conditions of which one is the conjunction."""
+    return [part for i in condition.inputs for part in _conjuncts(i)] if condition.op == "And" else [condition]
 
 
 class PlainTerms:
@@ -106,7 +138,7 @@ class PlainTerms:
     """
 
     def __init__(self, inputs: Mapping[str, TensorType], outputs: Mapping[str, Term]) -> None:
-        roots = _plain(list(outputs.values()), inputs)
+        roots = _masked_apart(_plain(list(outputs.values()), inputs))
         self.outputs = dict(zip(outputs, roots, strict=True))
         self.types = infer_types(roots, inputs)
         parts = list(walk(roots))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
 from mugraph.terms.shape import evaluate_dim
 from rewriter.cost.kernel_times import Measured
 from rewriter.kernels.measure.inputs import TOLERANCES, kernel_inputs, reference_of
@@ -68,6 +69,7 @@ class Bench:
         wanted = min(max(-(-COLD_BYTES // max(moved, 1)), _LEAST_COPIES), _MOST_COPIES)
         self.copies = max(min(wanted, _LARGEST_BYTES // max(moved, 1)), 1)
         self.buffers = [self.upload(x) for x in inputs.values()]
+        self.tables: dict[tuple[Schedule, ...], list[int]] = {}
         self.results = [[self.allocate(x.nbytes) for _ in range(self.copies)] for x in self.outputs]
 
     def __enter__(self) -> Bench:
@@ -108,6 +110,16 @@ class Bench:
         for pointer in pointers[1:]:
             self.call("cuMemcpyDtoD", pointer, pointers[0], host.nbytes)
         return pointers
+
+    def tables_of(self, trial: ScheduleTrial) -> list[int]:
+        """What a trial reads beside the inputs; all copies share it, as nodes that attend alike do."""
+        if trial.schedules not in self.tables:
+            pointers = []
+            for table in map(np.ascontiguousarray, trial.tables):
+                pointers.append(self.allocate(table.nbytes))
+                self.call("cuMemcpyHtoD", pointers[-1], table.ctypes.data, table.nbytes)
+            self.tables[trial.schedules] = pointers
+        return self.tables[trial.schedules]
 
     def examine(self, trial: ScheduleTrial) -> Measured:
         """Checks a trial, then times it. A launch that fails without breaking the context is its problem."""
@@ -157,14 +169,14 @@ class Bench:
 
     def launch(self, trial: ScheduleTrial, launches: Sequence[Any], scratch: Sequence[int], copy: int) -> None:
         """All launches of a trial on one copy of the buffers."""
+        inputs = [*(pointers[copy] for pointers in self.buffers), *self.tables_of(trial)]
         for launch, (function, config) in zip(trial.plan.launches, launches, strict=True):
             values: list[Any] = []
             kinds: list[Any] = []
             for argument in launch.arguments:
                 kind, *rest = argument.packed
                 if kind in (0, 1, 2):
-                    pointers = [self.buffers, self.results][kind][rest[0]][copy] if kind < 2 else scratch[rest[0]]
-                    values.append(pointers)
+                    values.append([inputs, [pointers[copy] for pointers in self.results], scratch][kind][rest[0]])
                     kinds.append(ctypes.c_void_p)
                 elif kind in (3, 4):
                     values.append(Expression(tuple(rest[1:])).value(self.shapes))

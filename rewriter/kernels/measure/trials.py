@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
@@ -32,11 +34,12 @@ class NoDevice(NotMeasured):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTrial:
-    """A kernel compiled under schedules, to be measured."""
+    """A kernel compiled under schedules, to be measured; ``tables`` are what it reads beside its inputs."""
 
     schedules: tuple[Schedule, ...]
     plan: Plan
     image: Image
+    tables: tuple[np.ndarray, ...] = ()
 
 
 def trials(
@@ -55,7 +58,7 @@ def trials(
         if isinstance(result, NotCompiled):
             problems.append(str(result))
         else:
-            compiled.append(ScheduleTrial(schedules, plan_of(kernel, source, result), result[0].image))
+            compiled.append(ScheduleTrial(schedules, plan_of(kernel, source, result), result[0].image, source.tables))
     return compiled, problems
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from keyword import iskeyword
 
 from mugraph.blocks.block import Block, Kernel, renamed_values
+from mugraph.blocks.mask_lists import mask_tables
 from mugraph.blocks.schedule import Schedule, check_schedule
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import InvalidBlock
@@ -32,12 +33,13 @@ from rewriter.runtime.plan import Output
 __all__ = ["generate"]
 
 
-def generate(kernel: Kernel, schedules: Sequence[Schedule]) -> Source:
+def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int = 0) -> Source:
     """Triton source of a kernel.
 
     Args:
         kernel: valid (:func:`mugraph.blocks.validity.check_kernel`).
         schedules: one a block graph.
+        tables_before: tables of stored masks that the kernel's node has for other schedules, before those for these.
 
     Raises:
         InvalidBlock: a schedule does not belong to its block, or a whole axis has a symbolic size.
@@ -48,19 +50,20 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule]) -> Source:
         if type_.dtype not in POINTERS:
             raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
     digest, kernel = kernel.digest, _with_identifiers(kernel)
-    types, places = kernel.tensors, Places(kernel)
+    types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
     functions: list[FunctionWriter] = []
     for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
         check_schedule(block, schedule)
         block = _named_apart(block, {*types, *kernel.symbols})
         if any(other.name == block.name for other in kernel.blocks[:number]):
             raise InvalidBlock(f"two block graphs are named {block.name}")
+        masks = places.add_tables(block, schedule)
         if schedule.split > 1:
             states = places.add_states(block, schedule.split)
             for role in (FunctionRole.PART, FunctionRole.COMBINE):
-                functions.append(FunctionWriter(block, schedule, types, places, role, states))
+                functions.append(FunctionWriter(block, schedule, types, places, role, states, masks))
         else:
-            functions.append(FunctionWriter(block, schedule, types, places, FunctionRole.WHOLE, {}))
+            functions.append(FunctionWriter(block, schedule, types, places, FunctionRole.WHOLE, {}, masks))
     texts, launches = [], []
     for function in functions:
         texts.append(function.write())
@@ -73,13 +76,14 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule]) -> Source:
         + "\n"
     )
     outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
-    return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes))
+    return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes), tables)
 
 
 def _heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule]) -> list[str]:
     """Comments that say what a module computes, and how."""
     lines = [f"# {kernel.name}: a generated kernel, {digest.hex()[:16]}", "#", "# It computes"]
-    lines += [f"#   {t.name}: {t.type} = {format_term(body)}" for t, body in zip(kernel.outputs, kernel.body, strict=True)]
+    for tensor, body in zip(kernel.outputs, kernel.body, strict=True):
+        lines.append(f"#   {tensor.name}: {tensor.type} = {_STORED.sub('…', format_term(body))}")
     lines += ["# from", *(f"#   {t.name}: {t.type}" for t in kernel.inputs)]
     for block, schedule in zip(kernel.blocks, schedules, strict=True):
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in schedule.tiles)
@@ -90,6 +94,8 @@ def _heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule]) -> li
     return lines
 
 
+_STORED = re.compile(r"(?<=entries='\d)[^']*")
+"""What nobody reads of the text of a mask."""
 _IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
 _RESERVED = frozenset(
     {

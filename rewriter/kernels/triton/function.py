@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 
 from mugraph.blocks.block import Block
@@ -25,6 +26,7 @@ from rewriter.kernels.triton.accumulators import Accumulators
 from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.grid import GridText
+from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
@@ -51,6 +53,7 @@ class FunctionWriter:
         types: of the kernel's tensors.
         places: where they are, and symbols; what the functions of the kernel share.
         states: scratch tensors for the states of the accumulators, where the loop is split.
+        tables: names of the tables of each stored mask.
     """
 
     def __init__(
@@ -61,23 +64,30 @@ class FunctionWriter:
         places: Places,
         role: FunctionRole,
         states: Mapping[str, Tensor],
+        tables: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._block, self._places, self._types, self._role, self._states = block, places, types, role, states
         self.name = block.name + role.value
         self._text, self._tiling = FunctionText(), Tiling(block, schedule)
         self._positions = Positions(self._text, self._tiling, places)
-        self._values = TileValues(self._text, self._tiling, self._positions, places, types)
+        self._masks = MaskText(self._text, self._tiling, self._positions, tables)
+        self._values = TileValues(self._text, self._tiling, self._positions, self._masks, places, types)
         self._bounds = Bounds(self._text, self._tiling)
         self._accumulators = Accumulators(self._text, self._tiling, self._values, self._bounds)
 
     def write(self) -> str:
         """The text of the function."""
         last_first = set() if self._role == FunctionRole.COMBINE else self._bounds.longer_later()
-        GridText(self._text, self._tiling, self._places.wide, last_first).write()
+        order = None if self._role == FunctionRole.COMBINE else self._masks.row_order()
+        grid = GridText(self._text, self._tiling, self._places.wide, last_first, order)
+        if order is None:
+            grid.write()
         self._text.line(f"if {OVERLAPPED}:")
         with self._text.indented():
             self._text.line("gdc_wait()")
             self._text.line("gdc_launch_dependents()")
+        if order is not None:  # it reads memory
+            grid.write()
         if self._role == FunctionRole.COMBINE:
             self._write_combination()
         else:
@@ -144,18 +154,35 @@ class FunctionWriter:
                         self._values.floating(operand)
         for accumulator in block.accumulators:
             self._accumulators.start(accumulator)
-        low, high = self._bounds.skipped(*self._part_bounds(loop))
-        ranged = f"range({low}, {high}, {tiling[loop]})"
-        if tiling.schedule.stages > 1 and not tiling.has_matrix_product:
-            ranged = f"tl.range({low}, {high}, {tiling[loop]}, num_stages={tiling.schedule.stages})"
-        text.line(f"for {loop}_start in {ranged}:")
-        with text.indented(), self._values.inner(), self._positions.inner():
-            self._positions.need([loop])
-            self._write_phase("loop")
-            for accumulator in block.accumulators:
-                self._accumulators.step(accumulator)
+        listed = self._masks.listed
+        if listed is None:
+            low, high = self._bounds.skipped(*self._part_bounds(loop))
+            text.line(f"for {loop}_start in {self._range(f'{low}, {high}, {tiling[loop]}')}:")
+            with text.indented():
+                self._write_iteration(loop)
+        else:
+            part = self._part() if self._role == FunctionRole.PART else ""
+            for each in self._masks.loops(listed, part):
+                self._masks.look_up(listed, each, each.low)
+                text.line(f"for {listed.name}_entry in {self._range(f'{each.low}, {each.high}')}:")
+                with text.indented(), self._masks.visiting(listed, each):
+                    self._write_iteration(loop)
         for accumulator in block.accumulators:
             self._accumulators.finish(accumulator)
+
+    def _range(self, bounds: str) -> str:
+        """What a loop goes over; the compiler pipelines those with products of itself."""
+        tiling = self._tiling
+        if tiling.schedule.stages > 1 and not tiling.has_matrix_product:
+            return f"tl.range({bounds}, num_stages={tiling.schedule.stages})"
+        return f"range({bounds})"
+
+    def _write_iteration(self, loop: str) -> None:
+        with self._values.inner(), self._positions.inner():
+            self._positions.need([loop])
+            self._write_phase("loop")
+            for accumulator in self._block.accumulators:
+                self._accumulators.step(replace(accumulator, keep=None) if self._masks.whole else accumulator)
 
     def _part_bounds(self, loop: str) -> tuple[str, str]:
         """The bounds of the loop, of the part that a block runs where the loop is split."""
@@ -164,13 +191,18 @@ class FunctionWriter:
         size = text.size(length)
         if self._role != FunctionRole.PART:
             return "0", size
-        text.assign("part", "tl.program_id(1).to(tl.int64)" if self._places.wide else "tl.program_id(1)")
+        self._part()
         span = f"tl.cdiv(tl.cdiv({size}, {tile}), {split}) * {tile}"
         if isinstance(length, int):
             span = str(_ceil_div(_ceil_div(length, tile), split) * tile)
         text.assign(f"{loop}_low", f"part * {span}")
         text.assign(f"{loop}_high", f"tl.minimum({loop}_low + {span}, {size})")
         return f"{loop}_low", f"{loop}_high"
+
+    def _part(self) -> str:
+        """Writes the number of the part of the loop that a block runs, and returns its name."""
+        self._text.assign("part", "tl.program_id(1).to(tl.int64)" if self._places.wide else "tl.program_id(1)")
+        return "part"
 
     # States of a split loop
 
@@ -211,6 +243,7 @@ class FunctionWriter:
     def _signature(self) -> list[tuple[str, str]]:
         order = [name for name in self._places.arguments if name in self._positions.tensors]
         dtypes = {**{n: t.dtype for n, t in self._types.items()}, **{t.name: t.type.dtype for t in self._states.values()}}
+        dtypes |= self._places.tables
         return [*((name, POINTERS[dtypes[name]]) for name in order), *((name, "i32") for name in sorted(self._text.symbols))]
 
     def launch(self) -> LaunchSource:

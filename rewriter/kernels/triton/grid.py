@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["GridText"]
+__all__ = ["GridText", "RowOrder"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """The order in which blocks take the tiles of an axis, as a table says.
+
+    Attributes:
+        axis: of the grid.
+        table: the name of a pointer to the numbers of the tiles.
+        count: of the tiles.
+        heavy: so many of the first are taken for all of the other axes before any other is: what takes long ends with the rest.
+    """
+
+    axis: str
+    table: str
+    count: int
+    heavy: int
 
 
 class GridText:
@@ -14,10 +33,13 @@ class GridText:
     Args:
         wide: the number of the block is in 64 bits.
         last_first: axes whose last tiles are first, as they have most to do.
+        order: of the tiles of an axis, where a table says it.
     """
 
-    def __init__(self, text: FunctionText, tiling: Tiling, wide: bool, last_first: set[str | None]) -> None:
-        self._text, self._tiling, self._wide, self._last_first = text, tiling, wide, last_first
+    def __init__(
+        self, text: FunctionText, tiling: Tiling, wide: bool, last_first: set[str | None], order: RowOrder | None
+    ) -> None:
+        self._text, self._tiling, self._wide, self._last_first, self._order = text, tiling, wide, last_first, order
 
     def write(self) -> None:
         """The last grid axes run fastest, in groups where the schedule says so."""
@@ -30,6 +52,9 @@ class GridText:
         for axis in block.grid:
             if axis not in cut:
                 text.assign(f"{axis}_start", "0")
+        if self._order is not None and self._order.axis in cut:
+            cut.remove(self._order.axis)
+            self._write_ordered(self._order, " * ".join(counts[axis] for axis in cut) or "1")
         pair = cut[-2:] if group > 1 and len(cut) >= 2 else []
         if pair:
             first, second = pair
@@ -50,6 +75,18 @@ class GridText:
             else:
                 text.assign(f"{axis}_start", self._start(axis, f"(pid % {counts[axis]})"))
                 text.assign("pid", f"pid // {counts[axis]}")
+
+    def _write_ordered(self, order: RowOrder, others: str) -> None:
+        """Takes the number of a tile off that of the block, which then counts ``others``."""
+        text, light = self._text, order.count - order.heavy
+        if order.heavy:
+            text.assign("inner", f"pid - {order.heavy} * ({others})")
+            text.assign("first", f"tl.where(inner < 0, pid // ({others}), {order.heavy} + inner % {light})")
+            text.assign("pid", f"tl.where(inner < 0, pid % ({others}), inner // {light})")
+        else:
+            text.assign("first", f"pid % {light}")
+            text.assign("pid", f"pid // {light}")
+        text.assign(f"{order.axis}_start", self._start(order.axis, f"tl.load({order.table} + first)"))
 
     def _start(self, axis: str, number: str) -> str:
         """Where a tile starts. Tiles with most iterations are first, so that short ones fill the end."""

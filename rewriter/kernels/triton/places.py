@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.schedule import element_bytes
-from mugraph.blocks.statements import Tensor, product
+from mugraph.blocks.mask_lists import listed_mask
+from mugraph.blocks.schedule import Schedule, element_bytes
+from mugraph.blocks.statements import MaskTile, Tensor, product
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, TensorType, plain_symbol
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
 __all__ = ["Places"]
+
+
+_LISTED = {"spans": DataType.INT32, "blocks": DataType.INT32, "partial": DataType.BOOL, "order": DataType.INT32}
+_WHOLE = {"entries": DataType.BOOL}
+"""Tables of a stored mask: of one whose list the loop goes along, and of any other."""
 
 
 class Places:
@@ -20,14 +26,18 @@ class Places:
         arguments: by tensor, scratch memory included.
         symbols: as expressions over the inputs' dimensions.
         scratch_bytes: sizes of the scratch buffers.
+        tables: element types of the tables of stored masks, by name.
         narrow: no float is of more than 16 bits.
         wide: offsets may not fit 32 bits.
+
+    Args:
+        tables_before: tables of stored masks that stand between the inputs and those of the kernel's functions.
 
     Raises:
         NotGenerated: a symbol is no dimension of an input.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, tables_before: int = 0) -> None:
         types = kernel.tensors
         self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
         self.symbols: dict[str, Expression] = {}
@@ -45,16 +55,33 @@ class Places:
         sizes = [product(t.shape) for t in types.values()]
         self.wide = any(not isinstance(size, int) or size >= 1 << 31 for size in sizes)
         self._taken = set(types)
+        self.tables: dict[str, DataType] = {}
+        self._first_table = len(kernel.inputs) + tables_before
+
+    def add_tables(self, block: Block, schedule: Schedule) -> dict[str, tuple[str, ...]]:
+        """The names of the tables of a block's stored masks, by value (:func:`mugraph.blocks.mask_lists.mask_tables`)."""
+        listed, names = listed_mask(block, schedule), dict[str, tuple[str, ...]]()
+        for mask in (s for s in block.statements if isinstance(s, MaskTile)):
+            kinds = _LISTED if mask is listed else _WHOLE
+            names[mask.name] = tuple(self._new(f"{mask.name}_{kind}") for kind in kinds)
+            for name, dtype in zip(names[mask.name], kinds.values(), strict=True):
+                self.arguments[name] = Argument.input(self._first_table + len(self.tables))
+                self.tables[name] = dtype
+        return names
+
+    def _new(self, wanted: str) -> str:
+        """A name that no tensor has."""
+        while wanted in self._taken:
+            wanted += "_"
+        self._taken.add(wanted)
+        return wanted
 
     def add_states(self, block: Block, split: int) -> dict[str, Tensor]:
         """Scratch for the states of a split block's accumulators: [split, axes...] in 32 bits."""
         states = {}
         for accumulator in block.accumulators:
             for name in accumulator.names:
-                tensor = f"{name}_parts"
-                while tensor in self._taken:
-                    tensor += "_"
-                self._taken.add(tensor)
+                tensor = self._new(f"{name}_parts")
                 shape = (split, *(block.sizes[axis] for axis in block.value_axes[name]))
                 states[name] = Tensor(tensor, TensorType(DataType.FLOAT, shape))
                 self.arguments[tensor] = Argument.scratch(len(self.scratch_bytes))

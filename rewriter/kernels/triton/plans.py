@@ -15,15 +15,21 @@ from rewriter.runtime.plan import Argument, Expression, Image, Launch, Plan, Pla
 __all__ = ["attributes_of", "choice_of", "plan_of"]
 
 
-def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary]) -> Plan:
-    """How a runtime launches a source; the images of all architectures have one plan."""
+def plan_of(kernel: Kernel, source: Source, binaries: Sequence[Binary], tables: int | None = None) -> Plan:
+    """How a runtime launches a source; the images of all architectures have one plan.
+
+    Args:
+        tables: of stored masks that the node has, for all its variants; those of the source unless given.
+    """
     nothing = (Argument.nothing(), Argument.nothing())
     launches = []
     for number, launch in enumerate(source.launches):
         functions = [binary.functions[number] for binary in binaries]
         (threads,) = {f.threads for f in functions}
         launches.append(Launch(functions[0].name, threads, launch.grid, (*launch.arguments, *nothing)))
-    return Plan(len(kernel.inputs), source.outputs, tuple(launches), source.scratch)
+    return Plan(
+        len(kernel.inputs) + (len(source.tables) if tables is None else tables), source.outputs, tuple(launches), source.scratch
+    )
 
 
 def choice_of(kernel: Kernel, variants: Variants, plans: Sequence[Plan]) -> PlanChoice:

@@ -61,7 +61,8 @@ class Softmax:
             scores = f"{shift}_scores"
             text.line(f"if {' or '.join(edges)}:")
         with text.indented() if edges else nullcontext():
-            if loop is not None and loop in axes and tiling.ragged(loop):
+            hidden = accumulator.keep is not None and values.hides_padding(accumulator.keep)
+            if loop is not None and loop in axes and tiling.ragged(loop) and not hidden:
                 conditions.append((f"{loop}_in", (loop,)))
             if accumulator.keep is not None:
                 if accumulator.keep in values.asked:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rewriter.runtime.plan import Argument, Expression, Output
 
 __all__ = ["OVERLAPPED", "LaunchSource", "Source"]
@@ -34,9 +36,14 @@ class LaunchSource:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A Python module with one ``@triton.jit`` function a launch, the types of its outputs and bytes of its scratch buffers."""
+    """A Python module with one ``@triton.jit`` function a launch, the types of its outputs and bytes of its scratch buffers.
+
+    Attributes:
+        tables: what it reads beside the kernel's inputs, as further ones (:func:`mugraph.blocks.mask_lists.mask_tables`).
+    """
 
     text: str
     launches: tuple[LaunchSource, ...]
     outputs: tuple[Output, ...]
     scratch: tuple[Expression | int, ...]
+    tables: tuple[np.ndarray, ...] = ()

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from mugraph.blocks.schedule import storage_types
-from mugraph.blocks.statements import Compute, Dot, Extent, Load, Predicate, Reduce, Statement, Store
+from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Predicate, Reduce, Statement, Store
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
 from rewriter.kernels.triton.analysis import fused_products, scaled_scores, softmax_predicates
 from rewriter.kernels.triton.elements import TRITON_TYPES
+from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.products import ProductText, Tile, masked
@@ -41,10 +42,16 @@ class TileValues:
     """
 
     def __init__(
-        self, text: FunctionText, tiling: Tiling, positions: Positions, places: Places, types: Mapping[str, TensorType]
+        self,
+        text: FunctionText,
+        tiling: Tiling,
+        positions: Positions,
+        masks: MaskText,
+        places: Places,
+        types: Mapping[str, TensorType],
     ) -> None:
         self._text, self._tiling, self._positions, self._types = text, tiling, positions, types
-        self._narrow = places.narrow
+        self._masks, self._narrow = masks, places.narrow
         self.products = ProductText(tiling)
         self.storage = storage_types(tiling.block, types)
         self.written: dict[str, Tile] = {}
@@ -85,6 +92,9 @@ class TileValues:
         elif isinstance(statement, Predicate):
             if statement.name not in self.asked:
                 self.predicate(statement)
+        elif isinstance(statement, MaskTile):
+            if not self._masks.whole:
+                self._mask(statement)
         elif isinstance(statement, Extent):
             self._extent(statement)
 
@@ -129,6 +139,15 @@ class TileValues:
         parts = [f"({self._positions.affine(condition, axes)} >= 0)" for condition in statement.conditions]
         self._text.assign(statement.name, " & ".join(parts))
         self.written[statement.name] = Tile(statement.name, axes, "bool")
+
+    def _mask(self, statement: MaskTile) -> None:
+        loaded, axes = self._masks.tile(statement)
+        self._text.assign(statement.name, loaded)
+        self.written[statement.name] = Tile(statement.name, axes, "bool")
+
+    def hides_padding(self, name: str) -> bool:
+        """Whether a truth value is false beyond the end of the loop, as tiles of a list are."""
+        return self._masks.listed is not None and self._masks.listed.name == name
 
     def _extent(self, statement: Extent) -> None:
         text = self._text.size(statement.size)

@@ -14,6 +14,7 @@ from mugraph.blocks.statements import product
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.constants import seen_where
 from mugraph.ops.interp import infer_types, taken_apart
+from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
@@ -21,7 +22,7 @@ from rules_db.trust.formulas.formula import ONE, Formula, choice, extremum, natu
 from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
-__all__ = ["BodyMeaning", "Places", "digits", "entry", "flat"]
+__all__ = ["BodyMeaning", "Places", "digits", "entry", "flat", "stored_entry"]
 
 Places = tuple[Dim, ...]
 """The place of an entry along each dimension."""
@@ -52,6 +53,12 @@ def entry(tensor: str, type_: TensorType, place: Dim) -> Formula:
         if limits(symbol(quotient)) == (0, 1):
             found = choice(natural(quotient.dividend - quotient.divisor), found, found)
     return found
+
+
+def stored_entry(entries: str, type_: TensorType, place: Dim) -> Formula:
+    """The entry of a stored mask at a flat place: of a tensor of truth values that no input is."""
+    shape = ",".join(map(str, type_.shape))
+    return entry(f"[{shape}] {entries}", type_, place)
 
 
 class BodyMeaning:
@@ -95,6 +102,8 @@ class BodyMeaning:
             for sign, constant in conditions:
                 holds = holds * natural(sign * (at[0] - at[1]) + constant)
             return holds
+        if term.op == STORED_MASK:
+            return stored_entry(term.attr("entries"), self._types[term], flat(at, self._shape(term)))
         if term.op == "Concat":
             return self._joined(term, at)
         if traits.addresses:

@@ -30,11 +30,13 @@ from mugraph.blocks.statements import (
     Extent,
     Index,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
     Store,
     View,
+    Viewing,
     statement_indices,
     statement_names,
     statement_title,
@@ -43,7 +45,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, Dim, TensorType
 from mugraph.terms.term import variables
-from rules_db.trust.formulas.bodies import entry
+from rules_db.trust.formulas.bodies import entry, stored_entry
 from rules_db.trust.formulas.formula import (
     INFINITY,
     ONE,
@@ -167,6 +169,8 @@ class GraphMeaning:
                     total = total + coefficient * _position(index_, env)
                 holds = holds * natural(total)
             return holds
+        if isinstance(statement, MaskTile):
+            return stored_entry(statement.entries, statement.type, address(statement.view, env))
         assert isinstance(statement, Extent), statement
         return number_of(statement.size)
 
@@ -231,7 +235,7 @@ def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
             kind = _kind(tensors[statement.tensor].dtype)
             if kind not in (DataType.FLOAT, DataType.BOOL):
                 raise NotDecided("an operand of integers")
-        elif isinstance(statement, Predicate):
+        elif isinstance(statement, Predicate | MaskTile):
             kind = DataType.BOOL
         elif isinstance(statement, Compute):
             operands = {leaf.name: TensorType(types[leaf.name], ()) for leaf in variables([statement.term])}
@@ -260,7 +264,7 @@ def _check_places(block: Block) -> None:
             bounds = limits(env[index.axis] + index.shift if index.axis is not None else index.offset)
             if bounds is None or not is_natural(bounds[0]):
                 raise NotDecided(f"whether an index of {statement_title(statement)} may be negative")
-        for factor in statement.view if isinstance(statement, Load | Store) else ():
+        for factor in statement.view if isinstance(statement, Viewing) else ():
             bounds = limits(_position(factor.index, env))
             if bounds is None or not is_natural(bounds[0]) or not is_natural(factor.size - 1 - bounds[1]):
                 raise NotDecided(f"whether {statement_title(statement)} stays within a dimension of {factor.size}")

@@ -47,11 +47,15 @@ __all__ = [
     "Rank",
     "SameShape",
     "Size",
+    "Text",
     "Told",
     "guard",
 ]
 
 Argument = Term | AttrValue
+
+Text = str
+"""An argument that is a text; a type of terms is none."""
 
 
 class Facts:
@@ -216,6 +220,7 @@ _KINDS: Mapping[str, AttributeKind] = MappingProxyType(
         **dict.fromkeys(("Entries", "tuple[int, ...]", "tuple[Dim, ...]"), AttributeKind.WHOLES),
         "Axes": AttributeKind.SPATIAL,
         "float": AttributeKind.NUMBER,
+        "Text": AttributeKind.TEXT,
         "DataType": AttributeKind.ELEMENT_TYPE,
     }
 )

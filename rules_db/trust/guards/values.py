@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
 
 import numpy as np
 
 from mugraph.domains.range import unrepeated
-from mugraph.terms.shape import DataType, Dim, largest_number, same_dim
+from mugraph.ops.masks import mask_text
+from mugraph.terms.shape import DataType, Dim, concrete, largest_number, same_dim
 from mugraph.terms.term import Term
-from rules_db.trust.guards.record import About, Facts, guard
+from rules_db.trust.guards.record import About, Facts, Text, guard
 
 # Ranges
 
@@ -134,6 +137,68 @@ def band(facts: Facts, m: Term, before: Dim, after: Dim) -> bool | None:
     except ValueError:
         return False
     return None if sides is None else same_dim(sides[0], before) is True and same_dim(sides[1], after) is True
+
+
+def _stored_of(facts: Facts, m: Term, d: Text) -> Text:
+    """The text of a mask (:mod:`mugraph.ops.masks`) that shows what m does, once for all axes in front along which m repeats.
+
+    Raises ValueError where m is no such mask, hides nothing, is one row for all positions, is a band, of which two numbers say
+    more, or has a text that is too long.
+    """
+    value, type_ = facts.value_of(m), facts.type_of(m)
+    if value is None or concrete(type_.shape) != value.shape:
+        raise ValueError("its entries are not known")
+    if value.ndim < 2 or value.shape[-2] < 2:
+        raise ValueError("no mask of positions")
+    once = unrepeated(value)
+    text, problem = _read_text(once.tobytes(), once.dtype, once.shape, value.shape[-2:], type_.dtype)
+    if not problem:
+        with suppress(ValueError):
+            _band_of(facts, m)
+            problem = "a band"
+    if problem:
+        raise ValueError(problem)
+    return text
+
+
+@lru_cache(maxsize=4)
+def _read_text(
+    content: bytes, kind: np.dtype, shape: tuple[int, ...], positions: tuple[int, ...], dtype: DataType
+) -> tuple[Text, str]:
+    """The text of a mask of these entries, as numbers of a kind, or why there is none. A model's layers ask again and again."""
+    once = np.frombuffer(content, kind).reshape(shape)
+    lead = shape[:-2]
+    while lead[:1] == (1,):
+        lead = lead[1:]
+    numbers = seen = np.broadcast_to(once, (*shape[:-2], *positions)).reshape(*lead, *positions)
+    if dtype != DataType.BOOL:
+        largest, seen = largest_number(dtype), numbers == 0
+        hidden = np.isneginf(numbers)
+        if largest is not None and seen.any(axis=-1).all():  # beside what is shown what is small vanishes
+            hidden = numbers.astype(np.float64) < -largest / 2
+        if not bool((seen | hidden).all()):
+            return "", "numbers that neither show nor hide"
+    if seen.all():
+        return "", "nothing is hidden"
+    try:
+        return mask_text(seen), ""
+    except ValueError as problem:
+        return "", str(problem)
+
+
+@guard(68, About.ENTRIES, readers={1: _stored_of})
+def stored(facts: Facts, m: Term, d: Text) -> bool | None:
+    """m shows and hides the entries that d says, the text of a mask, for everything along the axes that are in front of these:
+    m is true and false there, or zero and -inf. It is no band.
+
+    A number below half the least of the element type counts as -inf where its row shows something: scores vanish beside it.
+    """
+    if facts.value_of(m) is None:
+        return None
+    try:
+        return _stored_of(facts, m, d) == d
+    except ValueError:
+        return False
 
 
 @guard(64, About.ENTRIES)

@@ -15,6 +15,7 @@ from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.domains.field import SAFE_PRIMES, ZeroDivision
 from mugraph.ops import REGISTRY
 from mugraph.ops.interp import evaluate
+from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType
 from mugraph.terms.text import parse_term
 from tests.support.ranges import claims
@@ -144,6 +145,10 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "CausalMask[columns=3,rows=2]()": {},
     "BandMask[after=0,before=1,columns=3,rows=3]()": {},
     "BandMask[after=-1,before=1,columns=3,rows=3]()": {},
+    **{
+        f"StoredMask[columns=3,entries='{mask_text(np.array(rows, bool))}',rows=3]()": {}
+        for rows in ([[1, 0, 1], [0, 1, 0], [1, 1, 1]], [[1, 0, 1], [0, 0, 0], [1, 1, 1]], [[0, 0], [0, 0]], [[1, 1], [1, 1]])
+    },
     "Positions[length=3]()": {},
 }
 

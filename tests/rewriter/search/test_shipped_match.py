@@ -17,7 +17,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, U
 from mugraph.terms.term import AttrValue, Term, bind_attrs, bind_value, binding_of, walk
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.numeric.samples import band_of, causal_mask
+from rulegen.numeric.samples import POSITIONED, positioned
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols
@@ -45,11 +45,9 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
     binding: Mapping[str, AttrValue] = binding_of({k: bind_value(v, sizes) for k, v in rule.attrs.items()}, sizes)
     repeated = {c.arguments[0]: c.arguments[1] for c in rule.conditions if c.predicate == "repeats"}
     masks: dict[object, Callable[[tuple[int, ...]], np.ndarray]] = {
-        c.arguments[0]: {"causal": causal_mask, "all_true": np.ones, "band": partial(band_of, c.substitute({}, rule.attrs))}[
-            c.predicate
-        ]
+        c.arguments[0]: np.ones if c.predicate == "all_true" else partial(positioned, c.substitute({}, rule.attrs))
         for c in rule.conditions
-        if c.predicate in ("causal", "all_true", "band")
+        if c.predicate in ("all_true", *POSITIONED)
     }
     for term in walk(roots):
         if term.is_var:
