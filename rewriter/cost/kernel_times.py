@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule, check_schedule
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.blocks.text import schedule_from_json, schedule_to_json
+from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
 from rewriter.cost.store import ProfileStore, is_plausible
 from rewriter.runtime_env import digest, triton_version
 
-__all__ = ["Measured", "fastest", "kernel_key", "recall", "recall_all", "record", "time_of", "without_compiler"]
+__all__ = [
+    "Measured",
+    "TimedKernel",
+    "fastest",
+    "kernel_key",
+    "recall",
+    "recall_all",
+    "record",
+    "time_of",
+    "timed_kernels",
+    "without_compiler",
+]
 
 
 _BY = " by triton "
@@ -86,8 +97,31 @@ def record(
     if lasting:
         store.put(key, timed[0].microseconds)
         store.put_schedules(key, text)
+        bound = {name: sizes[name] for name in kernel.symbols}
+        store.remember(without_compiler(key), json.dumps({"kernel": kernel_to_json(kernel), "sizes": bound}))
     else:
         store.preload({key: timed[0].microseconds}, {key: text})
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """A kernel at some sizes with the times that are known of it, the fastest first."""
+
+    kernel: Kernel
+    sizes: Mapping[str, int]
+    results: Sequence[Measured]
+
+
+def timed_kernels(store: ProfileStore) -> Iterator[TimedKernel]:
+    """The kernels that were timed in the store's environment, whichever Triton compiled them; without those that only ship."""
+    texts = store.verdicts({without_compiler(key) for key in store.schedules})
+    for key in sorted(store.schedules):
+        if without_compiler(key) in texts:
+            about = json.loads(texts[without_compiler(key)])
+            kernel = kernel_from_json(about["kernel"])
+            results = _known(store, kernel, key)
+            if results:
+                yield TimedKernel(kernel, about["sizes"], results)
 
 
 def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:

@@ -7,11 +7,16 @@ not fit the device's memories is dropped (:mod:`rewriter.cost.schedules.space`),
 
 * A multiprocessor runs as many blocks at once as shared memory, registers and threads allow; what is left over runs in further
   waves.
-* An iteration takes the longest of four: its tiles through the caches, its products, its scalar arithmetic, and the latency of a
-  load where neither other blocks nor the software pipeline hide it.
+* An iteration takes the longest of four: its tiles through the caches, its arithmetic, a chain of operations that wait for each
+  other, and the latency of a load where neither other blocks nor the software pipeline hide it.
+* Arithmetic is products, whose operands come from shared memory as often as warps take them, and instructions of scalar work,
+  as many as operators say. Those of one block wait for each other; other blocks, or other groups of four warps, fill the gaps. A
+  warp that is alone on its scheduler waits for its own results.
+* An operand of a product that is computed in the loop is computed by every warp that takes it. What a statistic of whole rows is
+  an operand of is computed in the layout of those rows, several times where that is wider than the tile.
 * All blocks together take at least as long as main memory needs for every tensor once, with enough bytes in flight (by
   Little's law).
-* A split adds a second launch and the traffic of the partial states.
+* A split adds a second launch, each of whose blocks reads the partial states of its tile.
 
 Absolute times of single schedules are rough; what counts is the order, that the best is among the first few dozen, and that the
 best time is comparable with what a roofline says of other kernels (:mod:`rewriter.cost.roofline`).

@@ -6,14 +6,29 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import TileCounts, listed_mask, tile_counts
 from mugraph.blocks.schedule import Schedule, element_bytes, storage_types
-from mugraph.blocks.statements import Accumulate, Dot, Load, MaskTile, Predicate, Reduce, Store, product
+from mugraph.blocks.statements import (
+    Accumulate,
+    Compute,
+    Dot,
+    Load,
+    MaskTile,
+    Predicate,
+    Reduce,
+    Store,
+    product,
+    statement_operands,
+)
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
 
-__all__ = ["BlockFigures", "TileProduct"]
+__all__ = ["BlockFigures", "Side", "TileProduct"]
+
+Side = Literal["rows", "columns"]
+"""Of a product: the operand that has its rows, or its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +130,66 @@ class BlockFigures:
                 left, right = (block.value_axes[x] for x in s.operands)
                 products.append(TileProduct(left, right, block.loop, self.storage[s.operands[1]], "loop"))
         return products
+
+    def outer(self, product: TileProduct) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes of a product's rows, the first of its outer axes as the generated code orders them, and of its columns."""
+        axes = self.block.ordered({*product.left, *product.right} - {product.over})
+        outer = tuple(x for x in axes if (x in product.left) != (x in product.right))
+        return outer[:1], outer[1:]
+
+    @cached_property
+    def prepared(self) -> dict[str, Side]:
+        """Values that are computed on the way to an operand of a product of the same phase, and to which.
+
+        The rows of a product are along the first of its outer axes, as the generated code orders them.
+        """
+        block, sides = self.block, dict[str, Side]()
+        for s in block.statements:
+            if isinstance(s, Dot):
+                axes = block.ordered({*block.value_axes[s.left], *block.value_axes[s.right]} - {s.over})
+                outer = [x for x in axes if (x in block.value_axes[s.left]) != (x in block.value_axes[s.right])]
+                swapped = bool(outer) and outer[0] not in block.value_axes[s.left]
+                rows, columns = (s.right, s.left) if swapped else (s.left, s.right)
+                phase = "loop" if s.over == block.loop else block.phases[s.name]
+                for name in self._behind(rows, phase):
+                    sides[name] = "rows"
+                for name in self._behind(columns, phase):
+                    sides.setdefault(name, "columns")
+        return sides
+
+    def _behind(self, name: str, phase: str) -> set[str]:
+        """What is computed for a value in a phase, itself included, as far as the thread graphs go."""
+        found, waiting = set[str](), [name]
+        while waiting:
+            statement = self.block.defined[waiting.pop()]
+            if isinstance(statement, Compute) and self.block.phases[statement.name] == phase and statement.name not in found:
+                found.add(statement.name)
+                waiting += statement_operands(statement)
+        return found
+
+    @cached_property
+    def under_statistics(self) -> dict[str, tuple[str, int]]:
+        """Values of the loop that are computed of a statistic of whole rows: the axis of the rows, and entries of a vector there.
+
+        The compiler lays them out as it does the rows.
+        """
+        block, rows = self.block, dict[str, tuple[str, int]]()
+        for s in block.statements:
+            if isinstance(s, Reduce) and block.phases[s.name] == "fixed":
+                axis = s.over[-1]
+                widths = [self.vector(x) for x in block.loads if axis in block.value_axes[x.name]]
+                if not any(isinstance(x, Dot) and axis in block.value_axes[x.name] for x in block.statements):
+                    rows[s.name] = axis, min(widths, default=1)
+            elif isinstance(s, Compute):
+                behind = [rows[x] for x in statement_operands(s) if x in rows]
+                if behind:
+                    rows[s.name] = behind[0]
+        return {name: over for name, over in rows.items() if block.phases[name] == "loop"}
+
+    def vector(self, load: Load) -> int:
+        """Entries that a thread loads at once: 16 bytes, where the rows of the tensor begin at multiples of that."""
+        tensor = self.kernel.tensors[load.tensor]
+        return math.gcd(16 // element_bytes(tensor.dtype), self._number(tensor.shape[-1]) if tensor.shape else 1)
 
     @cached_property
     def attends(self) -> bool:

@@ -218,10 +218,22 @@ class Tilings:
         """Whether a product of tiles has 64 rows, as the generated code orders it: along the first outer axis of the block."""
         tall = np.zeros(self.count, np.bool_)
         for each in self.figures.products:
-            axes = self.figures.block.ordered({*each.left, *each.right})
-            outer = [axis for axis in axes if axis != each.over and (axis in each.left) != (axis in each.right)]
-            tall |= self.entries(outer[:1]) >= TALL
+            tall |= self.entries(self.figures.outer(each)[0]) >= TALL
         return tall
+
+    def is_ragged(self, axes: Iterable[str]) -> Bools:
+        """Whether the last tile along one of these axes is not full."""
+        sizes = self.figures.sizes
+        return np.asarray(np.any([sizes[axis] % self._extents[axis] * np.ones(self.count) for axis in axes], axis=0))
+
+    @cached_property
+    def product_tile(self) -> tuple[Ints, Ints]:
+        """Rows and columns of the largest product of tiles, as the generated code orders them."""
+        rows, columns = np.ones(self.count, np.int64), np.ones(self.count, np.int64)
+        for each in self.figures.products:
+            down, across = self.figures.outer(each)
+            rows, columns = np.maximum(rows, self.entries(down)), np.maximum(columns, self.entries(across))
+        return rows, columns
 
     @cached_property
     def memory(self) -> TileMemory:

@@ -11,39 +11,43 @@ from mugraph.blocks.schedule import LIMITS, DeviceLimits
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
-from rewriter.cost.schedules.processor import CLOCK, LARGE_PRODUCT_WARPS, MATRIX
+from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
-from rewriter.cost.schedules.work import work_of
+from rewriter.cost.schedules.work import BlockWork, work_of
 
 __all__ = ["TimeModel"]
 
 _ASYNCHRONOUS = frozenset({"h100", "h200"})
 """Devices whose products run beside what follows them."""
-_THREADS, _BLOCKS, _REGISTER_FILE = 2048, 32, 65536
-"""Most threads and blocks that a multiprocessor holds, and its registers."""
+_THREADS, _BLOCKS, _REGISTER_FILE, _SCHEDULERS = 2048, 32, 65536, 4
+"""Most threads and blocks that a multiprocessor holds, its registers, and its schedulers of warps."""
 
-# The rest, and the constants of `rewriter.cost.schedules.work`, were chosen so that the times of some 1000 measured schedules of
-# 33 kernels on one H200 come out right, those of the best above all.
-_CACHE_BANDWIDTH = 2.1
+# The rest, and the constants of `rewriter.cost.schedules.work`, were chosen so that the times of some 700 measured schedules of
+# 60 kernels of six models, and of the best schedules of 29 others, come out right on one H200, those of the best above all
+# (docs/kernels.md, Schedules; `tools.bench.schedules`).
+_CACHE_BANDWIDTH = 2.0
 """Of the second-level cache, beside main memory's."""
-_UNIT_BYTES = 47
+_UNIT_BYTES = 60
 """Bytes a cycle that a multiprocessor takes from the second-level cache."""
-_LATENCY = 1.0
+_SHARED_BYTES = 128
+"""Bytes a cycle that the warps of a multiprocessor take from shared memory."""
+_LATENCY = 0.8
 """Microseconds from the first load of a block to its use, and of what the pipeline does not hide."""
 _STEP = 0.05
 """Microseconds that an iteration takes however little it does."""
-_DEPENDENT = 0.06
+_DEPENDENT = 0.22
 """Microseconds of an operation of an iteration that the next one waits for, unless other blocks run meanwhile."""
-_START = 0.5
-"""Latencies that a kernel takes besides its launch."""
-_SECOND = 2.5
-"""Latencies of the launch that combines the parts of a split."""
+_START, _START_APART = 0.2, 0.5
+"""Latencies that a kernel takes besides its launch, where it starts while the one before it runs and where it does not."""
+_OVERLAPPING = 90
+"""The first architecture where it does."""
+_CYCLES = 1.7
+"""Cycles after which the next instruction of a warp has its operands."""
 _STREAM = 0.94
 """Share of main memory's bandwidth that a kernel of many blocks reaches."""
-_BUSY_WARPS = 1.5
-"""Warps that keep a multiprocessor busy with what is not hidden."""
-_SHARP = 3.0
-"""How closely the time of what overlaps follows the longest part."""
+
+_Sharing = tuple[Floats, Floats]
+"""How often the rows and the columns of a product are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +83,26 @@ class TimeModel:
         together = np.minimum(resident, -(-programs // device.units))
         loop, other = work_of(tilings, device, in_loop=True), work_of(tilings, device, in_loop=False)
         loop_moved, other_moved = loop.moved[at], other.moved[at]
-        is_large = warps >= LARGE_PRODUCT_WARPS
         unit_bytes = np.minimum(
             _UNIT_BYTES * CLOCK * 1e3, _CACHE_BANDWIDTH * device.bandwidth * 1e3 / np.minimum(programs, device.units)
         )
         hidden = np.maximum(stages - 1, 1) * together
+        sharing = self._sharing(schedules)
+        groups = np.where(self._asynchronous(schedules), warps / LARGE_PRODUCT_WARPS, 1.0)
+        other_products = self._products(other, schedules, sharing)
+        other_issue = self._issue(other, schedules, sharing)
         once = _LATENCY + _longest(
             other_moved * together / unit_bytes,
-            np.where(is_large, other.large_products[at], other.products[at]) * together,
-            other.scalar[at] * together,
+            _arithmetic(other_products, other_issue, together, warps, groups),
         )
         step: Floats | float = 0.0
         if figures.block.loop is not None:
-            busy = np.minimum(1.0, together * warps / _BUSY_WARPS)
             repeated = np.maximum(1.0, warps * MATRIX / tilings.weighted_rows[at])
+            products = self._products(loop, schedules, sharing) * repeated
+            issue = self._issue(loop, schedules, sharing) * repeated
             step = _longest(
                 loop_moved * together / unit_bytes,
-                np.where(is_large, loop.large_products[at], loop.products[at]) * together * repeated / busy,
-                loop.scalar[at] * together * repeated / busy,
+                _arithmetic(products, issue, together, warps, groups),
                 np.where(loop_moved > 0, _LATENCY / hidden, 0.0),
                 np.full(len(at), _STEP),
                 figures.chain * _DEPENDENT / together,
@@ -109,19 +115,71 @@ class TimeModel:
         reached = np.minimum(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
         wasted = np.maximum(loop.moved, other.moved) / np.maximum(np.maximum(loop.payload, other.payload), 1.0)
         time = _longest(time, figures.unique_bytes * wasted[at] / (reached * 1e3))
-        time += device.launch + device.latency * _START
-        second = device.launch + _SECOND * device.latency
-        combined = second + 2 * figures.state_bytes * split / (_CACHE_BANDWIDTH * device.bandwidth * 1e3)
+        start = device.launch + device.latency * (_START if device.architecture >= _OVERLAPPING else _START_APART)
+        time += start
+        blocks = tilings.programs[at]
+        states = figures.state_bytes * split / blocks * -(-blocks // device.units)  # of the blocks of one multiprocessor
+        combined = start + 2 * states / unit_bytes
         return np.asarray(np.where(split > 1, time + combined, time))
 
     def _shared(self, schedules: ScheduleArrays) -> Ints:
         """Bytes of shared memory: the pipeline keeps one buffer more for products that run asynchronously, as Hopper's do."""
-        tilings, memory, at = schedules.tilings, schedules.tilings.memory, schedules.at
-        ahead = schedules.stages - 1
-        if self.device.name in _ASYNCHRONOUS:
-            ahead = np.where((schedules.warps >= LARGE_PRODUCT_WARPS) & tilings.is_tall[at], schedules.stages, ahead)
+        memory, at = schedules.tilings.memory, schedules.at
+        ahead = np.where(self._asynchronous(schedules), schedules.stages, schedules.stages - 1)
         beside = memory.beside[at] * (schedules.stages - 1)
         return np.asarray(memory.loaded[at] * np.maximum(ahead, 1) + memory.held[at] + beside)
+
+    def _sharing(self, schedules: ScheduleArrays) -> _Sharing:
+        """How often the rows and the columns of a product go from shared memory to warps, each of which takes them for itself.
+
+        Warps divide the result among them. Where products are asynchronous, a group of four takes both for all of its warps.
+        """
+        at, warps, tilings = schedules.at, schedules.warps, schedules.tilings
+        rows, columns = (extent[at] for extent in tilings.product_tile)
+        down, across = _warps_of(rows, columns, warps, self.figures.attends)
+        groups = warps / LARGE_PRODUCT_WARPS
+        down_groups = np.clip(rows // TALL, 1, np.maximum(groups, 1))
+        large = self._asynchronous(schedules)
+        return np.where(large, groups / down_groups, across), np.where(large, down_groups, down)
+
+    def _asynchronous(self, schedules: ScheduleArrays) -> Bools:
+        """Whether products run beside what follows them, by groups of four warps."""
+        large = (schedules.warps >= LARGE_PRODUCT_WARPS) & schedules.tilings.is_tall[schedules.at]
+        return np.asarray(large & (self.device.name in _ASYNCHRONOUS))
+
+    def _issue(self, work: BlockWork, schedules: ScheduleArrays, sharing: _Sharing) -> Floats:
+        """Microseconds of a multiprocessor's lanes for the scalar work of one block, with what its warps repeat.
+
+        What the pipeline loads for a product is computed in the registers of each warp that multiplies it, what no pipeline
+        loads, once. The columns of asynchronous products go back to shared memory, their rows stay in registers.
+        """
+        at = schedules.at
+        rows, columns = sharing
+        piped = schedules.stages > 1
+        columns = np.where(self._asynchronous(schedules), 1.0, columns)
+        total = work.scalar[at] + work.rows[at] * np.where(piped, rows, 1.0) + work.columns[at] * np.where(piped, columns, 1.0)
+        if np.any(work.spread):
+            total = total + work.spread[at] * self._spread(schedules)
+        return np.asarray(total / (LANES * CLOCK * 1e3))
+
+    def _products(self, work: BlockWork, schedules: ScheduleArrays, sharing: _Sharing) -> Floats:
+        """Microseconds of a multiprocessor for the products of one block, and for their operands from shared memory."""
+        at = schedules.at
+        rows, columns = sharing
+        shared = (work.row_bytes[at] * rows + work.column_bytes[at] * columns) / (_SHARED_BYTES * CLOCK * 1e3)
+        large = schedules.warps >= LARGE_PRODUCT_WARPS
+        return _longest(np.where(large, work.large_products[at], work.products[at]), shared)
+
+    def _spread(self, schedules: ScheduleArrays) -> Floats:
+        """How often threads repeat values of the loop that are laid out as whole rows are.
+
+        The compiler keeps a statistic of rows where it was computed. The threads of the layout cover more of a row than a tile of
+        the loop has, so that several hold, and compute, the same entry, however small the tile is.
+        """
+        assert self.figures.block.loop is not None
+        axis, width = next(iter(self.figures.under_statistics.values()))
+        covered = np.minimum(32 * width * schedules.warps, schedules.tilings.entries((axis,))[schedules.at])
+        return np.asarray(np.maximum(1.0, covered / schedules.tilings.entries((self.figures.block.loop,))[schedules.at]))
 
     def _resident(self, schedules: ScheduleArrays) -> Ints:
         """Blocks that a multiprocessor runs at once."""
@@ -133,4 +191,31 @@ class TimeModel:
 
 def _longest(*parts: Floats) -> Floats:
     """The time of parts that overlap: the longest, and a little more where others come near it."""
-    return np.asarray(sum(part**_SHARP for part in parts) ** (1 / _SHARP))
+    return np.asarray(np.cbrt(sum(part * part * part for part in parts)))
+
+
+def _arithmetic(products: Floats, issue: Floats, together: Ints, warps: Ints, groups: Floats) -> Floats:
+    """The time of products and of scalar work of so many blocks.
+
+    Those of one block wait for each other, unless groups of its warps take turns, and an instruction of a warp for the one before
+    it; other blocks fill the gaps.
+    """
+    waiting = _CYCLES * _SCHEDULERS / warps
+    alone = products + issue * np.maximum(1.0, waiting)
+    return np.asarray(np.maximum(alone / groups, _longest(products * together, issue * np.maximum(together, waiting))))
+
+
+def _warps_of(rows: Ints, columns: Ints, warps: Ints, chained: bool) -> tuple[Floats, Floats]:
+    """How warps divide a product of tiles among them: along its rows, and along its columns.
+
+    As Triton does for products of sixteen rows by eight columns a warp: the longer side first, a column counting as a row. Where
+    another product takes the result, along its rows alone; what more warps than one a scheduler repeat there hides in waiting.
+    """
+    if chained:
+        return np.maximum(np.minimum(warps, _SCHEDULERS), rows / MATRIX), np.ones(len(warps))
+    down, across = np.ones(len(warps)), np.ones(len(warps))
+    for _ in range(4):
+        more = down * across < warps
+        tall = (rows / (MATRIX * down) >= columns / (MATRIX * across)) & (down < rows / MATRIX)
+        down, across = np.where(more & tall, 2 * down, down), np.where(more & ~tall, 2 * across, across)
+    return down, across

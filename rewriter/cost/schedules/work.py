@@ -19,8 +19,8 @@ from mugraph.blocks.statements import (
     Store,
     statement_operands,
 )
-from mugraph.ops import traits_of
-from mugraph.terms.shape import DataType
+from mugraph.ops import get_operator
+from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.figures import TileProduct
@@ -30,11 +30,19 @@ from rewriter.cost.schedules.tilings import Floats, Tilings
 __all__ = ["BlockWork", "work_of"]
 
 # Chosen with the constants of `rewriter.cost.schedules.times`.
-_WASTE = 11.5
+_WASTE = 25
 """Bytes that are moved in vain for every run of a tile's bytes, being parts of memory's lines."""
-_SCALAR = 0.12
-"""Share of scalar arithmetic that loads and products do not hide."""
-_SHARES_OF_PEAK = (0.6, 0.45, 0.3, 0.2)
+_PER_OPERATION = 0.33
+"""Instructions of an arithmetic operation, as operators count them."""
+_SOFTMAX = 17
+"""Instructions of an entry of a softmax over the loop."""
+_PER_LOAD = 4.4
+"""Instructions of a load, of whatever width, and of its address."""
+_MASK = 4.0
+"""Instructions that set an entry beyond the end of an axis to zero."""
+_PREPARED = 6.0
+"""Instructions that bring an entry from shared memory to where matrix units take it from, besides what is computed of it."""
+_SHARES_OF_PEAK = (0.84, 0.6, 0.45, 0.15)
 """Of the matrix units: products that are all a loop does and have many results, at least 64 rows, at least 32, and fewer."""
 _MANY_RESULTS = 1 << 14
 
@@ -45,21 +53,30 @@ class BlockWork:
 
     Attributes:
         moved, payload: bytes with and without those moved in vain.
-        scalar: microseconds of scalar arithmetic.
+        scalar: instructions of all lanes for scalar arithmetic and loads whose entries warps share.
+        rows, columns: the same, on the way to the rows and to the columns of products, which other warps may repeat.
+        spread: the same, of values that are laid out as whole rows are (:attr:`BlockFigures.under_statistics`).
         products, large_products: microseconds of products on one multiprocessor, by few warps and by those that large ones want.
+        row_bytes, column_bytes: of the operands of products in shared memory.
     """
 
     moved: Floats
     payload: Floats
     scalar: Floats
+    rows: Floats
+    columns: Floats
+    spread: Floats
     products: Floats
     large_products: Floats
+    row_bytes: Floats
+    column_bytes: Floats
 
 
 def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
     """The work of one block in one iteration of the loop, or outside of it."""
     figures, block = tilings.figures, tilings.figures.block
-    moved, payload, scalar, products, large = (np.zeros(tilings.count) for _ in range(5))
+    moved, payload, products, large, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(6))
+    instructions = {place: np.zeros(tilings.count) for place in ("scalar", "rows", "columns", "spread")}
     for statement in block.statements:
         value = statement.value if isinstance(statement, Store) else _first_name(statement)
         if (isinstance(statement, Accumulate) or block.phases[value] == "loop") != in_loop:
@@ -70,25 +87,35 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             width = element_bytes(figures.kernel.tensors[statement.tensor].dtype)
             payload += entries * width
             moved += entries * width * _scatter(tilings, statement, width)
+            if isinstance(statement, Load):
+                instructions["scalar"] += entries * _PER_LOAD / figures.vector(statement)
         elif isinstance(statement, Compute):
-            plain, slow = _operations(statement.term)
-            scalar += entries * (plain / LANES + slow / SLOW_LANES)
+            place = "spread" if value in figures.under_statistics else figures.prepared.get(value, "scalar")
+            instructions[place] += _instructions(tilings, statement)
+            if value in figures.prepared:
+                instructions[place] += entries * (_PREPARED + _MASK * tilings.is_ragged(block.value_axes[value]))
         elif isinstance(statement, MaskTile):
             payload += entries * tilings.masked
             moved += entries * tilings.masked
-            scalar += 2 * entries * tilings.masked / LANES
+            instructions["scalar"] += 2 * entries * tilings.masked
         elif isinstance(statement, Reduce | Predicate):
-            scalar += 2 * entries / LANES
+            instructions["scalar"] += 2 * entries
         elif isinstance(statement, Accumulate):
-            cost = 1 / SLOW_LANES + 4 / LANES if statement.monoid == "softmax" else 2 / LANES
-            if not isinstance(block.defined[statement.operands[0]], Dot) or cost >= 0.02:
-                scalar += tilings.entries(block.value_axes[statement.operands[0]]) * cost
+            cost = _SOFTMAX if statement.monoid == "softmax" else 2
+            if statement.monoid == "softmax" or not isinstance(block.defined[statement.operands[0]], Dot):
+                instructions["scalar"] += tilings.entries(block.value_axes[statement.operands[0]]) * cost
     for each in figures.products:
         if (each.phase == "loop") == in_loop:
             by_few, by_many = _product_times(tilings, device, each)
             products += by_few
             large += by_many
-    return BlockWork(moved, payload, _SCALAR * scalar / (CLOCK * 1e3), products, large)
+            rows, columns = figures.outer(each)
+            width = element_bytes(each.dtype)
+            row_bytes += width * tilings.entries((*rows, each.over))
+            column_bytes += width * tilings.entries((*columns, each.over))
+    return BlockWork(
+        moved, payload, **instructions, products=products, large_products=large, row_bytes=row_bytes, column_bytes=column_bytes
+    )
 
 
 def _first_name(statement: Statement) -> str:
@@ -96,10 +123,24 @@ def _first_name(statement: Statement) -> str:
     return statement.names[0] if isinstance(statement, Accumulate) else statement.name
 
 
-def _operations(term: Term) -> tuple[int, int]:
-    """Plain and transcendental operations of a thread graph, an entry."""
-    slow = sum(traits_of(part.op).slow for part in walk([term]))
-    return sum(bool(part.inputs) for part in walk([term])) - slow, slow
+def _instructions(tilings: Tilings, statement: Compute) -> Floats:
+    """Of a thread graph, all entries: parts that depend on fewer axes are computed once along the others, divisors among them."""
+    block = tilings.figures.block
+    number = TensorType(DataType.FLOAT, ())
+    axes: dict[Term, frozenset[str]] = {}
+    total = np.zeros(tilings.count)
+    for part in walk([statement.term]):
+        if not part.inputs:
+            axes[part] = frozenset(block.value_axes[part.name]) if part.op == "Var" else frozenset()
+            total += tilings.entries(axes[part]) * (part.op == "Var" and isinstance(block.defined[part.name], Load))
+            continue
+        axes[part] = frozenset().union(*(axes[operand] for operand in part.inputs))
+        operator = get_operator(part.op)
+        flops = operator.flops({**operator.defaults, **dict(part.attrs)}, [number] * len(part.inputs), [number])
+        slow = axes[part.inputs[-1]] if operator.traits.undoes == "Mul" else axes[part]
+        total += tilings.entries(axes[part]) * _PER_OPERATION * flops
+        total += tilings.entries(slow) * (operator.traits.slow * LANES / SLOW_LANES)
+    return total
 
 
 def _scatter(tilings: Tilings, statement: Load | Store, width: int) -> Floats:

@@ -503,7 +503,7 @@ def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
     """What joins them brings a Split, which costs more than it saves where no kernel reads the parts in place."""
     (rule,) = [r for r in open_rules(None) if r.id == "3f6a46a71647c37e"]
     text = "Relu(Add(Tanh(MatMul(x, u)), Sigmoid(MatMul(x, w))))"
-    graph = graph_of({"x": (4096, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
+    graph = graph_of({"x": (8192, 768)}, {"u": (768, 768), "w": (768, 768)}, [text])
     assert joins(Direction(rule, True, "cuda")) and not joins(Direction(rule, False, "cuda"))
     apart, together = (moves_for(rules) for rules in ([], [rule]))
     before, after = (
