@@ -28,7 +28,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.ops.interp import infer_types
-from mugraph.ops.masks import mask_of
+from mugraph.ops.masks import mask_of, stored_shape
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, same_dim, same_shape
 from mugraph.terms.term import variables
 
@@ -238,9 +238,8 @@ def _reach(index: Index, sizes: Mapping[str, Dim]) -> Dim:
 
 
 def _mask_problem(mask: MaskTile, sizes: Mapping[str, Dim]) -> str | None:
-    rows, columns = (dim if isinstance(dim, int) else 1 for dim in (mask.rows, mask.columns))
     try:
-        mask_of(mask.entries, rows, columns)
+        mask_of(mask.entries, *stored_shape(mask.entries)[-2:])
         return _view_problem(mask.view, mask.type, sizes)
     except ShapeError as problem:
         return str(problem)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -27,7 +28,8 @@ __all__ = ["STORED_MASK", "mask_of", "mask_text", "stored_shape"]
 STORED_MASK = "StoredMask"
 _LARGEST_TEXT = 1 << 18
 """Characters of a mask's text: one without structure, of which more are needed, is a tensor that is read."""
-_MOST_ENTRIES = 1 << 28
+_MOST_ENTRIES = 1 << 26
+"""Of a mask, however short its text is."""
 
 
 def mask_text(mask: np.ndarray) -> str:
@@ -52,11 +54,11 @@ def stored_shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _stored(text: str) -> np.ndarray:
     """The mask that a text holds, not to be written to. Raises ShapeError."""
     shape = stored_shape(text)
-    count = int(np.prod(shape, dtype=object))
+    count = math.prod(shape)
     bits = -(-count // 8)
     try:
         reader = zlib.decompressobj()
@@ -75,16 +77,18 @@ def _stored(text: str) -> np.ndarray:
     return mask
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def mask_of(text: str, rows: int, columns: int) -> np.ndarray:
     """The entries of a stored mask for so many rows and columns, not to be written to.
 
     Beyond its own rows and columns it repeats; of fewer, it is the first ones. So kernels and rules hold whatever the sizes are.
 
     Raises:
-        ShapeError: the text holds no mask.
+        ShapeError: the text holds no mask, or there would be too many entries.
     """
     mask = _stored(text)
+    if rows * columns * math.prod(mask.shape[:-2]) > _MOST_ENTRIES:
+        raise ShapeError(f"a mask of {rows} rows and {columns} columns")
     if mask.shape[-2:] != (rows, columns):
         mask = mask[..., np.arange(rows)[:, None] % mask.shape[-2], np.arange(columns) % mask.shape[-1]]
         mask.flags.writeable = False

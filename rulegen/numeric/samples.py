@@ -77,10 +77,10 @@ def whole_numbers(generator: np.random.Generator, dtype: DataType, shape: tuple[
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:
-    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is causal, a band
-    or all true."""
+    """Inputs for which conditions on entries of variables hold: a half of an axis is repeated, a mask is as positions say, shows
+    something in every row or everywhere."""
     arranged = dict(inputs)
-    for condition in conditions:
+    for condition in sorted(conditions, key=lambda c: c.predicate in POSITIONED):  # these say all of a mask
         about = condition.arguments[0]
         if not isinstance(about, Term) or not about.is_var:
             continue
@@ -91,6 +91,10 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
         if condition.predicate in POSITIONED:
             mask = positioned(condition, arranged[about.name].shape)
             arranged[about.name] = np.isfinite(mask) if arranged[about.name].dtype == bool else mask
+        if condition.predicate == "hides":
+            shown, hidden = (term.name for term in condition.terms() if term.is_var)
+            arranged[shown] = arranged[shown] | (np.arange(arranged[shown].shape[-1]) == 0)
+            arranged[hidden] = np.full_like(arranged[hidden], -np.inf)
         if condition.predicate == "all_true":
             arranged[about.name] = np.ones_like(arranged[about.name])
     return arranged

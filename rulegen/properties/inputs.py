@@ -57,6 +57,10 @@ def real_inputs(
             values = bytes_.astype(values.dtype)
         elif type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
+        if ("hides", name) in cited and type_.dtype != DataType.BOOL:
+            values = np.full(shape, -np.inf)
+        elif ("hides", name) in cited and shape:
+            values = np.where(np.arange(shape[-1]) == 0, 1.0, values)
         if ("all_true", name) in cited:
             values = np.ones(shape)
         if name in masks and len(shape) >= 2:

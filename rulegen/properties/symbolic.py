@@ -136,6 +136,8 @@ class _SymbolicCheck:
         for name, mask in _positioned(about, case).items():
             if name not in masks:
                 inputs[name] = domain.where(np.isfinite(mask), domain.const(0), domain.const(-np.inf))
+        for name in (t.name for c in about if c.predicate == "hides" for t in c.terms()[1:] if t.is_var):
+            inputs[name] = domain.where(np.zeros(np.shape(inputs[name]), bool), domain.const(0), domain.const(-np.inf))
         for condition in about:
             if condition.predicate == "repeats" and condition.terms()[0].is_var:
                 arguments: tuple[Any, ...] = condition.arguments

@@ -31,6 +31,7 @@ def _positioned(mask: str) -> tuple[str, ...]:
     return (
         f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({mask}, x, -inf))",
         f"Where(w, x, -inf) = Where({mask}, x, -inf)",
+        f"Softmax[axis=-1](Where(w, x, s)) = Softmax[axis=-1](Where({mask}, x, -inf))",
         f"Where(And(w, c), x, -inf) = Where(And({mask}, c), x, -inf)",
         f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {transposed}",
         f"Attention[{_MASKED},mask='bool',mask_axes=4](q, k, v, z) = {transposed}",
@@ -41,7 +42,7 @@ def _positioned(mask: str) -> tuple[str, ...]:
 
 
 _CONSTANT_MASKS = {
-    **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]"},
+    **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]", "s": "[]"},
     **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
     **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
 }

@@ -1,9 +1,9 @@
 """Wrong kernels made from right ones, to see that none is proved.
 
-A mutation changes one thing: an index of a view or a condition, the size of an axis, a monoid, an operand, a number, an operator,
-the order of dimensions; or it adds a choice by position, such as zeros in all rows beyond the third. Many mutants are still right
-(operands of a sum swapped), so that only those count as *false* of which exact interpretation shows a difference from the body,
-at sizes past every number that was put in.
+A mutation changes one thing: an index of a view or a condition, an entry of a mask, the size of an axis, a monoid, an operand, a
+number, an operator, the order of dimensions; or it adds a choice by position, such as zeros in all rows beyond the third. Many
+mutants are still right (operands of a sum swapped), so that only those count as *false* of which exact interpretation shows a
+difference from the body, at sizes past every number that was put in.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from mugraph.blocks.statements import (
     Index,
     InvalidBlock,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -45,6 +46,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
 from mugraph.ops import REGISTRY, Entrywise
+from mugraph.ops.masks import mask_of, mask_text, stored_shape
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, const, make, rebuild, var, walk
 from rules_db.exchange import read_rules
@@ -259,7 +261,7 @@ def _moved(index: Index, kernel: Kernel, block: Block, generator: np.random.Gene
 
 
 def _change_index(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
-    place = _place(kernel, generator, Load, Store)
+    place = _place(kernel, generator, Load, MaskTile, Store)
     if place is None or not place[1].view:
         return None
     block, statement = place
@@ -271,7 +273,7 @@ def _change_index(kernel: Kernel, generator: np.random.Generator) -> Kernel | No
 
 def _change_factors(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
     """Two dimensions of a view swapped: both, their indices, or their sizes."""
-    place = _place(kernel, generator, Load, Store)
+    place = _place(kernel, generator, Load, MaskTile, Store)
     if place is None or len(place[1].view) < 2:
         return None
     block, statement = place
@@ -320,6 +322,22 @@ def _change_condition(kernel: Kernel, generator: np.random.Generator) -> Kernel 
             conditions.append(Affine(((Index(_chosen(list(block.sizes), generator)), -1),), _chosen(_EDGE, generator)))
     conditions[at] = Affine(tuple(terms), constant)
     return _with_statement(kernel, block, statement, replace(statement, conditions=tuple(conditions)))
+
+
+def _change_mask(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
+    """A stored mask with another entry, or of another size."""
+    place = _place(kernel, generator, MaskTile)
+    if place is None:
+        return None
+    block, statement = place
+    field = _chosen(("entries", "rows", "columns"), generator)
+    if field != "entries":
+        changed: dict[str, Any] = {field: _chosen(_sizes(kernel, block), generator)}
+        return _with_statement(kernel, block, statement, replace(statement, **changed))
+    shape = stored_shape(statement.entries)
+    mask = mask_of(statement.entries, *shape[-2:]).copy()
+    mask[tuple(int(generator.integers(size)) for size in shape)] ^= True
+    return _with_statement(kernel, block, statement, replace(statement, entries=mask_text(mask)))
 
 
 def _cut_off(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
@@ -417,7 +435,7 @@ def _change_body(kernel: Kernel, generator: np.random.Generator) -> Kernel | Non
 
 def _mutated(root: Term, generator: np.random.Generator) -> Term | None:
     """A term with one of its parts changed: its operator, its operands' order, its number; or left out."""
-    parts = [part for part in walk([root]) if not part.is_var]
+    parts = [part for part in walk([root]) if part.inputs or part.op == "Const"]
     if not parts:
         return None
     part = _chosen(parts, generator)
@@ -453,6 +471,7 @@ _CHANGES: tuple[Change, ...] = (
     _change_factors,
     _change_tensor,
     _change_condition,
+    _change_mask,
     _cut_off,
     _change_axis,
     _change_monoid,

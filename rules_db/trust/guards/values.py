@@ -201,6 +201,18 @@ def stored(facts: Facts, m: Term, d: Text) -> bool | None:
         return False
 
 
+@guard(69, About.ENTRIES)
+def hides(facts: Facts, c: Term, y: Term) -> bool | None:
+    """Every entry of y is -inf or below half the least of its element type, beside which finite scores count alone, and every row
+    of c, which chooses scores before y, has a true entry."""
+    rows, value, largest = facts.value_of(c), facts.value_of(y), largest_number(facts.type_of(y).dtype)
+    if rows is None or value is None:
+        return None
+    if not rows.ndim or largest is None:
+        return False
+    return bool(unrepeated(rows).any(axis=-1).all() and (unrepeated(value).astype(np.float64) < -largest / 2).all())
+
+
 @guard(64, About.ENTRIES)
 def all_true(facts: Facts, x: Term) -> bool | None:
     """Every entry of x is true."""

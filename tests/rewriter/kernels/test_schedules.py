@@ -24,6 +24,7 @@ from rewriter.cost.schedules import candidates, default_schedules, predict, rank
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure import processes
+from rewriter.kernels.measure.inputs import kernel_inputs
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, ScheduleTrial, best_of
 from rewriter.kernels.programs import scheduled
@@ -279,6 +280,18 @@ def test_launches_add_up_and_shared_memory_is_asked_for() -> None:
     with KernelTimer("tests.support.stub_cuda") as timer:
         (found,) = timer.measure(double(), [trial("TIMES 2 3", 0, shared=60_000, launches=2)])
     assert found.microseconds == pytest.approx(6)
+
+
+def test_a_trial_reads_its_tables_behind_the_inputs() -> None:
+    given = kernel_inputs(double(), {})["x"]
+    trials = []
+    for number, table in enumerate((given, given + 1)):
+        plain = trial("TIMES 2 3", number)
+        launch = replace(plain.plan.launches[0], arguments=(Argument.input(1), *plain.plan.launches[0].arguments[1:]))
+        trials.append(replace(plain, plan=replace(plain.plan, inputs=2, launches=(launch,)), tables=(table,)))
+    with KernelTimer("tests.support.stub_cuda") as timer:
+        right, wrong = timer.measure(double(), trials)
+    assert right.microseconds == pytest.approx(3) and "is wrong" in wrong.problem
 
 
 @pytest.mark.parametrize("image", ["DIES", "BREAKS"])

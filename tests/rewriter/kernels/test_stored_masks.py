@@ -31,8 +31,8 @@ from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
-from tests.rewriter.kernels.test_bands import LENGTH, added, attention, kept_sources, within
 from tests.support.block_kernels import BOOL, F16, F32, cut, kernel_of_terms, random_inputs, reference, tensor
+from tests.support.masks import LENGTH, added, attention, kept_sources, within
 from tests.support.models import random_feeds, session
 from tests.support.triton_help import Interpreter
 
@@ -326,6 +326,23 @@ def test_what_is_no_mask_is_not_read() -> None:
     assert read(seen, (symbol("n"), 30)) is None, "entries that stand for masks of other sizes"
 
 
+def hides(seen: np.ndarray, numbers: object) -> bool | None:
+    """Whether ``hides(c, y)`` holds of these entries."""
+    entries = {"c": seen, "y": np.asarray(numbers)}
+    types = {name: TensorType(DataType.from_numpy(array.dtype), array.shape) for name, array in entries.items()}
+    facts = Facts(lambda term: types[term.name], lambda term: Range.top(), {}, lambda term: entries[term.name])
+    return GUARDS["hides"].predicate(facts, var("c"), var("y"))
+
+
+def test_a_low_number_hides_where_every_row_shows_something() -> None:
+    seen = within(5, 5, 1, 1)
+    for number in (-np.inf, np.float32(-3e38), np.float16(-65504), np.full((5, 1), -np.inf)):
+        assert hides(seen, number) is True
+    for number in (np.float32(-1e4), np.float32(0), np.float32(np.inf), np.float32(np.nan), np.array([-np.inf, 0.0])):
+        assert hides(seen, number) is False
+    assert hides(seen & (np.arange(5)[:, None] != 2), -np.inf) is False
+
+
 # Whole models
 
 
@@ -376,13 +393,26 @@ LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
         (attention(sparse("documents"), "Where"), LISTED),
         (attention(added(sparse("bigbird"))), LISTED),
         (attention(added(sparse("dilated"), float(np.finfo(np.float32).min))), LISTED),
+        (attention(sparse("documents"), "Where", low=float(np.finfo(np.float32).min)), LISTED),
+        (attention(within(LENGTH, LENGTH, 16, 16), "Where", low=float(np.finfo(np.float32).min)), BOUNDED),
         (attention(sparse("a window but for one entry"), "Where"), LISTED),
         (operator(17, WRITTEN_OUT, added(HEADS_OF_THEIR_OWN)), LISTED),
         (operator(23, "y = Attention(q, k, v, m)", sparse("longformer")[None]), LISTED),
         (padded_model(sparse("prefix")), LISTED),
         (padded_model(within(LENGTH, LENGTH, 16, 16)), BOUNDED),
     ],
-    ids=["chosen", "added", "finite", "almost a window", "heads", "operator", "padded", "padded window"],
+    ids=[
+        "chosen",
+        "added",
+        "finite",
+        "chosen and finite",
+        "window and finite",
+        "almost a window",
+        "heads",
+        "operator",
+        "padded",
+        "padded window",
+    ],
 )
 def test_a_model_with_a_sparse_mask_is_one_kernel(proto: ModelProto, wanted: str, tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "model.onnx")

@@ -49,6 +49,7 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
         for c in rule.conditions
         if c.predicate in ("all_true", *POSITIONED)
     }
+    masks |= {c.arguments[1]: lambda shape: np.full(shape, -np.inf) for c in rule.conditions if c.predicate == "hides"}
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]

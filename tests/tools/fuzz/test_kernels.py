@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mugraph.ops.masks import mask_text
+from mugraph.terms.shape import symbol
+from tests.support.block_kernels import F32, kernel_of_terms, tensor
 from tools.fuzz import kernels
 from tools.fuzz.kernels import KernelFate, attack_kernels, kernel_mutants, shipped_kernels
 
@@ -22,6 +25,16 @@ def test_false_mutants_of_the_shipped_kernels_are_not_proved() -> None:
         "change_term",
         "change_body",
     }
+
+
+def test_false_mutants_of_a_kernel_with_a_mask_are_not_proved() -> None:
+    b, h, s, t = map(symbol, "bhst")
+    types = {name: tensor(F32, b, h, n, 4) for name, n in (("q", s), ("k", t), ("v", t))}
+    mask = mask_text(np.random.default_rng(2).random((4, 5)) < 0.7)
+    scores = f"Where(StoredMask[columns=t,entries='{mask}',rows=s](), MatMul(q, Transpose[perm=(1,0)](k)), -inf)"
+    kernel = kernel_of_terms("stored", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+    tally = attack_kernels([kernel], 150, 7)
+    assert not tally.proved and tally.by_change["change_mask", KernelFate.REJECTED] > 5
 
 
 def test_a_proof_that_accepts_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
