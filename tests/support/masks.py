@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 from rewriter.run.optimize import optimize
 from tests.support.models import random_feeds, session
 
-HEADS, SIZE, LENGTH = 4, 16, 256
+HEADS, SIZE, LENGTH = 4, 16, 512
 
 
 def within(rows: int, columns: int, before: int, after: int) -> np.ndarray:

@@ -32,8 +32,8 @@ def finds(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     settings = {"anything": True}
     plain = ModelSearch.run
 
-    def searched(search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
-        result = plain(search, graph, banned)
+    def searched(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = ()) -> Searched:
+        result = plain(search, graph, banned, seeds)
         return result if settings["anything"] else replace(result, better=())
 
     monkeypatch.setattr(ModelSearch, "run", searched)
