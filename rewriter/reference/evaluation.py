@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,9 @@ from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
+
+_LARGE = 1 << 16
+"""Entries of an operand from which on a node is evaluated for all feeds at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class _ModelEvaluation:
         """Evaluates a node without bodies; each weight is widened once."""
         model, graph, made = self.model, self.graph, self._made
         settled = {v: widen(array) if self.exact else np.asarray(array) for v, array in stored.items()}
-        for run in runs:
+
+        def evaluate(run: _Run) -> None:
             results: Sequence[Any] = ()
             tensors, narrow = run.tensors, run.narrow
             if narrow is not None and node in self._upstream:
@@ -192,6 +197,15 @@ class _ModelEvaluation:
             for value, array in zip(node.values, results, strict=True):
                 bind_shape(tensors.sizes, graph.type(value), np.shape(array))
                 tensors.by_value[value] = array
+
+        known = runs[0].tensors.by_value
+        entries = max((known[made(v)].size for v in node.inputs if made(v) in known), default=0)
+        if len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
+            with ThreadPoolExecutor(len(runs)) as threads:  # NumPy leaves the interpreter to others while it computes
+                list(threads.map(evaluate, runs))
+        else:
+            for run in runs:
+                evaluate(run)
 
     def _run_bodies(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
         """Evaluates the bodies of a node as often as they are run, and gives the node their results."""
