@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from rulegen.numeric.samples import STORED_MASKS
+import numpy as np
+
+from mugraph.ops.masks import mask_text
 from rulegen.workloads.workload import Workload
 
 __all__ = ["ATTENTION"]
 
 _BAND = "BandMask[after=1,before=2,columns=n,rows=l]()"
 
-_ENTRIES = next(iter(STORED_MASKS))
-_STORED = f"StoredMask[columns=n,entries='{_ENTRIES}',rows=l]()"
+_STORED = f"StoredMask[columns=n,entries='{mask_text(np.array([[1, 0], [1, 1]], bool))}',rows=l]()"
 
 _MASKED = "is_causal=false,kv_num_heads=0,num_heads=0,scale=0.25"
 

@@ -119,32 +119,38 @@ class MaskCase:
         ends = np.sort(generator.choice(np.arange(1, self.length), _DOCUMENTS - 1, replace=False))
         return np.searchsorted(ends, np.arange(self.length), side="right")
 
-    def shows(self, i: Any, j: Any, blocks: Any, documents: Any) -> Any:
-        """Whether query i sees key j, of NumPy arrays or of torch's tensors, as ``mask_mod`` has it."""
-        half, width = self.width // 2, self.width
-        near = (i - j <= half) & (j - i <= half)
-        if self.name in ("sliding", "window"):
-            return near
-        if self.name == "dilated":
-            return (i - j <= 2 * half) & (j - i <= 2 * half) & ((i - j) % 2 == 0)
-        if self.name == "longformer":
-            return near | (i < width) | (j < width)
-        if self.name == "bigbird":
-            return near | (i < width) | (j < width) | blocks[i // self.random_block, j // self.random_block]
-        if self.name == "causal":
-            return j <= i
-        if self.name == "prefix":
-            return (j <= i) | (j < self.length // 4)
+    @property
+    def table(self) -> np.ndarray | None:
+        """What the mask looks up: blocks or documents."""
         if self.name == "document":
-            return documents[i] == documents[j]
-        return blocks[i // 128, j // 128]
+            return self.documents
+        return self.blocks if self.name.startswith(("bigbird", "random")) else None
+
+    def rule(self, table: Any) -> Callable[[Any, Any], Any]:
+        """Whether query i sees key j, of NumPy arrays or of torch's tensors: a function of numbers and a table, to be traced."""
+        width, quarter, side = self.width, self.length // 4, self.random_block
+        half = width // 2
+        match self.name:
+            case "sliding" | "window":
+                return lambda i, j: (i - j <= half) & (j - i <= half)
+            case "dilated":
+                return lambda i, j: (i - j <= 2 * half) & (j - i <= 2 * half) & ((i - j) % 2 == 0)
+            case "longformer":
+                return lambda i, j: ((i - j <= half) & (j - i <= half)) | (i < width) | (j < width)
+            case "bigbird":
+                return lambda i, j: ((i - j <= half) & (j - i <= half)) | (i < width) | (j < width) | table[i // side, j // side]
+            case "causal":
+                return lambda i, j: j <= i
+            case "prefix":
+                return lambda i, j: (j <= i) | (j < quarter)
+            case "document":
+                return lambda i, j: table[i] == table[j]
+        return lambda i, j: table[i // 128, j // 128]
 
     @cached_property
     def entries(self) -> np.ndarray:
         """The mask, [length, length]."""
-        i, j = np.arange(self.length)[:, None], np.arange(self.length)[None, :]
-        blocks = self.blocks if self.name.startswith(("bigbird", "random")) else None
-        shown: np.ndarray = self.shows(i, j, blocks, self.documents if self.name == "document" else None)
+        shown: np.ndarray = self.rule(self.table)(np.arange(self.length)[:, None], np.arange(self.length)[None, :])
         return np.broadcast_to(shown, (self.length, self.length))
 
     @cached_property
@@ -308,12 +314,10 @@ class TorchAttention:
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        named = case.name.startswith(("bigbird", "random"))
-        blocks = torch.from_numpy(case.blocks).cuda() if named else None
-        documents = torch.from_numpy(case.documents).cuda() if case.name == "document" else None
+        rule = case.rule(None if case.table is None else torch.from_numpy(case.table).cuda())
 
         def shows(b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-            shown: torch.Tensor = case.shows(i, j, blocks, documents)
+            shown: torch.Tensor = rule(i, j)
             return shown
 
         mask = create_block_mask(shows, None, None, case.length, case.length, device="cuda")

@@ -19,6 +19,7 @@ from mugraph.blocks.block import Kernel, renamed_values
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
+from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, symbol
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.kernels.triton.scalar import SHORT_ERF
@@ -478,11 +479,22 @@ def test_golden_source(name: str) -> None:
     assert text == path.read_text()
 
 
+def listed() -> Kernel:
+    """Attention whose loop goes along a list of tiles, full and partial ones, with rows that take longer than others."""
+    places = np.arange(256)
+    mask = (abs(places[:, None] - places) < 20) | (places[:, None] < 16)
+    types = {name: tensor(F16, 2, 256, 64) for name in "qkv"}
+    shown = f"StoredMask[columns=256,entries='{mask_text(mask)}',rows=256]()"
+    scores = f"Where({shown}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)"
+    return kernel_of_terms("listed", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+
+
 COMPILED = {
     **{f"total {split}": (INFINITE, cut(split=split, k=1024)) for split in (1, 8)},
     **{name: GOLDENS[name] for name in ("rms_norm_matmul", "skip_layer_norm")},
     "bfloat16": (gated_mlp(8, 512, 512, DataType.BFLOAT16), cut(m=16, n=64, k=64)),
     "attention": (heads_attention(symbol("b"), symbol("s"), symbol("s"), 12, 64, F16), cut(s=32, t=32)),
+    "listed": (listed(), cut(s=16, t=16)),
     "squares": (squares(symbol("s"), F16), cut(**{axis: 16 for axis in squares(symbol("s")).blocks[0].grid[-2:]})),
 }
 
@@ -519,5 +531,5 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
             assert code.index("griddepcontrol.wait") < min(*touches, code.index("griddepcontrol.launch_dependents"))
         else:
             assert "griddepcontrol" not in code
-        if name in ("bfloat16", "attention"):
+        if name in ("bfloat16", "attention", "listed"):
             assert "mma" in compiled.asm["ptx"]
