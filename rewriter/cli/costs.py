@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.interrupts import heed_interrupts
 from mugraph.onnx import load
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
@@ -147,6 +148,7 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
+    heed_interrupts()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as problem:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from mugraph.files import is_device, same_file
+from mugraph.interrupts import heed_interrupts
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
@@ -67,7 +68,9 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
 
 def run() -> None:
     """The command as a process of its own, whose budget began with it."""
-    main(obj=process_seconds())
+    spent = process_seconds()
+    heed_interrupts()
+    main(obj=spent)
 
 
 if __name__ == "__main__":

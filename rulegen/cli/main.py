@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import click
 
+from mugraph.interrupts import heed_interrupts
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
 from rulegen.cli.sharing import export_command, import_command, merge_command
@@ -47,6 +48,7 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
+    heed_interrupts()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as problem:
