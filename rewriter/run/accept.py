@@ -281,6 +281,8 @@ class Acceptance:
         again = self.original.run(None, self.feeds[0])
         running = time.perf_counter() - began
         self._replay = self._captured(original)
+        self.quantizes = is_quantized(model.graph)
+        plain = self._run_plainly(original) if self.quantizes and not evaluates else []
         once_run(opening, running, self._replay is not None)
         are_first = len(further) == len(probes) and all(
             feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
@@ -288,8 +290,7 @@ class Acceptance:
         reference = self._reference(references if are_first else None)
         self.references, self.entered = reference.outputs, reference.entered
         self.own_errors = self._errors(self.outputs)
-        self.quantizes = is_quantized(model.graph)
-        self.step_errors = self._step_errors(original) if self.quantizes and not evaluates else []
+        self.step_errors = self._step_errors(plain) if plain else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
@@ -317,14 +318,21 @@ class Acceptance:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
         return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
 
-    def _step_errors(self, original: Path) -> list[Error]:
+    def _run_plainly(self, original: Path) -> list[list[Any]]:
+        """The original's outputs for all inputs that are compared, by the runtime without its optimisers."""
+        session = new_session(original, self.provider, spinning=False, optimize=False)
+        return [session.run(None, feed) for feed in self.compared]
+
+    def _step_errors(self, plain: Sequence[Sequence[Any]]) -> list[Error]:
         """How far an original that quantises is from the reference, by output: the worst over inputs, and of two ways to run it.
 
         A number that lies half way between two steps goes to either, by a rounding error; so the runtime's own optimisers change
         its outputs, by more on one input than on another.
+
+        Args:
+            plain: of :meth:`_run_plainly`.
         """
-        plain = new_session(original, self.provider, spinning=False, optimize=False)
-        runs = [self.own_errors, self._errors([plain.run(None, feed) for feed in self.compared])]
+        runs = [self.own_errors, self._errors(plain)]
         by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
         return [worst(errors) for errors in by_output]
 
