@@ -17,7 +17,7 @@ from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
-from rewriter.reference.nodes import RunTensors, bind_shape, computed, widen
+from rewriter.reference.nodes import NoReference, RunTensors, bind_shape, computed, widen
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
@@ -45,7 +45,11 @@ def reference_outputs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -
     return reference_run(model, feeds).outputs
 
 
-def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> References:
+def _always() -> bool:
+    return True
+
+
+def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = _always) -> References:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
     Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
@@ -53,10 +57,14 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> Re
     choice would be another function, not a more exact one. A value is dropped after its last use, and each weight is loaded and
     widened once, for the one node that reads it.
 
+    Args:
+        is_wanted: asked before each node; where it is not, the evaluation ends.
+
     Raises:
-        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size.
+        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size; or it is not
+            wanted any more.
     """
-    evaluation = _ModelEvaluation(model, model.graph, exact=True)
+    evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
@@ -116,14 +124,17 @@ class _ModelEvaluation:
     Args:
         exact: in float64, else in the values' own types.
         follows_types: what rounding decides is what the model's own types give.
+        is_wanted: as of :func:`reference_run`.
 
     Attributes:
         entered: numbers of the bodies that were run.
         sizes: of dimension symbols, on the first feed.
     """
 
-    def __init__(self, model: Model, graph: Graph, exact: bool, follows_types: bool = True) -> None:
-        self.model, self.graph, self.exact = model, graph, exact
+    def __init__(
+        self, model: Model, graph: Graph, exact: bool, follows_types: bool = True, is_wanted: Callable[[], bool] = _always
+    ) -> None:
+        self.model, self.graph, self.exact, self._is_wanted = model, graph, exact, is_wanted
         self.entered: set[int] = set()
         self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
@@ -168,6 +179,8 @@ class _ModelEvaluation:
         last_reader = {made(value): node for node in nodes for value in self._operands(node)}
         results = {made(value) for value in outputs}
         for node in nodes:
+            if not self._is_wanted():
+                raise NoReference("nobody asks for the reference any more")
             operands = self._operands(node)
             stored = {v: tables.constants[v].load() for v in operands if v in tables.constants}
             if self._bodies(node):

@@ -29,7 +29,6 @@ from rewriter.reference import (
     reference_run,
     worst,
 )
-from rewriter.run.background import in_background
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -39,10 +38,10 @@ __all__ = [
     "Acceptance",
     "NondeterministicModel",
     "Timing",
-    "begin_reference",
     "confirm",
     "deciding_seconds",
     "first_failing",
+    "first_reference",
     "paired",
 ]
 
@@ -217,12 +216,15 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def begin_reference(
-    model: Model, feeds: Sequence[Mapping[str, np.ndarray]], probes: Sequence[Sequence[InputProbe]]
-) -> Future[References]:
-    """Begins to make the float64 outputs for some inputs and for the first of each list of probes."""
+def first_reference(
+    model: Model,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    probes: Sequence[Sequence[InputProbe]],
+    is_wanted: Callable[[], bool],
+) -> References:
+    """The float64 outputs for some inputs and for the first of each list of probes; as :func:`reference_run`."""
     first = [alternatives[0].feed for alternatives in probes if alternatives]
-    return in_background(lambda: reference_run(model, [*feeds, *first]))
+    return reference_run(model, [*feeds, *first], is_wanted)
 
 
 class Acceptance:
@@ -233,10 +235,11 @@ class Acceptance:
 
     Args:
         feeds: inputs to compare and time on.
-        references: of :func:`begin_reference` for them and for the probes, where they are being made already.
+        references: of :func:`first_reference` for them and for the probes, where they are being made already.
         probes: further inputs to compare on; of each list the first counts that the original runs.
         once_run: is called when only the reference is waited for, with the seconds that it took to open the original, those
             that a run of it takes, and whether the device can be asked for its time (:meth:`on_device`).
+        is_wanted: as of :func:`rewriter.reference.reference_run`.
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
 
@@ -263,6 +266,7 @@ class Acceptance:
         *,
         evaluates: bool = False,
         once_run: Callable[[float, float, bool], None] = lambda opening, running, is_captured: None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
         self.model, self.feeds, self.provider = model, [dict(feed) for feed in feeds], provider
         self.evaluates = evaluates
@@ -281,15 +285,16 @@ class Acceptance:
         again = self.original.run(None, self.feeds[0])
         running = time.perf_counter() - began
         self._replay = self._captured(original)
+        self.quantizes = is_quantized(model.graph)
+        plain = self._run_plainly(original) if self.quantizes and not evaluates else []
         once_run(opening, running, self._replay is not None)
         are_first = len(further) == len(probes) and all(
             feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
         )
-        reference = self._reference(references if are_first else None)
+        reference = self._reference(references if are_first else None, is_wanted)
         self.references, self.entered = reference.outputs, reference.entered
         self.own_errors = self._errors(self.outputs)
-        self.quantizes = is_quantized(model.graph)
-        self.step_errors = self._step_errors(original) if self.quantizes and not evaluates else []
+        self.step_errors = self._step_errors(plain) if plain else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
@@ -297,11 +302,11 @@ class Acceptance:
         self._evaluated: list[list[np.ndarray]] | None = None
         self._decided: list[np.ndarray] | None = None
 
-    def _reference(self, known: Future[References] | None) -> References:
+    def _reference(self, known: Future[References] | None, is_wanted: Callable[[], bool]) -> References:
         """The float64 outputs for all inputs that are compared; what is known counts where it could be made."""
         if known is not None and known.exception() is None:
             return known.result()
-        return reference_run(self.model, self.compared)
+        return reference_run(self.model, self.compared, is_wanted)
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
@@ -317,14 +322,21 @@ class Acceptance:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
         return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
 
-    def _step_errors(self, original: Path) -> list[Error]:
+    def _run_plainly(self, original: Path) -> list[list[Any]]:
+        """The original's outputs for all inputs that are compared, by the runtime without its optimisers."""
+        session = new_session(original, self.provider, spinning=False, optimize=False)
+        return [session.run(None, feed) for feed in self.compared]
+
+    def _step_errors(self, plain: Sequence[Sequence[Any]]) -> list[Error]:
         """How far an original that quantises is from the reference, by output: the worst over inputs, and of two ways to run it.
 
         A number that lies half way between two steps goes to either, by a rounding error; so the runtime's own optimisers change
         its outputs, by more on one input than on another.
+
+        Args:
+            plain: of :meth:`_run_plainly`.
         """
-        plain = new_session(original, self.provider, spinning=False, optimize=False)
-        runs = [self.own_errors, self._errors([plain.run(None, feed) for feed in self.compared])]
+        runs = [self.own_errors, self._errors(plain)]
         by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
         return [worst(errors) for errors in by_output]
 

@@ -28,14 +28,18 @@ def in_background(work: Callable[[], _T]) -> Future[_T]:
 
 
 class Beside:
-    """How far work in the background has come."""
+    """How far work in the background has come, and whether it is still of use."""
 
     def __init__(self) -> None:
-        self._outside, self._quiet = threading.Event(), threading.Event()
+        self._ended, self._quiet, self._unwanted = threading.Event(), threading.Event(), threading.Event()
 
-    def leaves_runtime(self) -> None:
-        """It opens and runs no more sessions."""
-        self._outside.set()
+    def ends(self) -> None:
+        """It opens and runs no session any more."""
+        self._ended.set()
+
+    def is_wanted(self) -> bool:
+        """Whether somebody may still ask for its result; what takes long asks now and then."""
+        return not self._unwanted.is_set()
 
     def disturbs_no_more(self) -> None:
         """What it goes on with disturbs no measurement."""
@@ -45,9 +49,13 @@ class Beside:
         """Waits so long at most until it disturbs no measurement; whether that is so."""
         return self._quiet.wait(seconds)
 
-    def is_outside(self) -> None:
-        """Waits until it opens and runs no more sessions."""
-        self._outside.wait()
+    def give_up(self) -> None:
+        """Nobody asks for its result any more."""
+        self._unwanted.set()
+
+    def has_ended(self) -> None:
+        """Waits until it opens and runs no session any more."""
+        self._ended.wait()
 
 
 class Background:
@@ -68,7 +76,7 @@ class Background:
             try:
                 return work(beside)
             finally:
-                beside.leaves_runtime()
+                beside.ends()
                 beside.disturbs_no_more()
 
         self._works.append(beside)
@@ -79,7 +87,9 @@ class Background:
         end = time.monotonic() + seconds
         return all(work.is_quiet(max(end - time.monotonic(), 0.0)) for work in self._works)
 
-    def leave_runtime(self) -> None:
-        """Returns when no session is opened or run any more: a process must not end meanwhile."""
+    def end(self) -> None:
+        """Gives up what still goes on, and returns when it has ended: a process must not end while a session is opened or run."""
         for work in self._works:
-            work.is_outside()
+            work.give_up()
+        for work in self._works:
+            work.has_ended()

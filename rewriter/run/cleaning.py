@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, identical
-from rewriter.run.background import in_background
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
@@ -71,8 +71,9 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
 def _compare(task: Task, cleaned: Path, until: float) -> None:
     """Runs a model and a file. Raises Unclean where their outputs are not known to be the same."""
     try:
-        opening = in_background(lambda: session_as_it_came(task.model))
-        after = new_session(cleaned, spinning=False)
+        with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened
+            opening = beside.submit(session_as_it_came, task.model)
+            after = new_session(cleaned, spinning=False)
         before = opening.result()
         compared = False
         for feed in _feeds(task):

@@ -113,7 +113,7 @@ class Judge:
         if _untyped_inputs(task.model):
             return
         self._inputs = task.feeds(), probes(task, task.choices()[0])
-        self._references = accept.begin_reference(task.model, *self._inputs)
+        self._references = self._bench.background.begin(self._referred)
         original = self._original()
         self._opening = self._bench.background.begin(partial(self._opened, original))
 
@@ -228,6 +228,12 @@ class Judge:
         clock.needs("decide", accept.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
         clock.needs("load", loading_seconds(opening, running))
 
+    def _referred(self, beside: Beside) -> References:
+        """The reference for the inputs that are compared first."""
+        if self._bench.task.target.run_on != "cpu":  # it is made by the processor
+            beside.disturbs_no_more()
+        return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted)
+
     def _opened(self, original: Path, beside: Beside) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.
 
@@ -241,10 +247,10 @@ class Judge:
         """
         task, evaluates, failure = self._bench.task, self._evaluates, None
         provider = task.target.run_on
+        opened = partial(accept.Acceptance, task.model, original, evaluates=evaluates, is_wanted=beside.is_wanted)
 
         def ran(opening: float, running: float, is_captured: bool) -> None:
             self._ran(opening, running, is_captured)
-            beside.leaves_runtime()
             if provider != "cpu":  # the reference is made by the processor
                 beside.disturbs_no_more()
 
@@ -252,13 +258,13 @@ class Judge:
             known = self._references if not number else None
             try:
                 feeds, further = self._inputs if not number else (task.feeds(chosen), probes(task, chosen))
-                return accept.Acceptance(task.model, original, feeds, provider, known, further, evaluates=evaluates, once_run=ran)
+                return opened(feeds, provider, known, further, once_run=ran)
             except RuntimeFailure as problem:
                 failure = failure or problem
         assert failure is not None, "there is one choice at least"
         if not task.options.data:
             raise failure
-        acceptance = accept.Acceptance(task.model, original, task.options.data, provider, evaluates=evaluates, once_run=ran)
+        acceptance = opened(task.options.data, provider, once_run=ran)
         self._bench.notes.add(
             f"the original does not run on random inputs ({failure}): nothing was compared but on those of --data"
         )

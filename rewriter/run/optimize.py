@@ -36,6 +36,7 @@ from rewriter.search.explain import NearMiss
 __all__ = ["optimize"]
 
 _UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
+_UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was written", is_interrupted=True)
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -187,7 +188,10 @@ def _unsearched(bench: Workbench) -> Outcome:
 def _recalled_or_decided(bench: Workbench) -> Outcome:
     """Writes what an earlier run decided, or decides, writes and remembers that."""
     verdicts = Verdicts(bench)
-    remembered = verdicts.recall()
+    try:
+        remembered = verdicts.recall()
+    except KeyboardInterrupt:
+        return _ended(bench, _UNREPEATED)
     decision = _decide(bench, verdicts) if remembered is None else remembered
     if (end := _unconfirmed(bench)) is not None:
         return end

@@ -139,8 +139,8 @@ def open_workbench(
 ) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
-    Ensures that what was measured is written when the workbench is closed, however the run ends, and that no session is
-    opened or run in the background then.
+    Ensures that what was measured is written when the workbench is closed, however the run ends, and that nothing goes on in
+    the background then.
 
     Args:
         presumed: what is found out in the background, and the stages go ahead of; each raises where it does not hold.
@@ -152,7 +152,7 @@ def open_workbench(
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         background = Background()
-        stack.callback(background.leave_runtime)
+        stack.callback(background.end)
         futures = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         if not options.searches:
             unused = ProfileStore(None, target.environment)

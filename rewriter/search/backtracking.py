@@ -107,7 +107,8 @@ class Backtracking:
                     record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
                     for seed in seeds:
                         priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
-                        record.enter(priced)
+                        if priced.graph.digest not in record.seen:
+                            record.enter(priced)
                         stopped = self._backtrack(expansion, record, priced, self.limits.patience // _HASTE)
                         record.stopped = stopped if stopped == _SPENT else record.stopped
         except KeyboardInterrupt:

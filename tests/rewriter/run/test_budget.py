@@ -18,6 +18,7 @@ from onnx.parser import parse_model
 
 from rewriter import optimize
 from rewriter.kernels.workers import WorkerDied
+from rewriter.reference import nodes
 from rewriter.run import accept, rules_ahead
 from rewriter.run.accept import Timing, deciding_seconds
 from rewriter.run.background import Background, Beside
@@ -110,7 +111,6 @@ def test_a_measurement_waits_for_what_would_disturb_it() -> None:
 
     def work(beside: Beside) -> int:
         go_on.wait()
-        beside.leaves_runtime()
         beside.disturbs_no_more()
         end.wait()
         return 3
@@ -118,7 +118,6 @@ def test_a_measurement_waits_for_what_would_disturb_it() -> None:
     future = background.begin(work)
     assert not background.is_quiet(0.01)
     go_on.set()
-    background.leave_runtime()
     assert background.is_quiet(10.0) and not future.done()
     end.set()
     assert future.result(10.0) == 3
@@ -132,9 +131,49 @@ def test_work_that_fails_disturbs_nobody() -> None:
 
     future = background.begin(work)
     assert background.is_quiet(10.0)
-    background.leave_runtime()
+    background.end()
     with pytest.raises(ValueError, match="no"):
         future.result(10.0)
+
+
+def test_what_goes_on_when_a_run_ends_is_given_up_and_waited_for() -> None:
+    background = Background()
+
+    def work(beside: Beside) -> None:
+        while beside.is_wanted():
+            time.sleep(0.01)
+
+    future = background.begin(work)
+    assert not future.done()
+    background.end()
+    future.result(10.0)
+
+
+def test_no_session_is_run_when_a_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators without a record are run one by one for the reference; a process that ends meanwhile is aborted."""
+    begun, run = threading.Event(), nodes._run_alone
+    steps: list[float] = []
+
+    def slowly(*args: Any) -> Any:
+        begun.set()
+        time.sleep(0.02)
+        steps.append(time.monotonic())
+        return run(*args)
+
+    def interrupted(_: object) -> None:
+        begun.wait(10.0)
+        raise KeyboardInterrupt
+
+    text = " ".join(f"v{i + 1} = Hardmax(v{i})" for i in range(200))
+    model = f'<ir_version: 8, opset_import: ["" : 17]> g (float[8,8] v0) => (float[8,8] y) {{ {text} y = Relu(v200) }}'
+    onnx.save(parse_model(model), tmp_path / "m.onnx")
+    monkeypatch.setattr(nodes, "_run_alone", slowly)
+    monkeypatch.setattr(Proposer, "propose", interrupted)
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", rules=list(RULES), budget=20)
+    ended = time.monotonic()
+    time.sleep(0.2)
+    assert "interrupted" in outcome.message and max(steps) < ended
+    assert 0 < len(steps) < 200, "it was given up"
 
 
 def test_nothing_is_waited_for_beyond_the_budget(source: Path, now: list[float]) -> None:

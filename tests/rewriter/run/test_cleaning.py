@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,10 @@ from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.read import reread
 from rewriter import optimize
 from rewriter.run import cleaning
+from rewriter.run.options import Options
+from rewriter.run.target import choose_target
+from rewriter.run.task import read_task
+from rewriter.runtime_env import RuntimeFailure
 from tests.support.runs import ops, run_model
 
 UNTIDY = """
@@ -130,6 +137,30 @@ def test_an_interruption_while_cleaning_writes_the_original(
         outcome = optimize(source, tmp_path / "o.onnx", **options)
         assert not outcome.cleaned and "interrupted while cleaning up" in outcome.message
         assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+
+
+def test_a_comparison_that_fails_leaves_no_session_behind_that_is_being_opened(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends meanwhile is aborted."""
+    opened: list[object] = []
+
+    def slowly(model: object) -> object:
+        time.sleep(0.3)
+        opened.append(model)
+        return SimpleNamespace()
+
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeFailure("no")
+
+    options = Options(provider="cpu")
+    task = read_task(source, tmp_path / "o.onnx", options, choose_target(options))
+    _, difference = next(cleaning.clean_tasks(task, tmp_path, math.inf))
+    monkeypatch.setattr(cleaning, "session_as_it_came", slowly)
+    monkeypatch.setattr(cleaning, "new_session", refused)
+    with pytest.raises(cleaning.Unclean, match="refuses it"):
+        difference()
+    assert opened
 
 
 def test_what_came_is_compared_where_it_cannot_be_cleaned_up(own_cache: Path, tmp_path: Path) -> None:

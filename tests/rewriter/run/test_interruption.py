@@ -105,3 +105,13 @@ def test_a_second_interruption_while_checking_writes_the_original(
     monkeypatch.setattr(owner, name, _stopped(lambda n: True, getattr(owner, name)))
     outcome = _optimised(tmp_path, progress=_while_searching)
     assert not outcome.improved and ops(tmp_path / "o.onnx") == cleaned_ops(tmp_path / "m.onnx")
+
+
+def test_interrupted_while_a_verdict_is_checked_the_original_is_written(
+    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _optimised(tmp_path).improved
+    monkeypatch.setattr(accept.Acceptance, "judge", _stopped(lambda n: True, accept.Acceptance.judge))
+    outcome = _optimised(tmp_path)
+    assert not outcome.improved and "interrupted while checking an earlier verdict" in outcome.message
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()

@@ -132,9 +132,9 @@ def test_user_data_takes_part_in_acceptance(
     seen: list[np.ndarray] = []
     original = accept.reference_run
 
-    def spy(model: Any, feeds: Any) -> Any:
+    def spy(model: Any, feeds: Any, *rest: Any) -> Any:
         seen.extend(feed["x"] for feed in feeds)
-        return original(model, feeds)
+        return original(model, feeds, *rest)
 
     monkeypatch.setattr(accept, "reference_run", spy)
     data = {"x": np.ones((1, 4, 32), np.float32)}

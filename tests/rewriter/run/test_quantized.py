@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx import load
 from rewriter import optimize
+from rewriter.run import accept
 from rules_db.trust.rule import FloatClass
 from tests.support.graphs import NEGATION, rule
 from tests.support.runs import ops, run_model
@@ -125,3 +126,15 @@ def test_a_zero_point_that_is_off_by_one_is_refused_and_what_is_right_is_not(tmp
 def test_an_approximation_may_take_any_number_to_the_next_step(tmp_path: Path) -> None:
     source, loose = residual(tmp_path / "model.onnx"), replace(NO_ZERO_POINT, float_class=FloatClass.APPROXIMATES)
     assert optimize(source, tmp_path / "o.onnx", rules=[loose], provider="cpu", deterministic=True).improved
+
+
+def test_no_session_is_opened_once_only_the_reference_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would disturb the measurements that begin then, and a process must not end meanwhile."""
+    path = moved(tmp_path / "m.onnx")
+    feed = {"x": np.random.default_rng(0).standard_normal((8, 64, 32)).astype(F)}
+
+    def is_outside(*_: object) -> None:
+        monkeypatch.setattr(accept, "new_session", lambda *_, **__: pytest.fail("a session is opened"))
+
+    acceptance = accept.Acceptance(load(path), path, [feed], "cpu", once_run=is_outside)
+    assert acceptance.step_errors

@@ -57,7 +57,10 @@ def test_a_seed_is_a_candidate_at_the_prices_of_the_search() -> None:
     search = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
     best = search.run(graph).better[0]
     flattered = replace(best, cost=best.cost / 2)
-    assert search.run(graph, seeds=[flattered]).better[0].cost == pytest.approx(best.cost)
+    searched = search.run(graph, seeds=[flattered])
+    assert searched.better[0].cost == pytest.approx(best.cost)
+    digests = [candidate.graph.digest for candidate in searched.better]
+    assert len(digests) == len(set(digests)), "the search had met it already"
     nothing = frozenset({ASSOCIATIVE.id, FACTOR.id})
     assert [c.graph.digest for c in search.run(graph, nothing, [flattered]).better] == [best.graph.digest]
 
