@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule, check_schedule
@@ -20,7 +20,6 @@ __all__ = [
     "TimedKernel",
     "fastest",
     "kernel_key",
-    "recall",
     "recall_all",
     "record",
     "time_of",
@@ -80,27 +79,18 @@ def fastest(results: Sequence[Measured]) -> list[Measured]:
     return [results[at] for _, at in sorted(timed)]
 
 
-def record(
-    store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], results: Sequence[Measured], *, lasting: bool = True
-) -> None:
+def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], results: Sequence[Measured]) -> None:
     """Keeps the times of a kernel under several schedules, of which at least one has one; the least is the kernel's.
 
     They are those of the Triton that is here.
-
-    Args:
-        lasting: for later runs, too.
     """
     timed, key = fastest(results), _compiled_key(kernel_key(kernel, sizes))
     assert timed[0].microseconds is not None
     kept = [{"schedules": [schedule_to_json(s) for s in r.schedules], "microseconds": r.microseconds} for r in timed]
-    text = json.dumps(kept)
-    if lasting:
-        store.put(key, timed[0].microseconds)
-        store.put_schedules(key, text)
-        bound = {name: sizes[name] for name in kernel.symbols}
-        store.remember(without_compiler(key), json.dumps({"kernel": kernel_to_json(kernel), "sizes": bound}))
-    else:
-        store.preload({key: timed[0].microseconds}, {key: text})
+    store.put(key, timed[0].microseconds)
+    store.put_schedules(key, json.dumps(kept))
+    bound = {name: sizes[name] for name in kernel.symbols}
+    store.remember(without_compiler(key), json.dumps({"kernel": kernel_to_json(kernel), "sizes": bound}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +132,7 @@ def recall_all(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) ->
     Raises:
         Undecided: a symbol has no size.
     """
-    return _all(store, kernel, kernel_key(kernel, sizes))
-
-
-def _all(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:
+    key = kernel_key(kernel, sizes)
     return _known(store, kernel, _compiled_key(key)) or _known(store, kernel, key)
 
 
@@ -165,10 +152,3 @@ def _known(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:
         return fastest(results)
     except (ValueError, TypeError, KeyError, RecursionError, InvalidBlock):  # damaged: it is timed again
         return []
-
-
-def recall(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> Measured | None:
-    """The fastest of :func:`recall_all`, with the kernel's time as it is known now, or ``None``. Raises as that."""
-    key = kernel_key(kernel, sizes)
-    results = _all(store, kernel, key)
-    return replace(results[0], microseconds=_time(store, key)) if results else None

@@ -19,7 +19,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import recall
+from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer
@@ -109,6 +109,7 @@ class CustomKernels:
         self._longest = 0.0
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
+        self._tuned: set[Kernel] = set()
         self._given: set[Kernel] = set()
 
     def warm(self) -> None:
@@ -161,7 +162,7 @@ class CustomKernels:
             deadline: the instant of :func:`time.monotonic` by which the last should be timed: none is begun for which the time
                 does not suffice that the longest took.
         """
-        fresh = self._untimed(graph)
+        fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
         changed = False
 
         def compiled(kernel: Kernel, left: int) -> list[ScheduleTrial]:
@@ -174,29 +175,30 @@ class CustomKernels:
                 if not (settled := self._settle(kernel, future.result)):
                     break
                 self._longest = max(self._longest, time.monotonic() - began)
+                self._tuned.add(kernel)
                 changed |= settled
         return changed
 
     def glance(self, graph: Graph) -> bool:
         """Times those kernels under the one or two schedules that look best; whether anything is known now that was not.
 
-        They are compiled all at once. The times hold for this run alone: a later one has the time to find better schedules.
+        They are compiled all at once. A later run that has the time for it finds better schedules: it tunes them still.
         """
-        fresh = self._untimed(graph)
+        fresh = self._untimed(graph, 1)
         compile_ahead(fresh, self.device, self.compiler, self.architectures[0], self.sizes, _GLANCE)
-        settled = [self._settle(kernel, partial(self._compiled, kernel, _GLANCE), lasting=False) for kernel in fresh]
+        settled = [self._settle(kernel, partial(self._compiled, kernel, _GLANCE)) for kernel in fresh]
         return any(settled)
 
-    def _untimed(self, graph: Graph) -> list[Kernel]:
-        """The kernels of a candidate that have no time yet; none where they cannot be timed."""
-        return [k for k in self._own(graph) if recall(self.store, k, self.sizes) is None] if self._can_time else []
+    def _untimed(self, graph: Graph, trials: int) -> list[Kernel]:
+        """The kernels of a candidate of which fewer trials are known; none where they cannot be timed."""
+        return [k for k in self._own(graph) if len(recall_all(self.store, k, self.sizes)) < trials] if self._can_time else []
 
-    def _settle(self, kernel: Kernel, compiled: Callable[[], list[ScheduleTrial]], *, lasting: bool = True) -> bool:
+    def _settle(self, kernel: Kernel, compiled: Callable[[], list[ScheduleTrial]]) -> bool:
         """Times a kernel, or refuses it; whether anything is known now that was not: there may be no time or no device."""
         try:
             if not (trials := compiled()):
                 return False
-            self.timer.settle(kernel, trials, self.store, self.sizes, lasting=lasting)
+            self.timer.settle(kernel, trials, self.store, self.sizes)
             self.timed += len(trials)
         except NoDevice as problem:
             self._can_time = False

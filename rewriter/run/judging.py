@@ -62,7 +62,8 @@ class Judgement:
         message: why the original is kept, where it is.
         error_before, error_after: of the original and of the winner against the reference.
         paired: the first impression of the winner's speed.
-        latency: beside the original under default settings; ``None`` where that was not measured to the end.
+        latency: beside the original under default settings; of one that the device chose, the first impression. ``None`` where
+            that was not measured to the end.
         on_device: beside the original on the GPU alone; ``None`` where that cannot be told.
         is_interrupted: the user stopped the run: this is no verdict.
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
@@ -88,8 +89,8 @@ class Judge:
 
     Requires an open workbench. Ensures that a winner is right
     (:class:`rewriter.run.checking.Checker`), that it is faster beyond noise where time can be measured, that the decision rests
-    on fresh measurements (the luckiest of several noisy numbers is too good), and that after Ctrl-C nothing is written that is
-    not known to be right.
+    on fresh measurements (the luckiest of several noisy numbers is too good) unless the device left no doubt, and that after
+    Ctrl-C nothing is written that is not known to be right.
     """
 
     def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
@@ -352,14 +353,13 @@ class Judge:
     ) -> Judgement:
         """The first trial that is faster beyond noise; else the incumbent, unless it is slower now.
 
-        That is on the GPU alone, where it can be told, which is exact, and does not wait for the processor; else under default
-        settings. No trial is slower in the other way.
+        That is on the GPU alone, where that leaves no doubt; else under default settings. No trial is slower in the other way.
         """
         task, clock = self._bench.task, self._bench.clock
         message, undecided = "", False
         for trial in trials:
             self._best_right = trial
-            if trial.on_device is not None and trial.on_device.faster:
+            if trial.on_device is not None and trial.on_device.clearly_faster:
                 return replace(self._won(trial), latency=trial.timing)
             self._bench.progress("measuring the most promising candidate under default settings")
             room = clock.room("write")

@@ -118,7 +118,7 @@ class RunKernels:
         return self._custom is not None and self._custom.tune(candidate.graph, deadline)
 
     def glance(self, candidate: Candidate) -> bool:
-        """Times the same under the schedules that look best, for this run alone; whether anything is known now that was not."""
+        """Times those without any time under the schedules that look best; whether anything is known now that was not."""
         return self._custom is not None and self._custom.glance(candidate.graph)
 
     def refused(self, candidate: Candidate) -> set[str]:

@@ -64,8 +64,8 @@ class Outcome:
 
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
-        latency: beside the original under default settings, as a user runs it: the basis of the decision.
-        on_device: the same on the GPU alone, both as captured CUDA graphs: the basis of the decision where it is known.
+        latency: beside the original under default settings, as a user runs it; of what the device chose, a first impression.
+        on_device: beside the original on the GPU alone, both as captured CUDA graphs: it decides where it leaves no doubt.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
         assumed: what the written model takes for granted of the inputs.

@@ -109,15 +109,9 @@ class KernelTimer:
             yield number, value
 
     def settle(
-        self,
-        kernel: Kernel,
-        compiled: Sequence[ScheduleTrial],
-        store: ProfileStore,
-        sizes: Mapping[str, int],
-        *,
-        lasting: bool = True,
+        self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
     ) -> Measured:
-        """The fastest of several trials, which are measured now and remembered: by later runs, too, if that is ``lasting``.
+        """The fastest of several trials, which are measured now and remembered.
 
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
@@ -125,7 +119,7 @@ class KernelTimer:
         """
         results = self.measure(kernel, compiled, sizes)
         best = best_of(results)
-        record(store, kernel, sizes, results, lasting=lasting)
+        record(store, kernel, sizes, results)
         return best
 
 

@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 from mugraph.onnx import load
 from rewriter.cost import CostTable, ProfileStore, kernel_times, known, write_table
 from rewriter.cost.fused import asked_directions, runtime_directions
-from rewriter.cost.kernel_times import Measured, recall, record, time_of, without_compiler
+from rewriter.cost.kernel_times import Measured, recall_all, record, time_of, without_compiler
 from rewriter.cost.known import device_in, known_directions, known_table
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
@@ -99,7 +99,7 @@ def test_the_shipped_schedules_are_those_of_the_kernels_that_are_built_today() -
     graph = load(model).graph
     wanted = [fusable for fusable in propose(graph) if set(fusable.roots) == set(graph.outputs)]
     kernels = [kernel_of_rule(KernelBuilder().build(fusable, Form()).rule) for fusable in wanted]
-    assert any(kernel is not None and recall(store, kernel, {}) is not None for kernel in kernels)
+    assert any(kernel is not None and recall_all(store, kernel, {}) for kernel in kernels)
 
 
 def test_what_the_triton_that_is_here_compiled_goes_before_what_ships(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_the_triton_that_is_here_compiled_goes_before_what_ships(monkeypatc
     ((key, text),) = store.schedules.items()
     later = ProfileStore(None, "here")
     later.fall_back_on({without_compiler(key): 7.0}, {without_compiler(key): text})
-    assert time_of(later, kernel, {}) == 7.0 and recall(later, kernel, {}) is not None
+    assert time_of(later, kernel, {}) == 7.0 and recall_all(later, kernel, {})
     later.preload(store.costs, store.schedules)
     assert time_of(later, kernel, {}) == 5.0
     monkeypatch.setattr(kernel_times, "triton_version", lambda: "2")

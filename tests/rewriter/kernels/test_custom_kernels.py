@@ -327,7 +327,7 @@ def test_candidates_are_ordered_with_caution_towards_kernels_that_were_not_timed
 def test_where_the_time_is_over_kernels_are_run_once_before_they_are_tried(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that turns out to be slow is not tried end to end; what is known by a glance is no time for later runs."""
+    """One that turns out to be slow is not tried end to end; its time is known to later runs."""
     counts: list[int] = []
 
     def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
@@ -339,15 +339,28 @@ def test_where_the_time_is_over_kernels_are_run_once_before_they_are_tried(
     monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: pytest.fail("tried") if _nodes(path) else None)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert outcome.kernels == 0 and counts and set(counts) <= {1, 2}
+    costs = ProfileStore(default_profile_path(), "a GPU | onnxruntime | cuda").costs
+    assert [cost for signature, cost in costs.items() if signature.startswith("kernel ")] == [1e6] * len(counts)
 
-    def kept() -> list[str]:
-        costs = ProfileStore(default_profile_path(), "a GPU | onnxruntime | cuda").costs
-        return [signature for signature in costs if signature.startswith("kernel ")]
 
-    assert not kept()
-    monkeypatch.setattr("rewriter.run.proposing._TUNING", 0.7)
-    at_leisure(model, tmp_path / "again.onnx", use_verdicts=False)
-    assert kept()
+def test_a_kernel_that_was_run_once_is_tuned_by_a_run_that_has_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = lower("relu", {"x": parse_type("float16[64,64]")}, [("y", parse_term("Relu(Neg(x))"))])
+    graph, counts = with_kernel(kernel)[1], list[int]()
+
+    def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
+        counts.append(len(compiled))
+        return [Measured(trial.schedules, 3.0, 1e-4) for trial in compiled]
+
+    monkeypatch.setattr(processes.KernelTimer, "measure", measured)
+    monkeypatch.setattr(kernels, "_TRIALS", 4)
+    store = ProfileStore(None, "a GPU")
+    for asked in ([True, False, True, False], [False, False, False, False]):
+        custom = CustomKernels(get_device("h200"), store, {}, [], SM_90, False)
+        far = time.monotonic() + 500
+        told = [custom.glance(graph), custom.glance(graph), custom.tune(graph, far), custom.tune(graph, far)]
+        custom.close()
+        assert told == asked
+    assert counts == [2, 6]
 
 
 def test_kernels_at_sizes_of_a_models_own_are_recalled(tmp_path: Path, gpu: list[str]) -> None:

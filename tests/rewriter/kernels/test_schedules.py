@@ -18,7 +18,7 @@ from mugraph.blocks.schedule import LIMITS, Schedule, check_fits
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import get_device
-from rewriter.cost.kernel_times import Measured, recall, recall_all, record
+from rewriter.cost.kernel_times import Measured, recall_all, record
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
@@ -344,9 +344,9 @@ def test_what_a_store_holds_that_is_no_schedule_is_timed_again(damage: str) -> N
     kernel, store = rms_norm_matmul(16, 64, 64, F16), ProfileStore(None, "a GPU")
     record(store, kernel, {}, [Measured((Schedule((("m", 16),)),), 12.5)])
     ((key, text),) = store.schedules.items()
-    assert recall(store, kernel, {}) is not None and scheduled(kernel, get_device("h200"), {}, store)
+    assert recall_all(store, kernel, {}) and scheduled(kernel, get_device("h200"), {}, store)
     store.put_schedules(key, text.replace('"group": 1', f'"group": 1, {damage}'))
-    assert recall(store, kernel, {}) is None and scheduled(kernel, get_device("h200"), {}, store)
+    assert not recall_all(store, kernel, {}) and scheduled(kernel, get_device("h200"), {}, store)
 
 
 def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,14 +354,14 @@ def test_the_best_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     store = ProfileStore(tmp_path / "profile.sqlite", "a GPU")
     best = Measured((Schedule((("m", 16), ("n", 32), ("k", 32)), 2, 4, 3),), 12.5)
     slower = Measured((Schedule((("m", 16), ("n", 16), ("k", 32))),), 13)
-    record(store, kernel, {"m": 16}, [Measured(best.schedules, None, problem="wrong"), slower, best])
+    slowest = Measured((Schedule((("m", 16), ("n", 64), ("k", 32))),), 14)
+    record(store, kernel, {"m": 16}, [Measured(best.schedules, None, problem="wrong"), slower, slowest, best])
     store.close()
     again = ProfileStore(tmp_path / "profile.sqlite", "a GPU")
-    found = recall(again, kernel, {"m": 16})
-    assert found is not None and (found.schedules, found.microseconds) == (best.schedules, 12.5)
-    assert [m.microseconds for m in recall_all(again, kernel, {"m": 16})] == [12.5, 13]
-    assert recall(again, kernel, {"m": 32}) is None
-    assert recall(ProfileStore(tmp_path / "profile.sqlite", "another GPU"), kernel, {"m": 16}) is None
+    assert recall_all(again, kernel, {"m": 16})[0].schedules == best.schedules
+    assert [m.microseconds for m in recall_all(again, kernel, {"m": 16})] == [12.5, 13, 14]
+    assert not recall_all(again, kernel, {"m": 32})
+    assert not recall_all(ProfileStore(tmp_path / "profile.sqlite", "another GPU"), kernel, {"m": 16})
 
     def no_measuring(*arguments: object) -> Sequence[Measured]:
         raise AssertionError("measured again")
