@@ -56,11 +56,15 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     Raises:
         Undecided: a symbol has no size.
     """
+    return "kernel " + digest(kernel.digest.hex(), json.dumps(_bound(kernel, sizes), sort_keys=True), str(_LAUNCHES))
+
+
+def _bound(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of a kernel's symbols. Raises Undecided."""
     missing = [name for name in kernel.symbols if name not in sizes]
     if missing:
         raise Undecided(f"the time of a kernel of size {missing[0]}")
-    bound = {name: sizes[name] for name in kernel.symbols}
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(bound, sort_keys=True), str(_LAUNCHES))
+    return {name: sizes[name] for name in kernel.symbols}
 
 
 def _compiled_key(key: str) -> str:
@@ -89,8 +93,7 @@ def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], result
     kept = [{"schedules": [schedule_to_json(s) for s in r.schedules], "microseconds": r.microseconds} for r in timed]
     store.put(key, timed[0].microseconds)
     store.put_schedules(key, json.dumps(kept))
-    bound = {name: sizes[name] for name in kernel.symbols}
-    store.remember(without_compiler(key), json.dumps({"kernel": kernel_to_json(kernel), "sizes": bound}))
+    store.remember(without_compiler(key), json.dumps({"kernel": kernel_to_json(kernel), "sizes": _bound(kernel, sizes)}))
 
 
 @dataclass(frozen=True, slots=True)
