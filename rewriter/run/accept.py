@@ -245,6 +245,7 @@ class Acceptance:
         once_run: is called when only the reference is waited for, with the seconds that it took to open the original, those
             that a run of it takes, and whether the device can be asked for its time (:meth:`on_device`).
         is_wanted: as of :func:`rewriter.reference.reference_run`.
+        captures: candidates are going to be timed: the original's graph is captured, where it can be.
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
 
@@ -270,6 +271,7 @@ class Acceptance:
         probes: Sequence[Sequence[InputProbe]] = (),
         *,
         evaluates: bool = False,
+        captures: bool = True,
         once_run: Callable[[float, float, bool], None] = lambda opening, running, is_captured: None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -289,7 +291,7 @@ class Acceptance:
         began = time.perf_counter()
         again = self.original.run(None, self.feeds[0])
         running = time.perf_counter() - began
-        self._replay = self._captured(original)
+        self._replay = self._captured(original) if captures else None
         self.quantizes = is_quantized(model.graph)
         plain = self._run_plainly(original) if self.quantizes and not evaluates else []
         once_run(opening, running, self._replay is not None)

@@ -91,10 +91,13 @@ class Judge:
     (:class:`rewriter.run.checking.Checker`), that it is faster beyond noise where time can be measured, that the decision rests
     on fresh measurements (the luckiest of several noisy numbers is too good) unless the device left no doubt, and that after
     Ctrl-C nothing is written that is not known to be right.
+
+    Args:
+        times: candidates are timed where that is possible, and not checked alone.
     """
 
-    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
-        self._bench, self._quarantine = bench, quarantine
+    def __init__(self, bench: Workbench, quarantine: Quarantine, *, times: bool = True) -> None:
+        self._bench, self._quarantine, self._times = bench, quarantine, times and bench.task.measures
         self._references: Future[References] | None = None
         self._opening: Future[accept.Acceptance] | None = None
         self._inputs: tuple[list[Mapping[str, np.ndarray]], list[list[InputProbe]]] = ([], [])
@@ -248,7 +251,14 @@ class Judge:
         """
         task, evaluates, failure = self._bench.task, self._evaluates, None
         provider = task.target.run_on
-        opened = partial(accept.Acceptance, task.model, original, evaluates=evaluates, is_wanted=beside.is_wanted)
+        opened = partial(
+            accept.Acceptance,
+            task.model,
+            original,
+            evaluates=evaluates,
+            captures=self._times,
+            is_wanted=beside.is_wanted,
+        )
 
         def ran(opening: float, running: float, is_captured: bool) -> None:
             self._ran(opening, running, is_captured)

@@ -190,7 +190,7 @@ class Verdicts:
     def _judged_again(self, record: _StoredVerdict) -> Judgement:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
-        judge = Judge(bench, Quarantine(bench.task, bench.store, bench.notes))
+        judge = Judge(bench, Quarantine(bench.task, bench.store, bench.notes), times=False)
         judge.prepare()
         search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.moves})
         judgement = judge.judge_again(search, self._retraced(search, record))
