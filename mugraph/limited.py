@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["LimitExceeded", "run_limited"]
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["LimitExceeded", "memory_limit", "run_limited"]
+
+_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Where Linux tells the limit of a container, of both versions of control groups."""
 
 
 class LimitExceeded(Exception):
@@ -43,3 +51,26 @@ def run_limited(script: Path, given: bytes, *, seconds: float, memory: int) -> b
         last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
         raise LimitExceeded(f"failed ({last}), with at most {memory >> 20} MB of memory")
     return done.stdout
+
+
+def memory_limit() -> int | None:
+    """Bytes of memory that this process can have at most: the machine's, or what its container or user allows if that is less.
+
+    ``None`` where the system does not tell.
+    """
+    return min(_memory_limits(), default=None)
+
+
+def _memory_limits() -> Iterator[int]:
+    if sys.platform == "win32":
+        return
+    yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        allowed, _ = resource.getrlimit(kind)
+        if allowed != resource.RLIM_INFINITY:
+            yield allowed
+    for file in _CONTAINER_LIMITS:
+        try:
+            yield int(file.read_text(encoding="ascii"))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue

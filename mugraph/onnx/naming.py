@@ -22,13 +22,14 @@ class NameSupply:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.taken = set(taken)
+        self._numbers: dict[str, int] = {}  # the last one tried of a hint: thousands of nodes may have one
 
     def fresh(self, hint: str) -> str:
         """``superopt/MatMul``, ``superopt/MatMul_2`` and so on for the hint ``MatMul``."""
-        name, number = f"{_PREFIX}/{hint}", 1
-        while name in self.taken:
+        number = self._numbers.get(hint, 0) + 1
+        while (name := f"{_PREFIX}/{hint}_{number}" if number > 1 else f"{_PREFIX}/{hint}") in self.taken:
             number += 1
-            name = f"{_PREFIX}/{hint}_{number}"
+        self._numbers[hint] = number
         self.taken.add(name)
         return name
 

@@ -123,16 +123,18 @@ def name_apart(graph: GraphProto) -> None:
     ONNX lets two subgraphs that see nothing of each other use one name for different values.
     """
     in_use, defined = set(names_in_use(graph)), set(defined_names(graph))
+    numbers: dict[str, int] = {}  # the last one tried of a name: a name may be in thousands of subgraphs
 
     def fresh(name: str) -> str:
-        number = 2
+        number = numbers.get(name, 1) + 1
         while f"{name}_{number}" in in_use:
             number += 1
+        numbers[name] = number
         in_use.add(f"{name}_{number}")
         return f"{name}_{number}"
 
     def visit(inner: GraphProto, outer: Mapping[str, str]) -> None:
-        own = list(dict.fromkeys(defined_names(inner)))
+        own = dict.fromkeys(defined_names(inner))
         names = {old: new for old, new in outer.items() if old not in own}
         names.update({name: fresh(name) for name in own if name in defined})
         defined.update(own, names.values())

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mugraph.domains.base import FLOATS
+from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, concrete, evaluate_dim
@@ -15,7 +16,8 @@ from rewriter.reference.uses import InputUse, choices, use_of
 
 __all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
 
-_MOST_ELEMENTS = 1 << 31
+_BYTES_OF_AN_ELEMENT = 20
+"""That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
 _MOST_ASSUMED = 1 << 26
 """Of the largest value of a model at sizes that nobody gave: a quarter of a GiB of floats."""
 _ASSUMED = 128
@@ -62,11 +64,18 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
     while any(size != 1 for size in assumed.values()) and _largest(model, sizes) > _MOST_ASSUMED:
         assumed = {symbol: 1 if size == 1 else size // 2 for symbol, size in assumed.items()}
         sizes.update(assumed)
+    available = memory_limit()
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
-        if measured is not None and (min(measured, default=1) < 0 or math.prod(measured) > _MOST_ELEMENTS):
-            who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
-            raise InputError(f"{who}: {list(measured)} is no size that can be measured; give smaller sizes with --input")
+        who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
+        if measured is not None and min(measured, default=1) < 0:
+            raise InputError(f"{who}: {list(measured)} is no size that can be measured; give sizes with --input")
+        needed = _BYTES_OF_AN_ELEMENT * math.prod(measured or ())
+        if available is not None and needed > available:
+            raise InputError(
+                f"{who}: to run {list(measured or ())} takes {needed >> 30:,} GiB at least, and {available / 2**30:.1f} can be had; "
+                "give smaller sizes with --input"
+            )
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
 
 

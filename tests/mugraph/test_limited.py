@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from pathlib import Path
 
 import pytest
 
-from mugraph.limited import LimitExceeded, run_limited
+from mugraph import limited
+from mugraph.limited import LimitExceeded, memory_limit, run_limited
 
 LIMITED = "import resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)\n"
 
@@ -37,3 +40,18 @@ def test_a_result_is_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "resource.py").write_text("raise ImportError")
     given = bytes(range(256)) * 4096
     assert run_limited(script, given, seconds=30, memory=256 << 20) == given[::-1]
+
+
+def test_the_limit_of_memory_is_the_least_of_machine_user_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
+    container = tmp_path / "memory.max"
+    monkeypatch.setattr(limited, "_CONTAINER_LIMITS", (container,))
+    assert memory_limit() == machine
+    container.write_text("max\n")
+    assert memory_limit() == machine
+    container.write_text(f"{1 << 30}\n")
+    assert memory_limit() == 1 << 30
+    limits[resource.RLIMIT_DATA] = 1 << 20
+    assert memory_limit() == 1 << 20

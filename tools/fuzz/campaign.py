@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import time
 import traceback
@@ -110,7 +111,7 @@ class _Server:
 
     def __post_init__(self) -> None:
         self.connection, theirs = _FORK.Pipe()
-        self._process = _FORK.Process(target=_serve, args=(self.examine, theirs), daemon=True)
+        self._process = _FORK.Process(target=_serve, args=(self.examine, theirs, self.limits.memory), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -182,9 +183,13 @@ def _say_nothing() -> None:
     os.dup2(quiet, 2)
 
 
-def _serve(examine: Examine, connection: Connection[Any, Any]) -> None:
-    """A process: names come in, reports go out. An exception that comes through is a defect of what is examined."""
+def _serve(examine: Examine, connection: Connection[Any, Any], memory: int) -> None:
+    """A process: names come in, reports go out. An exception that comes through is a defect of what is examined.
+
+    It knows that its memory is limited (to twice as much as it may have resident, so that it is told as such if it takes more).
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_DATA, (2 * memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     _say_nothing()
     while True:
         try:

@@ -81,7 +81,7 @@ def _small_cases() -> tuple[str, ...]:
 def _whole(g: Random) -> ModelProto:
     """A valid model."""
     way = g.random()
-    if way < 0.15:
+    if way < 0.05:
         return lora_block(hidden=16, heads=2, sequence=4, intermediate=24, rank=2)
     if way < 0.55:
         chosen = ModelProto()

@@ -198,6 +198,8 @@ class _Simplifying:
             is_same = inner is not None and self._axis(inner, made) == axis
             operands += inner.input if inner is not None and is_same else [name]
         types = [self._type(name) for name in operands]
+        if any(t is not None and len(t.shape) != len(made.shape) for t in types):
+            return None  # declared in the file, which contradicts itself
         full = [n for n, t in zip(operands, types, strict=True) if t is None or t.shape[axis] != 0] or operands[:1]
         if full == list(node.input):
             return None

@@ -95,8 +95,18 @@ def test_scalar_texts_and_places_in_tables_of_dynamic_sizes_are_fed(tmp_path: Pa
 def test_a_size_that_cannot_be_measured_names_the_file(tmp_path: Path) -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[2,{2**63 - 1}] x) => (float[2,M] y) {{ y = Neg(x) }}'
     onnx.save(parse_model(text), tmp_path / "m.onnx")
-    with pytest.raises(InputError, match=r"m\.onnx: input x: \[2, 9223372036854775807\] is no size"):
+    with pytest.raises(InputError, match=r"m\.onnx: input x: to run \[2, 9223372036854775807\] takes [\d,]+ GiB"):
         bind_sizes(load(tmp_path / "m.onnx"), {})
+
+
+def test_inputs_that_do_not_fit_into_the_memory_of_the_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2³¹ - 1 floats the system ended the process while it drew random numbers."""
+    model = load(parse_model(f"{HEADER} g (float[{2**31 - 1}] x) => (float[M] y) {{ y = Neg(x) }}"))
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 16 << 30)
+    with pytest.raises(InputError, match=r"takes 39 GiB at least, and 16\.0 can be had; give smaller sizes with --input"):
+        bind_sizes(model, {})
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 64 << 30)
+    bind_sizes(model, {})
 
 
 def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
