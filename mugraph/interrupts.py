@@ -1,4 +1,4 @@
-"""Interrupts from the keyboard that are not lost."""
+"""Interrupts from the keyboard that are not lost, and end a command quietly."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
-__all__ = ["heed_interrupts"]
+__all__ = ["INTERRUPTED_EXIT", "heed_interrupts", "run_command"]
+
+INTERRUPTED_EXIT = 130
+"""Exit code of a command that was interrupted, as shells have it: 128 and the signal's number."""
 
 _AGAIN_SECONDS = 0.01
 """After which an interrupt that was lost is sent once more."""
@@ -17,8 +21,7 @@ _AGAIN_SECONDS = 0.01
 def heed_interrupts() -> None:
     """Has an interrupt that is raised where Python ignores exceptions sent again, for the rest of the process.
 
-    That is in finalizers and callbacks of weak references, which run at any time: one in forty was lost in SQLAlchemy's. A
-    console script calls this as it begins.
+    That is in finalizers and callbacks of weak references, which run at any time: one in forty was lost in SQLAlchemy's.
     """
     usual = sys.unraisablehook
 
@@ -31,3 +34,15 @@ def heed_interrupts() -> None:
             usual(unraisable)
 
     sys.unraisablehook = hook
+
+
+def run_command(module: str, name: str) -> None:
+    """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
+
+    Its module is imported here, since that takes a second, in which people change their mind, too.
+    """
+    heed_interrupts()
+    try:
+        getattr(import_module(module), name)()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)

@@ -1,5 +1,5 @@
 """``python -m rulegen`` is the command ``rulegen``."""
 
-from rulegen.cli.main import main
+from rulegen.cli import rulegen_command
 
-main()
+rulegen_command()

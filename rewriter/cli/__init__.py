@@ -1,1 +1,15 @@
-"""The commands ``onnx-superopt`` and ``superopt-costs``."""
+"""The commands ``onnx-superopt`` and ``superopt-costs``. Their functions here load as little as they can."""
+
+from mugraph.interrupts import run_command
+
+__all__ = ["costs_command", "optimize_command"]
+
+
+def optimize_command() -> None:
+    """The console script ``onnx-superopt``."""
+    run_command("rewriter.cli.main", "run")
+
+
+def costs_command() -> None:
+    """The console script ``superopt-costs``."""
+    run_command("rewriter.cli.costs", "main")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mugraph.interrupts import heed_interrupts
+from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.onnx import load
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
@@ -148,7 +148,6 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
-    heed_interrupts()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as problem:
@@ -157,7 +156,7 @@ def main() -> None:
     except click.ClickException as problem:
         print(f"superopt-costs: {problem.format_message()}", file=sys.stderr)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED_EXIT)
     except USER_ERRORS as problem:
         print(f"superopt-costs: {problem}", file=sys.stderr)
     sys.exit(2)

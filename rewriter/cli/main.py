@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from mugraph.files import is_device, same_file
-from mugraph.interrupts import heed_interrupts
+from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
@@ -46,6 +46,8 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
             outcome = optimize(model, output, options, status.update, spent or 0.0)
         if json_file is not None:
             write_text(json_file, outcome.to_json() + "\n")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
     except USER_ERRORS as problem:
         click.echo(f"onnx-superopt: {problem}", err=True)
         sys.exit(2)
@@ -68,9 +70,7 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
 
 def run() -> None:
     """The command as a process of its own, whose budget began with it."""
-    spent = process_seconds()
-    heed_interrupts()
-    main(obj=spent)
+    main(obj=process_seconds())
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
         needed = _BYTES_OF_AN_ELEMENT * math.prod(measured or ())
         if available is not None and needed > available:
             raise InputError(
-                f"{who}: to run {list(measured or ())} takes {needed >> 30:,} GiB at least, and {available / 2**30:.1f} can be had; "
-                "give smaller sizes with --input"
+                f"{who}: to run {list(measured or ())} takes {needed >> 30:,} GiB at least, and "
+                f"{available / 2**30:.1f} can be had; give smaller sizes with --input"
             )
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
 

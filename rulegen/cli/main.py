@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from mugraph.interrupts import heed_interrupts
+from mugraph.interrupts import INTERRUPTED_EXIT
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
 from rulegen.cli.sharing import export_command, import_command, merge_command
@@ -48,7 +48,6 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
-    heed_interrupts()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as problem:
@@ -57,7 +56,7 @@ def main() -> None:
     except click.ClickException as problem:
         _fail(problem.format_message())
     except click.Abort:
-        sys.exit(130)
+        sys.exit(INTERRUPTED_EXIT)
     except (StoreError, RuleTextError, AxiomError) as problem:
         _fail(str(problem))
     except BrokenProcessPool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _LOST = """
 import time, weakref
 from mugraph.interrupts import heed_interrupts
@@ -39,3 +41,22 @@ def test_an_interrupt_in_a_callback_of_a_weak_reference_is_sent_again() -> None:
 def test_python_alone_loses_it() -> None:
     done = _run("", 0.1)
     assert done.stdout == "" and "KeyboardInterrupt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["rewriter.cli optimize_command", "rewriter.cli costs_command", "rulegen.cli rulegen_command"]
+)
+def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str) -> None:
+    module, function = command.split()
+    code = f"""
+import sys
+from {module} import {function}
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name in ("click", "numpy", "onnx", "sqlalchemy"):
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+{function}()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tools.fuzz import files
+from tools.fuzz import files, runs
 from tools.fuzz.conformance import MODES, cases, examine_case, names
 from tools.fuzz.console import attack, shared_options
 from tools.fuzz.kernels import kernels_command
@@ -58,6 +58,15 @@ def files_command(count: int, seed: int, **options: Any) -> None:
     """Damages files of models and runs the command on them."""
     cases()  # loaded once, for all processes
     attack("files", files.names(seed, count), files.examine_file, **options)
+
+
+@main.command("runs")
+@click.option("--count", default=200, show_default=True, help="How many runs.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the runs.")
+@shared_options
+def runs_command(count: int, seed: int, **options: Any) -> None:
+    """Runs the command with random budgets on shared caches; interrupts some."""
+    attack("runs", runs.names(seed, count), runs.examine_run, **options)
 
 
 if __name__ == "__main__":

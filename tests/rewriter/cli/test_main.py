@@ -178,3 +178,12 @@ def test_the_budget_of_a_command_begins_with_its_process(monkeypatch: pytest.Mon
     monkeypatch.setattr("rewriter.cli.main.process_seconds", lambda: 1.5)
     run()
     assert told == {"obj": 1.5}
+
+
+def test_an_interrupt_ends_the_command_with_the_exit_code_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rewriter.cli.main.optimize", interrupted)
+    result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx")
+    assert (result.exit_code, result.output.strip()) == (130, "")

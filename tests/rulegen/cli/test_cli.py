@@ -120,7 +120,8 @@ def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPat
 def test_an_interrupt_is_quiet_and_leaves_nothing_half_written(arguments: tuple[str, ...], tmp_path: Path) -> None:
     # A shell has its background jobs ignore the signal, and their children with them: here it is heard, as at a terminal.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code = f"{heard}; from rulegen.cli.main import main; print('ready', flush=True); main()"
+    loaded = "import rulegen.cli.main; from rulegen.cli import rulegen_command"
+    code = f"{heard}; {loaded}; print('ready', flush=True); rulegen_command()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=tmp_path,

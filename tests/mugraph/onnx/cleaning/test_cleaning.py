@@ -253,7 +253,8 @@ def test_initial_states_of_zeros_are_left_out() -> None:
 
 def test_a_declared_type_that_contradicts_an_operator_is_no_reason_to_fail() -> None:
     proto = parse_model(
-        f"{HEAD} g (float[2,3] x) => (float[2,9] y) <float[6] a> {{ a = Exp(x) b = Concat<axis = 1>(a, x) y = Concat<axis = 1>(b, x) }}"
+        f"{HEAD} g (float[2,3] x) => (float[2,9] y) <float[6] a> {{"
+        "a = Exp(x) b = Concat<axis = 1>(a, x) y = Concat<axis = 1>(b, x) }"
     )
     written = cleaned(proto)
     x = {"x": GENERATOR.standard_normal((2, 3)).astype(np.float32)}
