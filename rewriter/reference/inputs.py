@@ -18,8 +18,8 @@ __all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
 
 _BYTES_OF_AN_ELEMENT = 20
 """That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
-_MOST_ASSUMED = 1 << 26
-"""Of the largest value of a model at sizes that nobody gave: a quarter of a GiB of floats."""
+_MOST_ASSUMED = 1 << 24
+"""Of the largest value of a model at sizes that nobody gave: 64 MiB of floats."""
 _ASSUMED = 128
 _SOME = 0.1
 """Share of indices that are a number that the model compares them with."""

@@ -57,7 +57,7 @@ def models(count: int, seed: int, clean: bool, **options: Any) -> None:
 def files_command(count: int, seed: int, **options: Any) -> None:
     """Damages files of models and runs the command on them."""
     cases()  # loaded once, for all processes
-    attack("files", files.names(seed, count), files.examine_file, **options)
+    attack("files", files.names(seed, count), files.examine_file, originals=files.run_original, **options)
 
 
 @main.command("runs")

@@ -83,9 +83,9 @@ def _judged(content: bytes, target: Path, code: int | None, said: str, *, is_int
         return CaseReport(Fate.HANG, f"more than {_SECONDS:g} s")
     if "Traceback" in said:
         return CaseReport(Fate.TRACEBACK, said.strip().splitlines()[-1][:80])
-    if code < 0:
+    if code < 0 and not (is_interrupted and code == -signal.SIGINT):  # Python's own end, interrupted at its very last
         return CaseReport(Fate.DIED, signal.Signals(-code).name)
-    if code not in ((0, INTERRUPTED_EXIT) if is_interrupted else (0,)):
+    if code not in ((0, INTERRUPTED_EXIT, -signal.SIGINT) if is_interrupted else (0,)):
         return CaseReport(Fate.LOST, f"exit code {code}")
     if not target.exists():
         return CaseReport(Fate.UNCHANGED, "interrupted") if code else CaseReport(Fate.LOST, "nothing was written")
