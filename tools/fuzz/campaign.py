@@ -186,10 +186,10 @@ def _say_nothing() -> None:
 def _serve(examine: Examine, connection: Connection[Any, Any], memory: int) -> None:
     """A process: names come in, reports go out. An exception that comes through is a defect of what is examined.
 
-    It knows that its memory is limited (to twice as much as it may have resident, so that it is told as such if it takes more).
+    It knows that its memory is limited: to four times as much as it may have resident, since what it reserves counts, too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_DATA, (2 * memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (4 * memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     _say_nothing()
     while True:
         try:
