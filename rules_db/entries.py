@@ -1,10 +1,11 @@
-"""Rules as they are written somewhere: block by block, unread, and which of equal ones to keep."""
+"""Rules as they are written somewhere: block by block, unread or read on demand, and which of equal ones to keep."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
@@ -13,7 +14,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Entry", "by_size", "preferred", "proved"]
+__all__ = ["Entry", "RuleBook", "by_size", "preferred", "proved"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,45 @@ class Entry:
         if self.identity not in ("", rule.id):
             raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
         return rule
+
+
+class RuleBook(Sequence[Rule]):
+    """Rules, each read when it is first asked for.
+
+    Args:
+        rules: some that were read, or their texts, which are known: they were read before, as
+            :func:`rules_db.exchange.parse_rule` says.
+
+    Attributes:
+        ids: the identities of all of them, in order, which a known text claims.
+    """
+
+    def __init__(self, rules: Iterable[Rule | Entry]) -> None:
+        self._rules = list(rules)
+        self.ids = tuple(rule.name if isinstance(rule, Entry) else rule.id for rule in self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    @overload
+    def __getitem__(self, place: int) -> Rule: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Rule]: ...
+    def __getitem__(self, place: int | slice) -> Rule | Sequence[Rule]:
+        """Raises StoreError for a rule that cannot be read."""
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        rule = self._rules[place]
+        if isinstance(rule, Entry):
+            try:
+                self._rules[place] = rule = rule.read(is_known=True)
+            except RuleTextError as problem:
+                raise StoreError(str(problem)) from None
+        return rule
+
+    def named(self, ids: Collection[str]) -> list[Rule]:
+        """Those of these identities, in order; no other is read. Raises StoreError."""
+        return [self[place] for place, name in enumerate(self.ids) if name in ids]
 
 
 def preferred(rules: Iterable[Rule]) -> Rule:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
+from rules_db.late import LateModule
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+else:
+    sa = LateModule("sqlalchemy")
 
 __all__ = ["begin_ourselves", "writing"]
 

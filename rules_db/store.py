@@ -7,36 +7,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import TracebackType
-from typing import TypeVar
-
-import sqlalchemy as sa
-from sqlalchemy.engine import make_url
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rules_db.entries import Entry, preferred, proved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
+from rules_db.late import LateModule
 from rules_db.sqlite import begin_ourselves, writing
 from rules_db.trust.certificate import Trust
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+else:
+    sa = LateModule("sqlalchemy")  # a quarter of a second, and hardly a run opens a database
+
 __all__ = ["SCHEMA_VERSION", "RuleStore"]
 
 SCHEMA_VERSION = 1
 """Raised with every change of the tables."""
 
-_METADATA = sa.MetaData()
-_ABOUT = sa.Table(
-    "superopt_schema", _METADATA, sa.Column("id", sa.Integer, primary_key=True), sa.Column("version", sa.Integer, nullable=False)
-)
-_RULES = sa.Table(
-    "rules",
-    _METADATA,
-    sa.Column("id", sa.String(16), primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-)
+
+class _RuleTables(NamedTuple):
+    """The tables of a database of rules."""
+
+    metadata: sa.MetaData
+    about: sa.Table
+    rules: sa.Table
+
+
+@cache
+def _tables() -> _RuleTables:
+    metadata = sa.MetaData()
+    version = sa.Column("version", sa.Integer, nullable=False)
+    about = sa.Table("superopt_schema", metadata, sa.Column("id", sa.Integer, primary_key=True), version)
+    text = sa.Column("text", sa.Text, nullable=False)
+    return _RuleTables(metadata, about, sa.Table("rules", metadata, sa.Column("id", sa.String(16), primary_key=True), text))
+
 
 _Result = TypeVar("_Result")
 
@@ -44,7 +55,7 @@ _Result = TypeVar("_Result")
 def _as_url(url: str) -> sa.URL:
     if "://" in url:
         try:
-            return make_url(url)
+            return sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError):  # the latter: a port that is no number
             raise StoreError(f"{url}: not a database URL; write e.g. sqlite:///rules.db or postgresql://host/name") from None
     return sa.URL.create("sqlite", database=os.path.abspath(url))
@@ -107,17 +118,17 @@ class RuleStore:
             raise StoreError(f"{self._name}: this database is empty, it holds no rules; {_grow_one(self._name)}")
         with writing(self._engine) as connection:
             if not self._is_ours(connection):  # another process may have been faster
-                _METADATA.create_all(connection)
-                connection.execute(_ABOUT.insert().values(id=1, version=SCHEMA_VERSION))
+                _tables().metadata.create_all(connection)
+                connection.execute(_tables().about.insert().values(id=1, version=SCHEMA_VERSION))
 
     def _is_ours(self, connection: sa.Connection) -> bool:
         """Whether the tables are there; false for an empty database. Raises StoreError for any other."""
         tables = set(sa.inspect(connection).get_table_names())
         if not tables:
             return False
-        if _ABOUT.name not in tables:
+        if _tables().about.name not in tables:
             raise StoreError(f"{self._name}: this database is not one of rules; give another path")
-        version = connection.execute(sa.select(_ABOUT.c.version)).scalar()
+        version = connection.execute(sa.select(_tables().about.c.version)).scalar()
         if version is None or version > SCHEMA_VERSION:
             raise StoreError(
                 f"{self._name}: written by a newer version (schema {version}, this one reads {SCHEMA_VERSION}); "
@@ -130,7 +141,7 @@ class RuleStore:
 
         def nothing() -> None:
             with writing(self._engine) as connection:
-                connection.execute(_RULES.delete().where(_RULES.c.id == ""))
+                connection.execute(_tables().rules.delete().where(_tables().rules.c.id == ""))
 
         self._guard(nothing)
 
@@ -183,15 +194,15 @@ class RuleStore:
 
     def _put(self, connection: sa.Connection, rule: Rule) -> bool:
         """Inserts a rule or replaces the one of its identity, if it is to be preferred; true where there was none."""
-        text, row = format_rule(rule), _RULES.c.id == rule.id
+        text, row = format_rule(rule), _tables().rules.c.id == rule.id
         try:
             with connection.begin_nested():
-                connection.execute(_RULES.insert().values(id=rule.id, text=text))
+                connection.execute(_tables().rules.insert().values(id=rule.id, text=text))
             return True
         except sa.exc.IntegrityError:
-            there = connection.execute(sa.select(_RULES.c.text).where(row).with_for_update()).scalar_one()
+            there = connection.execute(sa.select(_tables().rules.c.text).where(row).with_for_update()).scalar_one()
         if self._stands_before(rule, there):
-            connection.execute(_RULES.update().where(row).values(text=text))
+            connection.execute(_tables().rules.update().where(row).values(text=text))
         return False
 
     def _stands_before(self, rule: Rule, text: str) -> bool:
@@ -204,7 +215,7 @@ class RuleStore:
 
     def _texts(self) -> dict[str, str]:
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(_RULES.c.id, _RULES.c.text).order_by(_RULES.c.id))
+            rows = connection.execute(sa.select(_tables().rules.c.id, _tables().rules.c.text).order_by(_tables().rules.c.id))
             return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
 
     def texts(self) -> dict[str, str]:
@@ -216,7 +227,7 @@ class RuleStore:
 
         def insert() -> None:
             with writing(self._engine) as connection:
-                connection.execute(_RULES.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
+                connection.execute(_tables().rules.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
 
         self._guard(insert)
 
@@ -248,7 +259,7 @@ class RuleStore:
     def __len__(self) -> int:
         def count() -> int:
             with self._engine.connect() as connection:
-                return connection.execute(sa.select(sa.func.count()).select_from(_RULES)).scalar_one()
+                return connection.execute(sa.select(sa.func.count()).select_from(_tables().rules)).scalar_one()
 
         return self._guard(count)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto, NodeProto
@@ -72,12 +71,5 @@ class Model:
         return self.graph is not self.as_it_came
 
     def digest(self) -> str:
-        """Digest of the file's bytes and of its data files by name, size and modification time; stable across runs.
-
-        It is of the file as it was when first asked for: a model may be written over itself.
-        """
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> str:
+        """Digest of the file's bytes and of its data files, as :meth:`mugraph.onnx.weights.Weights.digest`; for all runs."""
         return self.weights.digest()

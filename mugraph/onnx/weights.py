@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -99,6 +100,8 @@ class Weights:
     path: Path | None
     memory: bytes = b""
     files: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _digest: str = field(default="", init=False, repr=False, compare=False)
+    _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -247,7 +250,16 @@ class Weights:
                 self.place(tensor)
 
     def digest(self) -> str:
-        """Digest of the model: its own bytes, and its data files by name, size and modification time."""
+        """Digest of the model: its own bytes, and its data files by name, size and modification time.
+
+        It is of the files as they were when it was first asked for: a model may be written over itself. Threads that ask at the
+        same time have it computed once.
+        """
+        with self._digesting:
+            self._digest = self._digest or self._computed_digest()
+        return self._digest
+
+    def _computed_digest(self) -> str:
         content = hashlib.sha256()
         if self.path is None:
             content.update(self.memory)

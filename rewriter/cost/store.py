@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Column, Connection, Float, Insert, MetaData, String, Table, create_engine, func, insert, select
-from sqlalchemy.engine import Engine
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.schema import CreateTable
-
 from rules_db.files import cache_folder
-from rules_db.sqlite import begin_ourselves, writing
 
 __all__ = ["ProfileError", "ProfileStore", "default_profile_path", "is_plausible"]
 
-_METADATA = MetaData()
-_COSTS = Table(
-    "costs_3",  # counted up when costs are measured in another way: old and new ones are not mixed
-    _METADATA,
-    Column("environment", String, primary_key=True),
-    Column("signature", String, primary_key=True),
-    Column("microseconds", Float, nullable=False),
+_TABLES = (
+    # counted up when costs are measured in another way: old and new ones are not mixed
+    "CREATE TABLE IF NOT EXISTS costs_3 "
+    "(environment VARCHAR NOT NULL, signature VARCHAR NOT NULL, microseconds FLOAT NOT NULL, "
+    "PRIMARY KEY (environment, signature))",
+    "CREATE TABLE IF NOT EXISTS schedules "
+    "(environment VARCHAR NOT NULL, kernel VARCHAR NOT NULL, schedules VARCHAR NOT NULL, PRIMARY KEY (environment, kernel))",
+    "CREATE TABLE IF NOT EXISTS verdicts (key VARCHAR NOT NULL, value VARCHAR NOT NULL, PRIMARY KEY (key))",
 )
-_SCHEDULES = Table(
-    "schedules",
-    _METADATA,
-    Column("environment", String, primary_key=True),
-    Column("kernel", String, primary_key=True),
-    Column("schedules", String, nullable=False),
-)
-_VERDICTS = Table("verdicts", _METADATA, Column("key", String, primary_key=True), Column("value", String, nullable=False))
+_PUT_COST = "INSERT OR REPLACE INTO costs_3 (environment, signature, microseconds) VALUES (?, ?, ?)"
+_PUT_SCHEDULES = "INSERT OR REPLACE INTO schedules (environment, kernel, schedules) VALUES (?, ?, ?)"
+_PUT_VERDICT = "INSERT OR REPLACE INTO verdicts (key, value) VALUES (?, ?)"
+
+_WAITING = 30.0
+"""Seconds that a process waits for the transaction of another."""
 
 
 _LONGEST = 3.6e9
@@ -78,7 +73,8 @@ class ProfileStore:
         self.environment = environment
         self.path = path
         self._lost = lost
-        self._engine: Engine | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
         self.ignored = 0
         self._costs: dict[str, float] = {}
         self._schedules: dict[str, str] = {}
@@ -87,32 +83,45 @@ class ProfileStore:
             return
         with self._guard("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 30})
-            begin_ourselves(self._engine)
-            with writing(self._engine) as connection:
-                for table in _METADATA.sorted_tables:  # another process may make them at the same time
-                    connection.execute(CreateTable(table, if_not_exists=True))
+            # Transactions are ours: the driver would begin one at the first change, after what was read.
+            self._connection = sqlite3.connect(path, timeout=_WAITING, isolation_level=None, check_same_thread=False)
+            with self._writing(self._connection) as connection:
+                for table in _TABLES:  # another process may make them at the same time
+                    connection.execute(table)
                 # A cache that cannot be written is noticed now, not after the search.
-                connection.execute(_put(_VERDICTS), [{"key": "opened", "value": environment}])
-                read = dict(self._rows(connection))
+                connection.execute(_PUT_VERDICT, ("opened", environment))
+                costs = "SELECT signature, microseconds FROM costs_3 WHERE environment = ?"
+                read = dict(connection.execute(costs, (environment,)))
                 self._costs = {signature: cost for signature, cost in read.items() if is_plausible(cost)}
                 self.ignored = len(read) - len(self._costs)
-                chosen = select(_SCHEDULES.c.kernel, _SCHEDULES.c.schedules).where(_SCHEDULES.c.environment == environment)
-                self._schedules = {kernel: str(text) for kernel, text in connection.execute(chosen)}
+                chosen = "SELECT kernel, schedules FROM schedules WHERE environment = ?"
+                self._schedules = {kernel: str(text) for kernel, text in connection.execute(chosen, (environment,))}
 
-    def _rows(self, connection: Connection) -> Iterator[tuple[str, float]]:
-        found = select(_COSTS.c.signature, _COSTS.c.microseconds).where(_COSTS.c.environment == self.environment)
-        yield from (tuple(row) for row in connection.execute(found))
+    @contextmanager
+    def _writing(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the write lock from its beginning.
+
+        Else two processes that have read wait for each other to end, and one of them fails.
+        """
+        with self._lock:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:
         """For actions on the file: what goes wrong is told, and the file is not used any more."""
         try:
             yield
-        except (SQLAlchemyError, OSError) as problem:
-            if self._engine is not None:
-                self._engine.dispose()
-                self._engine = None
+        except (sqlite3.Error, OSError) as problem:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             self._lost(
                 ProfileError(
                     f"{self.path}: the cost cache cannot be {what} ({_first_line(problem)}); delete it, free space, or set "
@@ -143,15 +152,15 @@ class ProfileStore:
     def put_schedules(self, signature: str, text: str) -> None:
         """Keeps the schedules of a kernel whose cost is put."""
         self._schedules[signature] = text
-        self._write(_put(_SCHEDULES), [{"environment": self.environment, "kernel": signature, "schedules": text}])
+        self._write(_PUT_SCHEDULES, [(self.environment, signature, text)])
 
     def environments(self) -> dict[str, int]:
         """Every environment in the file with the number of its costs."""
         counts: dict[str, int] = {}
-        if self._engine is not None:
-            with self._guard("read"), self._engine.connect() as connection:
-                counted = select(_COSTS.c.environment, func.count()).group_by(_COSTS.c.environment)
-                counts = {row[0]: row[1] for row in connection.execute(counted.order_by(_COSTS.c.environment))}
+        counted = "SELECT environment, COUNT(*) FROM costs_3 GROUP BY environment ORDER BY environment"
+        with self._guard("read"), self._lock:
+            if self._connection is not None:
+                counts = dict(self._connection.execute(counted))
         return counts
 
     def get(self, signature: str) -> float | None:
@@ -162,8 +171,7 @@ class ProfileStore:
 
     def flush(self) -> None:
         """Writes what was measured since the last flush; other processes' rows stay."""
-        rows = [{"environment": self.environment, "signature": s, "microseconds": t} for s, t in self._fresh.items()]
-        self._write(_put(_COSTS), rows)
+        self._write(_PUT_COST, [(self.environment, signature, cost) for signature, cost in self._fresh.items()])
         self._fresh = {}
 
     def verdict(self, key: str) -> str | None:
@@ -173,10 +181,10 @@ class ProfileStore:
     def verdicts(self, keys: Collection[str]) -> dict[str, str]:
         """What is remembered under some keys."""
         found: dict[str, str] = {}
-        if self._engine is not None and keys:
-            with self._guard("read"), self._engine.connect() as connection:
-                rows = connection.execute(select(_VERDICTS.c.key, _VERDICTS.c.value).where(_VERDICTS.c.key.in_(keys)))
-                found = {key: str(value) for key, value in rows}
+        chosen = f"SELECT key, value FROM verdicts WHERE key IN ({', '.join('?' * len(keys))})"
+        with self._guard("read"), self._lock:
+            if self._connection is not None and keys:
+                found = {key: str(value) for key, value in self._connection.execute(chosen, tuple(keys))}
         return found
 
     def remember(self, key: str, value: str) -> None:
@@ -184,23 +192,19 @@ class ProfileStore:
 
     def remember_all(self, verdicts: Mapping[str, str]) -> None:
         """Several verdicts in one transaction."""
-        self._write(_put(_VERDICTS), [{"key": k, "value": v} for k, v in verdicts.items()])
+        self._write(_PUT_VERDICT, list(verdicts.items()))
 
-    def _write(self, statement: Insert, rows: Sequence[Mapping[str, object]]) -> None:
-        if self._engine is not None and rows:
-            with self._guard("written"), writing(self._engine) as connection:
-                connection.execute(statement, rows)
+    def _write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        if self._connection is not None and rows:
+            with self._guard("written"), self._writing(self._connection) as connection:
+                connection.executemany(statement, rows)
 
     def close(self) -> None:
         self.flush()
-        if self._engine is not None:
-            self._engine.dispose()
-
-
-def _put(table: Table) -> Insert:
-    """The statement that inserts rows, or replaces those with their keys."""
-    return insert(table).prefix_with("OR REPLACE")
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 def _first_line(problem: Exception) -> str:
-    return str(getattr(problem, "orig", None) or problem).splitlines()[0]
+    return (str(problem) or type(problem).__name__).splitlines()[0]

@@ -92,18 +92,10 @@ class CustomKernels:
         self.device, self.store, self.sizes, self.grid = device, store, sizes, grid
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
         self.compiler, self.timer = Compiler(), KernelTimer()
-        stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
         self.notes: list[str] = []
-        try:
-            if learned is not None and learned.exists():
-                with RuleStore.open(str(learned), create=False) as database:
-                    self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
-        except (StoreError, OSError) as problem:
-            self.notes.append(f"kernels of earlier runs were not used: {problem}")
-            self.learned = None
-        self.proposals = KernelProposals([*stored.values(), *self._unproved.values()], self.is_proved)
+        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self._longest = 0.0
@@ -111,6 +103,18 @@ class CustomKernels:
         self._refused: dict[Kernel, str] = {}
         self._tuned: set[Kernel] = set()
         self._given: set[Kernel] = set()
+
+    def _stored(self, rules: Sequence[Rule]) -> list[Rule]:
+        """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none."""
+        stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
+        try:
+            if self.learned is not None and self.learned.exists():
+                with RuleStore.open(str(self.learned), create=False) as database:
+                    self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
+        except (StoreError, OSError) as problem:
+            self.notes.append(f"kernels of earlier runs were not used: {problem}")
+            self.learned = None
+        return [*stored.values(), *self._unproved.values()]
 
     def warm(self) -> None:
         """Starts the processes that compile and time, where kernels are going to be timed."""

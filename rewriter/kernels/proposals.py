@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
@@ -55,7 +55,7 @@ class KernelProposals:
     direction, however many candidates ask. What comes of a candidate depends on the candidate and the rules alone.
 
     Args:
-        stored: multi-level rules: where they match, nothing is built.
+        stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
 
     Attributes:
@@ -63,12 +63,16 @@ class KernelProposals:
             built, tested or scheduled.
     """
 
-    def __init__(self, stored: Sequence[Rule] = (), is_proved: Callable[[Rule], bool] = _proved) -> None:
+    def __init__(self, stored: Callable[[], Sequence[Rule]] = tuple, is_proved: Callable[[Rule], bool] = _proved) -> None:
         self.reasons: Counter[str] = Counter()
-        self._stored, self._is_proved = tuple(stored), is_proved
+        self._give_stored, self._is_proved = stored, is_proved
         self._builder = KernelBuilder()
         self._directions: dict[str, Direction] = {}
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
+
+    @cached_property
+    def _stored(self) -> Sequence[Rule]:
+        return tuple(self._give_stored())
 
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.

@@ -73,6 +73,13 @@ class Worker:
             pass
         raise WorkerDied
 
+    def is_awaited(self, seconds: float) -> bool:
+        """Waits so long at most for what the process sends next; whether that still has to come."""
+        try:
+            return not self._connection.poll(seconds)
+        except (EOFError, ConnectionResetError):
+            return False
+
     def end(self) -> None:
         """Ends the process, whatever it does; whoever waits for its answer gets none."""
         self._process.kill()

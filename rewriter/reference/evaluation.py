@@ -18,6 +18,7 @@ from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.nodes import NoReference, RunTensors, bind_shape, computed, widen
+from rewriter.reference.threads import side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
@@ -143,6 +144,7 @@ class _ModelEvaluation:
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
         self._orders: dict[Sequence[int], list[Node]] = {}
+        self._threads: ThreadPoolExecutor | None = None
 
     def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
         """The outputs of the model for each feed."""
@@ -151,7 +153,8 @@ class _ModelEvaluation:
             _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None)
             for feed in feeds
         ]
-        self._enter(self.graph.outputs, runs)
+        with side_by_side(len(runs)) as self._threads:
+            self._enter(self.graph.outputs, runs)
         self.sizes = runs[0].tensors.sizes if runs else {}
         return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
 
@@ -213,9 +216,8 @@ class _ModelEvaluation:
 
         known = runs[0].tensors.by_value
         entries = max((known[made(v)].size for v in node.inputs if made(v) in known), default=0)
-        if len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
-            with ThreadPoolExecutor(len(runs)) as threads:  # NumPy leaves the interpreter to others while it computes
-                list(threads.map(evaluate, runs))
+        if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
+            list(self._threads.map(evaluate, runs))  # NumPy leaves the interpreter to others while it computes
         else:
             for run in runs:
                 evaluate(run)

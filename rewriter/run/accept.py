@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,10 @@ from rewriter.runtime_env import RuntimeFailure, new_session
 __all__ = [
     "FLOORS",
     "LEAST_ROUNDS",
+    "UNTIMED",
     "Acceptance",
     "NondeterministicModel",
+    "Speed",
     "Timing",
     "confirm",
     "deciding_seconds",
@@ -110,6 +112,48 @@ class Timing:
     def busy(self) -> bool:
         """Whether the machine does so much else that the original's time cannot be told from itself."""
         return max(self.control_high - 1.0, 1.0 - self.control_low) > _BUSY
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What was measured of a candidate's time beside the original's.
+
+    Attributes:
+        latency: under default settings; as a first impression with spinning off. ``None`` where that was not measured to the end.
+        on_device: on the GPU alone, both as captured CUDA graphs; ``None`` where that cannot be told.
+    """
+
+    latency: Timing | None = None
+    on_device: Timing | None = None
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it leaves no doubt that the candidate is slower than the original, run in one way or the other."""
+        return any(timing is not None and timing.slower for timing in (self.latency, self.on_device))
+
+    @property
+    def is_decided_by_device(self) -> bool:
+        """Whether the device leaves no doubt that the candidate is faster."""
+        return self.on_device is not None and self.on_device.clearly_faster
+
+    @property
+    def ratio(self) -> float:
+        """The candidate's time over the original's: on the device, where that is known; 1 where nothing is."""
+        return self.ratios([self])[0]
+
+    @staticmethod
+    def ratios(speeds: Sequence[Speed]) -> list[float]:
+        """The times of candidates over the original's, on one scale: on the device, where that is known of all of them.
+
+        What launching kernels takes beside them hides what they take themselves: the two scales say nothing of each other.
+        """
+        by_device = all(speed.on_device is not None for speed in speeds)
+        timings = [speed.on_device if by_device else speed.latency for speed in speeds]
+        return [1.0 if timing is None else timing.ratio for timing in timings]
+
+
+UNTIMED = Speed()
+"""Of a candidate that was not timed."""
 
 
 def _interval(ratios: np.ndarray) -> tuple[float, float]:
@@ -245,7 +289,8 @@ class Acceptance:
         once_run: is called when only the reference is waited for, with the seconds that it took to open the original, those
             that a run of it takes, and whether the device can be asked for its time (:meth:`on_device`).
         is_wanted: as of :func:`rewriter.reference.reference_run`.
-        captures: candidates are going to be timed: the original's graph is captured, where it can be.
+        captures: asked before the reference is made whether candidates are going to be timed: then the original's graph is
+            captured, where it can be.
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
 
@@ -271,7 +316,7 @@ class Acceptance:
         probes: Sequence[Sequence[InputProbe]] = (),
         *,
         evaluates: bool = False,
-        captures: bool = True,
+        captures: Callable[[], bool] = lambda: True,
         once_run: Callable[[float, float, bool], None] = lambda opening, running, is_captured: None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -291,10 +336,13 @@ class Acceptance:
         began = time.perf_counter()
         again = self.original.run(None, self.feeds[0])
         running = time.perf_counter() - began
-        self._replay = self._captured(original) if captures else None
+        self._path = original
+        self._device: ThreadPoolExecutor | None = None
+        self._replay: Replay | None = None
+        is_captured = captures() and self.capture()
         self.quantizes = is_quantized(model.graph)
         plain = self._run_plainly(original) if self.quantizes and not evaluates else []
-        once_run(opening, running, self._replay is not None)
+        once_run(opening, running, is_captured)
         are_first = len(further) == len(probes) and all(
             feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
         )
@@ -436,12 +484,29 @@ class Acceptance:
         _alternate(sessions, self.feeds, seconds, times, most=_ROUNDS)
         return paired(*times)
 
+    def capture(self) -> bool:
+        """Captures the original's graph, unless that was tried before; whether the device can be asked for times.
+
+        onnxruntime keeps a captured graph for the thread that captured it: from another one it would run the model anew and
+        capture it again. So graphs are captured and replayed by one thread, whoever asks for that.
+        """
+        if self._device is None and self.provider == "cuda" and not self.evaluates:
+            self._device = ThreadPoolExecutor(1)
+            self._replay = self._device.submit(self._captured, self._path).result()
+        return self._replay is not None
+
     def on_device(self, path: Path, seconds: float) -> Timing | None:
         """A candidate's time on the GPU beside the original's: both are captured graphs, replayed in turn on one input.
 
         ``None`` where there is no GPU, and where one of the two cannot be captured.
         """
-        candidate = None if self._replay is None else self._captured(path)
+        if not self.capture():
+            return None
+        assert self._device is not None, "it captured the original's"
+        return self._device.submit(self._replayed_in_turn, path, seconds).result()
+
+    def _replayed_in_turn(self, path: Path, seconds: float) -> Timing | None:
+        candidate = self._captured(path)
         if candidate is None:
             return None
         times: tuple[list[float], ...] = ([], [], [])
@@ -452,9 +517,7 @@ class Acceptance:
         return paired(*times)
 
     def _captured(self, path: Path) -> Replay | None:
-        """A model's file on one input; ``None`` where there is no GPU, and where it cannot be captured."""
-        if self.provider != "cuda" or self.evaluates:
-            return None
+        """A model's file on one input; ``None`` where it cannot be captured."""
         try:
             return replayed(path, self.feeds[0], self.outputs[0])
         except RuntimeFailure:
@@ -464,6 +527,8 @@ class Acceptance:
         """Frees the original's sessions, so that :func:`confirm` has the machine to itself."""
         del self.original
         self._replay = None
+        if self._device is not None:
+            self._device.shutdown()
 
 
 def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:

@@ -8,9 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-__all__ = ["Background", "Beside", "in_background"]
+__all__ = ["Background", "Beside", "Presumption", "in_background"]
 
 _T = TypeVar("_T")
+
+Presumption = Callable[[Callable[[], bool]], None]
+"""Finds out whether something holds that a run goes ahead of, and raises where it does not.
+
+It asks now and then whether somebody still wants to know, and raises where nobody does: it does not hold before it was found out.
+"""
 
 
 def in_background(work: Callable[[], _T]) -> Future[_T]:

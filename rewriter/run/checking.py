@@ -10,7 +10,7 @@ from typing import Any
 
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error
-from rewriter.run.accept import Acceptance, Timing, first_failing
+from rewriter.run.accept import UNTIMED, Acceptance, Speed, first_failing
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
@@ -32,8 +32,7 @@ class Trial:
         error: against the reference.
         conditions: what the user should know of it.
         assumed: what it takes for granted of the inputs.
-        timing: a first impression of its speed; ``None`` before there is one.
-        on_device: the same on the GPU alone; ``None`` where that cannot be told.
+        speed: a first impression of it; of nothing before there is one.
     """
 
     candidate: Candidate
@@ -41,20 +40,7 @@ class Trial:
     error: Error
     conditions: tuple[str, ...] = ()
     assumed: tuple[Assumed, ...] = ()
-    timing: Timing | None = None
-    on_device: Timing | None = None
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether a first impression leaves no doubt that it is slower than the original, run in one way or the other."""
-        return any(timing is not None and timing.slower for timing in (self.timing, self.on_device))
-
-    @property
-    def ratio(self) -> float:
-        """Its time over the original's: on the device, where that is known. Requires a first impression."""
-        decides = self.on_device or self.timing
-        assert decides is not None
-        return decides.ratio
+    speed: Speed = UNTIMED
 
 
 @dataclass(frozen=True, slots=True)

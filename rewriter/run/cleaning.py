@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,24 +16,21 @@ from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, identical
+from rewriter.run.background import Presumption
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["Difference", "Unclean", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
+__all__ = ["Unclean", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
 
 Feed = Mapping[str, np.ndarray]
-
-
-Difference = Callable[[], None]
-"""Compares a clean model with the one that came, and raises Unclean where their outputs are not known to be the same."""
 
 
 class Unclean(ValueError):
     """The outputs of a clean model are not known to be those of the model that came; the message says why."""
 
 
-def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Difference]]:
+def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Presumption]]:
     """A task with a clean model, and then with models in which fewer constants are computed; none where nothing is to be done.
 
     Both models of each run in onnxruntime on the CPU with its optimisers, as a user runs them, on the inputs that candidates are
@@ -68,21 +65,23 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _compare(task: Task, cleaned: Path, until: float) -> None:
+def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
     """Runs a model and a file. Raises Unclean where their outputs are not known to be the same."""
+    compared = False
     try:
-        with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened
+        with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
             opening = beside.submit(session_as_it_came, task.model)
             after = new_session(cleaned, spinning=False)
-        before = opening.result()
-        compared = False
-        for feed in _feeds(task):
-            same = _same(before, after, feed)
-            if same is False:
-                raise Unclean("an output would not be the same bit for bit")
-            compared |= bool(same)
-            if compared and time.monotonic() > until:
-                break
+            before = opening.result()
+            for feed in _feeds(task):
+                if not is_wanted():
+                    raise Unclean("nobody waited until outputs were compared")
+                same = _same(beside.submit(_run, before, feed), _run(after, feed))
+                if same is False:
+                    raise Unclean("an output would not be the same bit for bit")
+                compared |= bool(same)
+                if compared and time.monotonic() > until:
+                    break
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
     if not compared:
@@ -101,16 +100,18 @@ def session_as_it_came(model: Model, provider: str = "cpu") -> Session:
     return new_session(model.weights.memory if model.path is None else model.path, provider, spinning=False)
 
 
-def _same(before: Session, after: Session, feed: Feed) -> bool | None:
-    """Whether the outputs on these inputs are the same bit for bit; ``None`` where the first model does not run on them."""
+def _run(session: Session, feed: Feed) -> list[np.ndarray] | None:
+    """The outputs on these inputs; ``None`` where it does not run on them."""
     try:
-        wanted = before.run(None, feed)
+        return session.run(None, feed)
     except RuntimeFailure:
         return None
-    try:
-        return all(map(identical, wanted, after.run(None, feed)))
-    except RuntimeFailure:
-        return False
+
+
+def _same(before: Future[list[np.ndarray] | None], after: list[np.ndarray] | None) -> bool | None:
+    """Whether outputs are the same bit for bit; ``None`` where the first model does not run."""
+    wanted = before.result()
+    return None if wanted is None else after is not None and all(map(identical, wanted, after))
 
 
 def computed(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -32,12 +32,14 @@ class Decision:
         outcome: complete but for what only writing tells.
         winner: the candidate behind the graph; ``None`` for the original, and for a decision of an earlier run.
         is_verdict: later runs may rest on it.
+        is_interrupted: the user waits for its end.
     """
 
     graph: Graph
     outcome: Outcome
     winner: Candidate | None = None
     is_verdict: bool = False
+    is_interrupted: bool = False
 
 
 def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] = ()) -> Decision:
@@ -57,8 +59,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         nodes_after=nodes,
         assumed=judgement.assumed,
         fired=() if winner is None else _fired(task.model, winner),
-        latency=judgement.latency,
-        on_device=judgement.on_device,
+        speed=judgement.speed,
         paired=judgement.paired,
         error_before=judgement.error_before,
         error_after=judgement.error_after,
@@ -74,9 +75,8 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         explanations=tuple(explanations),
     )
     graph = task.model.as_it_came if winner is None else winner.graph
-    return Decision(
-        graph, outcome, winner, is_verdict=not (judgement.is_interrupted or judgement.is_undecided or judgement.fault)
-    )
+    is_verdict = not (judgement.is_interrupted or judgement.is_undecided or judgement.fault)
+    return Decision(graph, outcome, winner, is_verdict, judgement.is_interrupted)
 
 
 def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints) -> Outcome:

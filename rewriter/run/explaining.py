@@ -26,13 +26,13 @@ def check_asked(bench: Workbench) -> None:
     names = [*model.values, *(origin.name for origin in model.origins)]
     if asked is None or asked == "all" or asked in names or _rules_asked(bench, asked):
         return
-    near = get_close_matches(asked, filter(None, (*names, *(rule.id for rule in bench.rules))), _ALIKE)
+    near = get_close_matches(asked, filter(None, (*names, *bench.rules.ids)), _ALIKE)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model{meant}")
 
 
 def _rules_asked(bench: Workbench, asked: str) -> bool:
-    return any(rule.id.startswith(asked.rstrip("<>")) for rule in bench.rules)
+    return any(name.startswith(asked.rstrip("<>")) for name in bench.rules.ids)
 
 
 def explanations(bench: Workbench, search: ModelSearch) -> tuple[NearMiss, ...]:

@@ -62,9 +62,7 @@ class Judgement:
         message: why the original is kept, where it is.
         error_before, error_after: of the original and of the winner against the reference.
         paired: the first impression of the winner's speed.
-        latency: beside the original under default settings; of one that the device chose, the first impression. ``None`` where
-            that was not measured to the end.
-        on_device: beside the original on the GPU alone; ``None`` where that cannot be told.
+        speed: of the winner; of one that the device chose, the latency is the first impression.
         is_interrupted: the user stopped the run: this is no verdict.
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
@@ -76,8 +74,7 @@ class Judgement:
     error_before: Error | None = None
     error_after: Error | None = None
     paired: accept.Timing | None = None
-    latency: accept.Timing | None = None
-    on_device: accept.Timing | None = None
+    speed: accept.Speed = accept.UNTIMED
     is_interrupted: bool = False
     is_undecided: bool = False
     fault: Fault | None = None
@@ -92,25 +89,32 @@ class Judge:
     on fresh measurements (the luckiest of several noisy numbers is too good) unless the device left no doubt, and that after
     Ctrl-C nothing is written that is not known to be right.
 
-    Args:
-        times: candidates are timed where that is possible, and not checked alone.
+    A run has one judge: what it found out of the original serves all that is judged.
     """
 
-    def __init__(self, bench: Workbench, quarantine: Quarantine, *, times: bool = True) -> None:
-        self._bench, self._quarantine, self._times = bench, quarantine, times and bench.task.measures
+    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
+        self._bench, self._quarantine = bench, quarantine
+        self._times = False
         self._references: Future[References] | None = None
         self._opening: Future[accept.Acceptance] | None = None
         self._inputs: tuple[list[Mapping[str, np.ndarray]], list[list[InputProbe]]] = ([], [])
         self._own_error: Error | None = None
         self._entered: frozenset[int] = frozenset()
         self._best_right: Trial | None = None
-        self._pace = (0.0, 0.0)
+        self._took = self._pace = (0.0, 0.0)
+        self._known: accept.Acceptance | Judgement | None = None
 
-    def prepare(self) -> None:
+    def prepare(self, *, times: bool) -> None:
         """Begins with what takes long and needs no proposal, and notes what judging and writing one will take.
 
         Costs are measured when it has ended, as far as it would disturb that.
+
+        Args:
+            times: candidates are going to be timed, where that is possible, and not checked alone.
         """
+        self._times |= times and self._bench.task.measures
+        if self._opening is not None:
+            return
         task, weights = self._bench.task, self._bench.task.original.weights
         size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
         self._bench.clock.needs("write", _ENDING + size / _BYTES)
@@ -161,6 +165,8 @@ class Judge:
         checker = Checker(self._bench, proposals.search, self._quarantine, acceptance)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
+        if acceptance.capture():  # where the run began with a verdict that does not hold, only now
+            self._ran(*self._took, True)
         trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
         judgement = self._confirmed(self._original(), trials, acceptance.feeds, proposals.incumbent)
@@ -197,12 +203,16 @@ class Judge:
 
     def _acceptance(self) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""
+        if self._known is None:
+            self._known = self._opened_and_run()
+        return self._known
+
+    def _opened_and_run(self) -> accept.Acceptance | Judgement:
         self._bench.progress("running the original and its reference in float64")
         if self._evaluates:
             self._bench.notes.add(_EVALUATED)
         try:
-            if self._opening is None:
-                self.prepare()
+            self.prepare(times=False)
             assert self._opening is not None, "there are inputs"
             acceptance = self._bench.awaited(self._opening, "the original was run and its reference made", "write")
         except accept.NondeterministicModel as problem:
@@ -223,6 +233,7 @@ class Judge:
             is_captured: the device decides, while a candidate is tried.
         """
         task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
+        self._took = opening, running
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
         self._pace = opening, running
         compiling = _COMPILING if measures and self._bench.kernels.can_be_used else 0.0
@@ -256,7 +267,7 @@ class Judge:
             task.model,
             original,
             evaluates=evaluates,
-            captures=self._times,
+            captures=lambda: self._times,
             is_wanted=beside.is_wanted,
         )
 
@@ -314,7 +325,8 @@ class Judge:
         This only orders them.
         """
         clock, all_tried = self._bench.clock, True
-        ranked: list[tuple[float, Trial]] = []
+        ranked: list[Trial] = []
+        first: Trial | None = None
         remaining, longest = iter(proposals), 0.0
         for number in itertools.count():
             began = clock.left()
@@ -330,17 +342,15 @@ class Judge:
             longest = max(longest, began - clock.left())
             if trial is None:
                 continue
-            self._bench.progress(f"candidate {number + 1} took {trial.ratio:.3f} of the original's time")
-            # The first is the best by the cost model: it has the benefit of the doubt.
-            ranked.append((trial.ratio * (0.99 if number == 0 and trial.on_device is None else 1.0), trial))
-            ranked.sort(key=lambda row: row[0])
-            promising = [row for row in ranked[:2] if not row[1].is_slower]
-            for row in ranked:
-                if row not in promising:
-                    row[1].path.unlink()
-            ranked = promising
-            self._best_right = ranked[0][1] if ranked else None
-        return [trial for _, trial in ranked], all_tried
+            self._bench.progress(f"candidate {number + 1} took {trial.speed.ratio:.3f} of the original's time")
+            first = trial if number == 0 else first
+            tried = _in_order([*ranked, trial], first)
+            ranked = [other for other in tried[:2] if not other.speed.is_slower]
+            for other in tried:
+                if other not in ranked:
+                    other.path.unlink()
+            self._best_right = ranked[0] if ranked else None
+        return ranked, all_tried
 
     def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:
         """A proposal that is right, with a first impression of its speed; its session is closed again."""
@@ -352,7 +362,7 @@ class Judge:
         timing = acceptance.pair(opened.session, seconds)
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        return replace(trial, timing=timing, on_device=acceptance.on_device(trial.path, seconds))
+        return replace(trial, speed=accept.Speed(timing, acceptance.on_device(trial.path, seconds)))
 
     def _confirmed(
         self,
@@ -369,8 +379,8 @@ class Judge:
         message, undecided = "", False
         for trial in trials:
             self._best_right = trial
-            if trial.on_device is not None and trial.on_device.clearly_faster:
-                return replace(self._won(trial), latency=trial.timing)
+            if trial.speed.is_decided_by_device:
+                return replace(self._won(trial), speed=trial.speed)
             self._bench.progress("measuring the most promising candidate under default settings")
             room = clock.room("write")
             least = next((n for n in _ROUNDS if accept.deciding_seconds(*self._pace, n) <= room), None)
@@ -388,7 +398,7 @@ class Judge:
                 self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
                 timing = accept.confirm(original, trial.path, feeds, task.target.provider, longer)
             if timing.faster:
-                return replace(self._won(trial), latency=timing)
+                return replace(self._won(trial), speed=replace(trial.speed, latency=timing))
             self._best_right = None
             measured = f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}] of the original's time"
             if timing.busy:
@@ -400,7 +410,7 @@ class Judge:
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
                 )
-                return replace(self._won(trial), latency=incumbent.latency, on_device=incumbent.on_device)
+                return replace(self._won(trial), speed=incumbent.speed)
             undecided |= may_be_faster
             way_out = "on a quieter machine" if timing.busy else "on a quieter machine or with a larger --budget"
             message = message or (
@@ -420,14 +430,26 @@ class Judge:
             trial.candidate,
             error_before=self._own_error,
             error_after=trial.error,
-            paired=trial.timing,
-            on_device=trial.on_device,
+            paired=trial.speed.latency,
+            speed=replace(trial.speed, latency=None),
             assumed=trial.assumed,
         )
 
     def _kept(self, message: str) -> Judgement:
         """For the original."""
         return Judgement(message=message, error_before=self._own_error)
+
+
+def _in_order(trials: Sequence[Trial], first: Trial | None) -> list[Trial]:
+    """Trials, the most promising first.
+
+    Args:
+        first: the best by the cost model: it has the benefit of the doubt, where the device leaves any.
+    """
+    ratios = accept.Speed.ratios([trial.speed for trial in trials])
+    doubts = any(trial.speed.on_device is None for trial in trials)
+    promise = [ratio * (0.99 if doubts and trial is first else 1.0) for ratio, trial in zip(ratios, trials, strict=True)]
+    return [trials[place] for place in sorted(range(len(trials)), key=promise.__getitem__)]
 
 
 def _untyped_inputs(model: Model) -> list[str]:

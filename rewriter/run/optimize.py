@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, Protocol
 import onnx
 
 from mugraph.files import Scratch
-from rewriter.run.cleaning import Difference, Unclean, clean_tasks, left_unclean
+from rewriter.run.background import Presumption
+from rewriter.run.cleaning import Unclean, clean_tasks, left_unclean
 from rewriter.run.clock import BudgetSpent, Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -36,7 +37,12 @@ from rewriter.search.explain import NearMiss
 __all__ = ["optimize"]
 
 _UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
+_UNCHECKED = Judgement(
+    message="interrupted before what the result rests on was checked: the original was written", is_interrupted=True
+)
 _UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was written", is_interrupted=True)
+_PATIENCE = 0.5
+"""Seconds after an interruption to wait for what is checked beside the run."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -138,7 +144,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
 
 
 def _worked(
-    task: Task, presumed: Sequence[Difference], clock: Clock, progress: Progress, end: Judgement | None = None
+    task: Task, presumed: Sequence[Presumption], clock: Clock, progress: Progress, end: Judgement | None = None
 ) -> Outcome:
     """The rest of a run on a model that came or is clean.
 
@@ -187,13 +193,15 @@ def _unsearched(bench: Workbench) -> Outcome:
 
 def _recalled_or_decided(bench: Workbench) -> Outcome:
     """Writes what an earlier run decided, or decides, writes and remembers that."""
-    verdicts = Verdicts(bench)
+    quarantine = Quarantine(bench.task, bench.store, bench.notes)
+    judge = Judge(bench, quarantine)
+    verdicts = Verdicts(bench, judge)
     try:
         remembered = verdicts.recall()
     except KeyboardInterrupt:
         return _ended(bench, _UNREPEATED)
-    decision = _decide(bench, verdicts) if remembered is None else remembered
-    if (end := _unconfirmed(bench)) is not None:
+    decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
+    if (end := _unconfirmed(bench, decision.is_interrupted)) is not None:
         return end
     outcome = write(bench, decision)
     if remembered is not None:
@@ -203,26 +211,34 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
-def _unconfirmed(bench: Workbench) -> Outcome | None:
-    """Writes the model as it came where the user does not wait until what was gone ahead of is known to hold."""
+def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | None:
+    """Writes the model as it came where the user does not wait until what was gone ahead of is known to hold.
+
+    Args:
+        is_interrupted: the user did not want to wait any more.
+    """
     try:
-        bench.confirm()
+        bench.confirm(_PATIENCE if is_interrupted else math.inf)
     except KeyboardInterrupt:
         return _ended(bench, _UNCLEAN)
+    except BudgetSpent:
+        if is_interrupted:
+            return _ended(bench, _UNCHECKED)
+        raise
     return None
 
 
-def _decide(bench: Workbench, verdicts: Verdicts) -> Decision:
+def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
     """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right."""
-    quarantine = Quarantine(bench.task, bench.store, bench.notes)
-    proposer, judge = Proposer(bench, quarantine), Judge(bench, quarantine)
+    proposer = Proposer(bench, quarantine)
     explained: tuple[NearMiss, ...] = ()
     try:
         bench.kernels.warm()
-        judge.prepare()
+        judge.prepare(times=True)
         with bench.clock.lap("search"):
             proposals = proposer.propose()
-            bench.confirm()
+            if not proposals.is_interrupted:
+                bench.confirm()
             proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
         if bench.task.options.explain and not proposals.is_interrupted:
             with bench.clock.lap("explain"):

@@ -64,8 +64,8 @@ class Outcome:
 
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
-        latency: beside the original under default settings, as a user runs it; of what the device chose, a first impression.
-        on_device: beside the original on the GPU alone, both as captured CUDA graphs: it decides where it leaves no doubt.
+        speed: beside the original, as a user runs it, or a first impression of that where the device chose; and on the device,
+            which decides where it leaves no doubt. JSON has its parts (:attr:`latency`, :attr:`on_device`) beside other fields.
         paired: the first impression, with spinning off.
         error_before, error_after: against the float64 reference.
         assumed: what the written model takes for granted of the inputs.
@@ -103,8 +103,7 @@ class Outcome:
     after: ModelFootprint | None = None
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
-    latency: accept.Timing | None = None
-    on_device: accept.Timing | None = None
+    speed: accept.Speed = accept.UNTIMED
     paired: accept.Timing | None = None
     error_before: Error | None = None
     error_after: Error | None = None
@@ -122,13 +121,30 @@ class Outcome:
     cached_verdict: bool = False
     explanations: tuple[NearMiss, ...] = ()
 
+    @property
+    def latency(self) -> accept.Timing | None:
+        """Of :attr:`speed`."""
+        return self.speed.latency
+
+    @property
+    def on_device(self) -> accept.Timing | None:
+        """Of :attr:`speed`."""
+        return self.speed.on_device
+
     def to_json(self) -> str:
         """All fields; numbers that JSON lacks are ``null``."""
-        return json.dumps(_finite(asdict(self)), indent=2, allow_nan=False)
+        return json.dumps(_finite(self._flat()), indent=2, allow_nan=False)
 
     def record(self) -> dict[str, Any]:
         """The fields that hold for later runs on the same task, too."""
-        return {name: value for name, value in asdict(self).items() if name not in _VOLATILE}
+        return {name: value for name, value in self._flat().items() if name not in _VOLATILE}
+
+    def _flat(self) -> dict[str, Any]:
+        """All fields for JSON, those of the speed in its place."""
+        flat: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            flat.update(value if name == "speed" else {name: value})
+        return flat
 
     @staticmethod
     def of_record(record: Mapping[str, Any], model: str, output: str) -> Outcome:
@@ -142,7 +158,7 @@ class Outcome:
             KeyError, TypeError: it is none.
         """
         plain = {field.name: type(field.default) for field in fields(Outcome) if isinstance(field.default, str | int | float)}
-        names = {field.name for field in fields(Outcome)} - set(_VOLATILE)
+        names = {field.name for field in fields(Outcome)} - {*_VOLATILE, "speed"}
         values: dict[str, Any] = {name: record[name] for name in names & {*record}}
         for name in names & {*record} & {*plain}:
             values[name] = _checked(values[name], plain[name])
@@ -151,8 +167,9 @@ class Outcome:
         values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
         for name in ("dropped", "notes"):
             values[name] = tuple(_checked(line, str) for line in record[name])
-        for name in ("latency", "on_device", "paired"):
-            values[name] = accept.Timing(**_numbers(record[name])) if record[name] else None
+        timings = {name: _timing(record[name]) for name in ("latency", "on_device", "paired")}
+        values["paired"] = timings.pop("paired")
+        values["speed"] = accept.Speed(**timings)
         for name in ("error_before", "error_after"):
             values[name] = Error(**_numbers(record[name])) if record[name] else None
         return Outcome(model, output, **values, cached_verdict=True)
@@ -163,6 +180,11 @@ _VOLATILE = (
     *("cleaned", "domains", "before", "after"),
 )
 """Fields that are each run's own."""
+
+
+def _timing(record: Mapping[str, Any] | None) -> accept.Timing | None:
+    """A timing of JSON. Raises TypeError, AttributeError."""
+    return accept.Timing(**_numbers(record)) if record else None
 
 
 def _checked(value: Any, kind: type) -> Any:

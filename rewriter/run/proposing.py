@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
-from rewriter.run.accept import Timing
+from rewriter.run.accept import Speed
 from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
@@ -67,13 +67,11 @@ class Incumbent:
     """The best verified result of earlier runs.
 
     Attributes:
-        latency: as it was measured then, beside the original.
-        on_device: the same on the GPU alone; ``None`` where that was not told.
+        speed: as it was measured then.
     """
 
     candidate: Candidate
-    latency: Timing
-    on_device: Timing | None = None
+    speed: Speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,7 @@ class Proposer:
         """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
         bench, task, clock = self._bench, self._bench.task, self._bench.clock
         search = new_search(bench)
-        banned = self._quarantine.of_earlier_runs(bench.rules)
+        banned = self._quarantine.of_earlier_runs(bench.rules.ids)
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
@@ -285,13 +283,15 @@ class Proposer:
         return search, self._glanced(search, self._ordered(search, searched))
 
     def _glanced(self, search: ModelSearch, searched: Searched) -> Searched:
-        """The candidates once the best has no kernel that was never run, as far as the time allows, but once in any case.
+        """The candidates once the best has no kernel that was never run, as far as the time allows, once if nothing disturbs it.
 
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
         anyhow; and a kernel that takes four times what the model says costs no trial.
         """
         bench, is_late = self._bench, False
-        while searched.better and not searched.interrupted and not is_late and bench.kernels.glance(searched.better[0]):
+        while searched.better and not searched.interrupted and not is_late:
+            if not bench.is_quiet("judge", "decide", "write") or not bench.kernels.glance(searched.better[0]):
+                break
             searched = self._ordered(search, searched)
             is_late = bench.clock.room("judge", "decide", "write") <= 0
         return searched

@@ -11,7 +11,6 @@ from rewriter.run.reproduction import write_reproduction
 from rewriter.run.task import Task
 from rewriter.runtime_env import digest
 from rewriter.search.match import Match
-from rules_db.trust.rule import Rule
 
 __all__ = ["Quarantine"]
 
@@ -31,9 +30,10 @@ class Quarantine:
         self._task, self._store, self._notes = task, store, notes
         self._model = task.model.digest()
 
-    def of_earlier_runs(self, rules: Iterable[Rule]) -> frozenset[str]:
-        """Ids of the rules that earlier runs put in; each gets a line in the notes."""
-        banned = frozenset(rule.id for rule in rules if self._store.verdict(self._key(rule.id)))
+    def of_earlier_runs(self, rules: Iterable[str]) -> frozenset[str]:
+        """The rules, of those with these ids, that earlier runs put in; each gets a line in the notes."""
+        keys = {self._key(rule): rule for rule in rules}
+        banned = frozenset(keys[key] for key, text in self._store.verdicts(keys).items() if text)
         self._notes.drop(*(f"{rule}: quarantined by an earlier run on this model" for rule in sorted(banned)))
         return banned
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from rewriter.run.accept import Speed
 from rewriter.run.decision import Decision, decided
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent, Predictions
-from rewriter.run.quarantine import Quarantine
 from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task
@@ -56,12 +56,6 @@ class _StoredVerdict:
     graph: str | None
     kernels: list[Rule]
 
-    @property
-    def ratio(self) -> float:
-        """The time of the recorded result over the original's: on the device, where that is known."""
-        decides = self.outcome.on_device or self.outcome.latency
-        return 1.0 if decides is None else decides.ratio
-
     def text(self) -> str:
         """As JSON."""
         kernels = [format_rule(rule) for rule in self.kernels]
@@ -99,12 +93,15 @@ class Verdicts:
     Requires an open workbench, and that the model's file is still the one that was read when this is made. Ensures that a
     recalled decision is the one that was remembered, down to the content of the graph; that what it applies is proved and is
     right on the run's inputs, whatever the store holds; and that only decisions which are verdicts are remembered.
+
+    Args:
+        judge: of the run, that checks what is recalled.
     """
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, bench: Workbench, judge: Judge) -> None:
+        self._bench, self._judge = bench, judge
         task = bench.task
-        ids = ",".join(sorted(rule.id for rule in bench.rules))
+        ids = ",".join(sorted(bench.rules.ids))
         costs = str(sorted(task.target.costs.items()))
         about = (task.target.environment, costs, str(_VERSION))
         self._key = digest(task.model.digest(), ids, task.options.digest(), *about)
@@ -118,8 +115,9 @@ class Verdicts:
         record, best = self._stored(self._key), self._stored(self._incumbent_key)
         if record is None:
             return None
-        if best is not None and best.ratio < _FASTER * record.ratio:
-            record = best
+        if best is not None:
+            ratio, other = Speed.ratios([best.outcome.speed, record.outcome.speed])
+            record = best if ratio < _FASTER * other else record
         try:
             return self._replayed(record)
         except StaleVerdict:  # it is measured again, and remembered anew
@@ -143,7 +141,7 @@ class Verdicts:
         if record is None or record.outcome.latency is None or record.graph is None:
             return None
         try:
-            return Incumbent(self._retraced(search, record), record.outcome.latency, record.outcome.on_device)
+            return Incumbent(self._retraced(search, record), record.outcome.speed)
         except StaleVerdict:
             return None
 
@@ -178,7 +176,7 @@ class Verdicts:
         predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
         if judgement.winner is None:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
-        judgement = replace(judgement, latency=told.latency, on_device=told.on_device, paired=told.paired)
+        judgement = replace(judgement, speed=told.speed, paired=told.paired)
         decision = decided(bench, predictions, judgement)
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
@@ -190,10 +188,9 @@ class Verdicts:
     def _judged_again(self, record: _StoredVerdict) -> Judgement:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
-        judge = Judge(bench, Quarantine(bench.task, bench.store, bench.notes), times=False)
-        judge.prepare()
+        self._judge.prepare(times=False)
         search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.moves})
-        judgement = judge.judge_again(search, self._retraced(search, record))
+        judgement = self._judge.judge_again(search, self._retraced(search, record))
         if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
             raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
         return judgement

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from rewriter.kernels.workers import Worker, WorkerDied
+from rewriter.run.background import Presumption
 from rules_db.exchange import format_rule, parse_rule
+from rules_db.files import StoreError
 from rules_db.library import are_proved, shipped_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.check import objections
@@ -16,31 +17,46 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["begin_objections", "check_ahead"]
 
+_ASKING = 0.1
+"""Seconds after which a check is asked again whether somebody waits for it."""
 
-def check_ahead() -> Callable[[], None]:
+
+def check_ahead() -> Presumption:
     """Begins to check the shipped rules, if that was never done; what is returned waits for that.
 
-    It raises StoreError where a rule is not proved: nothing may rest on the rules before it returned.
+    It raises StoreError where a rule is not proved, and where nobody waited for the end: nothing may rest on the rules before it
+    returned.
     """
     if are_proved():
-        return lambda: None
+        return lambda _: None
     worker = Worker(_check)
 
-    def checked() -> None:
-        with suppress(WorkerDied):
-            worker.answer()
-        worker.close()
-        if not are_proved():  # nothing could be kept, or a rule is wrong: here it is said
+    def checked(is_wanted: Callable[[], bool]) -> None:
+        while is_wanted() and worker.is_awaited(_ASKING):
+            pass
+        if not is_wanted():
+            worker.close()
+            raise StoreError("the shipped rules were not checked to the end")
+        try:
+            problem: str | None = worker.answer()
+        except WorkerDied:
             shipped_rules()
+        else:
+            if problem is not None:
+                raise StoreError(problem)
+        finally:
+            worker.close()
 
     return checked
 
 
 def _check(connection: Connection) -> None:
-    """In the process: what it found out it leaves in the cache folder."""
-    with suppress(Exception):  # whoever waits finds that nothing is there
+    """In the process, which says what is wrong, and leaves in the cache folder that nothing is."""
+    try:
         shipped_rules()
-    connection.send(None)
+        connection.send(None)
+    except StoreError as problem:
+        connection.send(str(problem))
 
 
 def begin_objections(rules: Sequence[Rule], trust: Trust) -> Callable[[], dict[str, str]]:

@@ -239,7 +239,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         named: ids of the rules that it knows, where it is to make again what was found: its prices are those of the operators as
             they are written. ``None`` for all.
     """
-    rules = bench.rules if named is None else [rule for rule in bench.rules if rule.id in named]
+    rules = bench.rules if named is None else bench.rules.named(named)
     fused = bench.runtime_directions if named is None else frozenset[str]()
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target

@@ -15,6 +15,7 @@ from mugraph.onnx import Model, check_output, load
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
+from rewriter.run.background import in_background
 from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
@@ -92,6 +93,8 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
         ModelError, InputError, StoreError: one clear message each.
     """
     model = load(source)
+    if options.searches:
+        in_background(model.digest)  # the key of all that is remembered of it, which is asked for once it is cleaned up
     path = _output(model, output, options.in_place)
     sizes, assumed = bind_sizes(model, options.shapes or {})
     check_data(model, options.data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
@@ -16,16 +18,16 @@ from rewriter.cost import runtime_directions
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
-from rewriter.run.background import Background, Beside
+from rewriter.run.background import Background, Beside, Presumption
 from rewriter.run.clock import BudgetSpent, Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
 from rewriter.run.options import Options
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
+from rules_db.entries import RuleBook
 from rules_db.library import open_rules, presumed_rules
 from rules_db.trust.certificate import Trust
-from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Workbench", "open_workbench"]
 
@@ -41,7 +43,7 @@ class Workbench:
 
     Attributes:
         task: what is to be done.
-        rules: that may be used.
+        rules: that may be used, each read when it is first asked for.
         store: of measured costs and of verdicts.
         kernels: the custom ones.
         clock: of the run.
@@ -53,7 +55,7 @@ class Workbench:
     """
 
     task: Task
-    rules: Sequence[Rule]
+    rules: RuleBook
     store: ProfileStore
     kernels: RunKernels
     clock: Clock
@@ -63,39 +65,48 @@ class Workbench:
     background: Background
     presumed: Sequence[Future[None]] = ()
 
-    def confirm(self) -> None:
+    def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
+
+        Args:
+            patience: seconds to wait for it, where that is less than the budget allows.
 
         Raises:
             Unclean, StoreError: what does not.
             BudgetSpent: that was not found out in time.
         """
+        until = time.monotonic() + patience
         for future in self.presumed:
-            self.awaited(future, "what the result rests on was checked", "write")
+            self.awaited(future, "what the result rests on was checked", "write", patience=until - time.monotonic())
 
-    def awaited(self, future: Future[_T], event: str, *steps: str) -> _T:
+    def awaited(self, future: Future[_T], event: str, *steps: str, patience: float = math.inf) -> _T:
         """The result of work in the background, or its exception. A run that searches waits no longer than its budget allows.
 
         Args:
             event: what is waited for, in words.
             steps: those of the end of the run for which time must be left then.
+            patience: seconds to wait, where that is less.
 
         Raises:
             BudgetSpent: it does not come in time.
         """
         options = self.task.options
-        seconds = max(self.clock.room(*steps), 0.0) if options.searches and not options.deterministic else None
-        if not wait([future], seconds).done:
+        allowed = self.clock.room(*steps) if options.searches and not options.deterministic else math.inf
+        seconds = max(min(allowed, patience), 0.0)
+        if not wait([future], None if math.isinf(seconds) else seconds).done:
             raise BudgetSpent(f"the budget ended before {event}")
         return future.result()
 
-    def is_quiet(self) -> bool:
+    def is_quiet(self, *steps: str) -> bool:
         """Whether times can be measured: what would disturb that is waited for while there is time to spare.
+
+        Args:
+            steps: those of the end of the run for which alone time must be left then, where the search is over.
 
         Raises:
             Unclean, StoreError: something that the stages went ahead of does not hold, as is known by then.
         """
-        quiet = self.background.is_quiet(max(self.clock.spare(), 0.0))
+        quiet = self.background.is_quiet(max(self.clock.room(*steps) if steps else self.clock.spare(), 0.0))
         for future in self.presumed:
             if future.done():
                 future.result()
@@ -121,22 +132,20 @@ class Workbench:
         return runtime_directions(self.rules, self.store, self.task.target.provider)
 
 
-def _unless_it_fails(holds: Callable[[], None], _: Beside) -> None:
+def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
     """Work for the background that may disturb measurements to its end."""
-    holds()
+    holds(beside.is_wanted)
 
 
-def _rules(options: Options) -> Sequence[Rule]:
+def _rules(options: Options) -> RuleBook:
     """The rules that options name. Raises StoreError."""
     if options.rules is None:
         return presumed_rules()
-    return open_rules(options.rules, Trust(options.trust)) if isinstance(options.rules, str) else options.rules
+    return RuleBook(open_rules(options.rules, Trust(options.trust)) if isinstance(options.rules, str) else options.rules)
 
 
 @contextmanager
-def open_workbench(
-    task: Task, clock: Clock, progress: Progress, presumed: Sequence[Callable[[], None]] = ()
-) -> Iterator[Workbench]:
+def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Sequence[Presumption] = ()) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
     Ensures that what was measured is written when the workbench is closed, however the run ends, and that nothing goes on in
@@ -156,7 +165,9 @@ def open_workbench(
         futures = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         if not options.searches:
             unused = ProfileStore(None, target.environment)
-            yield Workbench(task, (), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures)
+            yield Workbench(
+                task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures
+            )
             return
         with clock.lap("import"):
             if options.rules is None:
@@ -174,4 +185,4 @@ def open_workbench(
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
-        yield Workbench(task, tuple(rules), store, kernels, clock, notes, progress, folder, background, futures)
+        yield Workbench(task, rules, store, kernels, clock, notes, progress, folder, background, futures)

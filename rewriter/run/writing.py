@@ -40,18 +40,19 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
             saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder, whole=as_it_came)
     bench.notes.tell(*_about_files(task, saved))
     with bench.clock.lap("load"):
-        footprints = _footprints(bench, before, saved, is_known=decision.outcome.cached_verdict)
+        is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
+        footprints = _footprints(bench, before, saved, is_awaited)
     return written(bench, decision, saved, footprints)
 
 
-def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_known: bool) -> Footprints:
+def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_awaited: bool) -> Footprints:
     """What the original and the written model take beside time: on disk, and to load, where the budget suffices.
 
     Args:
-        is_known: the run repeats an earlier one, which told what loading takes.
+        is_awaited: what loading takes is worth the time: no earlier run told that, and the user does not wait for the end.
     """
     task, after = bench.task, on_disk(saved.files)
-    if before is None or after is None or is_known or not task.measures or not task.options.searches:
+    if before is None or after is None or not (is_awaited and task.measures and task.options.searches):
         return before, after
     if bench.clock.room("load") <= 0:
         return before, after

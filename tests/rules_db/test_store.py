@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mugraph.terms.term import substitute, var
 from rulegen.share.audit import audit
 from rules_db import library
-from rules_db.entries import preferred
+from rules_db.entries import Entry, RuleBook, preferred
 from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rules, read_rules
 from rules_db.files import StoreError, check_writable, write_text
 from rules_db.library import open_rules, read_entries, shipped_rules
@@ -380,6 +380,7 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
 
 def forget() -> None:
     library._shipment.cache_clear()
+    library.presumed_rules.cache_clear()
     library._proved_rules.cache_clear()
 
 
@@ -393,7 +394,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def used(own_cache: Path) -> Iterator[Path]:
-    """The database of shipped rules, after a first use."""
+    """The record that the shipped rules were checked, after a first use."""
     forget()
     (file,) = own_cache.glob("shipped-*")
     yield file
@@ -409,8 +410,7 @@ def again() -> list[Rule]:
 def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = shipped_rules()
     (file,) = cache.iterdir()
-    with RuleStore.open(str(file), create=False) as there:
-        assert {rule.id for rule in there.rules()} == {rule.id for rule in first}
+    assert [rule.id for rule in read_rules(file)] == [rule.id for rule in first]
     monkeypatch.setattr("rules_db.entries.check", lambda rule, axioms: ["no"])
     assert again() == first, "checked again"
     file.unlink()
@@ -419,24 +419,24 @@ def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["row", "file"])
-def test_an_altered_database_of_shipped_rules_is_noticed(used: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["altered", "cut", "no text"])
+def test_an_altered_record_of_shipped_rules_is_noticed(used: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     first = shipped_rules()
     assert not caplog.text
     whole = used.read_bytes()
-    if damage == "row":
-        with sqlite3.connect(used) as connection:
-            connection.execute("UPDATE rules SET text = replace(text, 'reassociates', 'exact')")
-        connection.close()
+    if damage == "altered":
+        used.write_bytes(whole.replace(b"reassociates", b"exact"))
+    elif damage == "cut":
+        used.write_bytes(whole[:-1])
     else:
-        used.write_bytes(whole[:300])
+        used.write_bytes(b"\xff" + whole)
     assert again() == first
     assert str(used) in caplog.text and "written anew" in caplog.text
     caplog.clear()
     assert again() == first and not caplog.text
 
 
-def test_changed_shipped_text_gives_another_database(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_shipped_text_gives_another_record(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped_rules()
     fewer = library._shipped_entries()[:3]
     monkeypatch.setattr(library, "_shipped_entries", lambda: fewer)
@@ -458,7 +458,36 @@ def test_first_uses_at_the_same_time_do_not_collide(cache: Path) -> None:
     ]
     told = {process.communicate()[0].decode() for process in processes}
     assert told == {f"{len(shipped_rules())}\n"}
-    assert [file.suffix for file in cache.iterdir()] == [".sqlite"]
+    assert [file.suffix for file in cache.iterdir()] == [".rules"]
+
+
+def test_presumed_rules_are_read_one_by_one(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules, shipped, read = RuleBook(library._shipment().entries), shipped_rules(), list[str]()
+    real = Entry.read
+
+    def noted(entry: Entry, *, is_known: bool = False) -> Rule:
+        read.append(entry.name)
+        return real(entry, is_known=is_known)
+
+    monkeypatch.setattr(Entry, "read", noted)
+    names = [rule.id for rule in shipped]
+    assert list(rules.ids) == names and not read
+    assert rules.named({names[7], names[3], "none"}) == [shipped[3], shipped[7]] and read == [names[3], names[7]]
+    assert rules[3] is rules[3] and rules[2:4] == shipped[2:4] and len(read) == 3
+    assert library.presumed_rules() is library.presumed_rules()
+
+
+def test_a_text_that_cannot_be_read_is_said_when_it_is_asked_for() -> None:
+    whole, broken = (Entry("x.rules", format_rule(rule)) for rule in RULES[:2])
+    rules = RuleBook([whole, replace(broken, text=broken.text.replace("  let", "  lot"))])
+    assert rules[0] == RULES[0] and rules.ids == (RULES[0].id, RULES[1].id)
+    with pytest.raises(StoreError, match="unknown field 'lot'"):
+        rules[1]
+
+
+def test_a_run_that_opens_no_database_does_without_its_library() -> None:
+    code = "import sys; import rewriter.cli.main; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_shipped_rules_stand() -> None:

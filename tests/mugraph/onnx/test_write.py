@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx import ModelError, copy, load, open_in, save, to_bytes, to_proto
 from mugraph.onnx.layout import FileLayout
+from mugraph.onnx.weights import Weights
 from tests.support.models import (
     BOOL,
     FLOAT,
@@ -390,3 +392,18 @@ def test_digest_follows_content_and_external_files(tmp_path: Path) -> None:
     assert changed != digest
     source.write_bytes(source.read_bytes() + onnx.ModelProto(doc_string="more").SerializeToString())
     assert load(source).digest() not in (digest, changed)
+
+
+def test_threads_that_ask_for_a_digest_have_it_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = load(external_model(tmp_path)), list[Weights]()
+    computed = Weights._computed_digest
+
+    def noted(weights: Weights) -> str:
+        asked.append(weights)
+        time.sleep(0.05)
+        return computed(weights)
+
+    monkeypatch.setattr(Weights, "_computed_digest", noted)
+    with ThreadPoolExecutor(4) as threads:
+        digests = set(threads.map(lambda _: model.digest(), range(4)))
+    assert digests == {computed(model.weights)} and len(asked) == 1

@@ -515,10 +515,12 @@ def test_where_time_is_short_fewer_schedules_are_timed(
     made.close()
 
 
-def test_a_damaged_database_of_learned_kernels_is_done_without(tmp_path: Path) -> None:
+def test_a_damaged_database_of_learned_kernels_is_done_without(model: Path, tmp_path: Path) -> None:
     device, path = get_device("h200"), tmp_path / "kernels.sqlite"
     path.write_bytes(b"this is not a database" * 50)
     made = CustomKernels(device, ProfileStore(None, "a"), {}, (), default_architectures(device), False, path)
+    assert not made.notes, "whoever makes no search reads none"
+    assert list(made.proposals.proposals(load(model).graph))
     made.close()
     (note,) = made.notes
     assert note.startswith(f"kernels of earlier runs were not used: {path}: file is not a database") and made.learned is None

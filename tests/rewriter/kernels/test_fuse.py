@@ -531,7 +531,7 @@ def test_stored_rules_are_applied_without_building(monkeypatch: pytest.MonkeyPat
     assert stored and all(not check(rule, {}) for rule in stored)
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
     other = moves_for()
-    applying = KernelProposals(stored)
+    applying = KernelProposals(lambda: stored)
     again = min(applying.children(other, other.start(graph)), key=lambda child: child.cost)
     assert again.cost == pytest.approx(best.cost) and not applying.winning_rules(again)
     kernels = [kernel_of(n.attrs) for n in again.graph.references if n.op == "Kernel"]
@@ -543,7 +543,7 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
     moves = moves_for()
-    own = [direction for direction in KernelProposals(shipped).proposals(graph) if "kernel" in direction.rule.provenance]
+    own = [direction for direction in KernelProposals(lambda: shipped).proposals(graph) if "kernel" in direction.rule.provenance]
     assert len(own) == 2  # statistics before the product, and beside it
     for direction in own:
         assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
@@ -556,7 +556,7 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
 def test_a_stored_rule_does_not_serve_types_that_kernels_lack() -> None:
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], DataType.DOUBLE)
-    assert not list(KernelProposals(shipped).proposals(graph))
+    assert not list(KernelProposals(lambda: shipped).proposals(graph))
 
 
 def test_a_kernel_of_another_type_has_numbers_as_they_are_written() -> None:
@@ -597,7 +597,7 @@ def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
     )
     directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
     assert len(shipped) == 7 and len(directions) == 1
-    own, *others = KernelProposals(shipped).proposals(graph)
+    own, *others = KernelProposals(lambda: shipped).proposals(graph)
     assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
     assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
     kernel = kernel_of_rule(own.rule)

@@ -177,5 +177,5 @@ def test_what_is_learned_at_one_size_serves_another(
     assert len(stored) >= 2
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
     moves = moves_for()
-    again = min(KernelProposals(stored).children(moves, moves.start(other)), key=lambda child: child.cost)
+    again = min(KernelProposals(lambda: stored).children(moves, moves.start(other)), key=lambda child: child.cost)
     assert {move.direction.rule.provenance["kernel"] for move in again.moves} == {rule.id for rule in stored}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -101,8 +102,10 @@ class _Replay:
 
     def __init__(self, clock: list[float], milliseconds: float) -> None:
         self.clock, self.milliseconds = clock, milliseconds
+        self.threads = {threading.get_ident()}
 
     def run(self, *_: Any) -> list[np.ndarray]:
+        self.threads.add(threading.get_ident())
         self.clock[0] += self.milliseconds * 1e6
         return [np.maximum(FEED["x"], 0)]
 
@@ -143,6 +146,56 @@ def test_what_cannot_be_captured_is_not_timed_on_the_device(
     del took[lacking]
     acceptance = _on_gpu(took, tmp_path, monkeypatch)
     assert acceptance.on_device(Path("out.onnx"), 0.2) is None
+
+
+def test_graphs_are_captured_and_replayed_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime keeps a captured graph for the thread that captured it."""
+    made: list[_Replay] = []
+    acceptance = _on_gpu({"m.onnx": 2.0, "out.onnx": 1.0}, tmp_path, monkeypatch)
+    replayed = accept.replayed
+
+    def noted(path: Path, feed: Any, outputs: Any) -> Any:
+        made.append(cast(_Replay, replayed(path, feed, outputs)))
+        return made[-1]
+
+    monkeypatch.setattr(accept, "replayed", noted)
+    elsewhere = threading.Thread(target=acceptance.on_device, args=(Path("out.onnx"), 0.2))
+    elsewhere.start()
+    elsewhere.join()
+    assert acceptance.on_device(Path("out.onnx"), 0.2) is not None
+    original = cast(_Replay, acceptance._replay)
+    assert len(made) == 2 and original.threads == made[0].threads == made[1].threads and len(original.threads) == 1
+
+
+def test_the_original_is_captured_when_somebody_is_going_to_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _compare(0.0, tmp_path, monkeypatch)
+    captured: list[Path] = []
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Replay([0.0], 5.0))
+    monkeypatch.setattr(accept, "replayed", lambda path, *_: captured.append(path) or _Replay([0.0], 1.0))
+    path = tmp_path / "m.onnx"
+    told: list[bool] = []
+
+    def once_run(opening: float, running: float, is_captured: bool) -> None:
+        told.append(is_captured)
+
+    later = Acceptance(load(path), path, [FEED], "cuda", captures=lambda: False, once_run=once_run)
+    assert not captured and later.capture() and later.capture() and captured == [path]
+    Acceptance(load(path), path, [FEED], "cuda", once_run=once_run)
+    Acceptance(load(path), path, [FEED], "cpu", once_run=once_run)
+    assert captured == [path, path] and told == [False, True, False]
+
+
+def _timing(ratio: float, slower: bool = False) -> accept.Timing:
+    return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, 1.1 if slower else 0.9 * ratio, 1.3)
+
+
+def test_speeds_are_compared_on_one_scale() -> None:
+    both, fast, slow = (accept.Speed(_timing(a), b and _timing(b)) for a, b in ((0.9, 0.5), (0.8, None), (0.7, 0.6)))
+    assert accept.Speed.ratios([both, slow]) == [0.5, 0.6], "the device tells"
+    assert accept.Speed.ratios([both, fast, slow]) == [0.9, 0.8, 0.7], "it does not tell of all"
+    assert (both.ratio, fast.ratio, accept.UNTIMED.ratio) == (0.5, 0.8, 1.0)
+    assert not both.is_slower and accept.Speed(_timing(0.5), _timing(1.2, slower=True)).is_slower
+    assert not fast.is_decided_by_device
 
 
 class _Steps:

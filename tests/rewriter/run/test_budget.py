@@ -186,6 +186,16 @@ def test_nothing_is_waited_for_beyond_the_budget(source: Path, now: list[float])
         assert bench.awaited(never, "it came", "write") is None, "what is there already counts"
 
 
+def test_whoever_was_interrupted_waits_less_long(source: Path) -> None:
+    never: Future[None] = Future()
+    with workbench(source, RULES, deterministic=True) as bench:
+        object.__setattr__(bench, "presumed", (never,))
+        with pytest.raises(BudgetSpent, match="the budget ended before what the result rests on was checked"):
+            bench.confirm(0.01)
+        never.set_result(None)
+        bench.confirm(0.0)
+
+
 def test_what_the_stages_went_ahead_of_has_to_hold(source: Path) -> None:
     failed: Future[None] = Future()
     failed.set_exception(StoreError("a rule is wrong"))
@@ -286,6 +296,9 @@ class DeadWorker:
     def tell(self, _: object) -> None:
         pass
 
+    def is_awaited(self, _: float) -> bool:
+        return False
+
     def answer(self) -> None:
         raise WorkerDied
 
@@ -302,9 +315,41 @@ def test_rules_that_nobody_could_check_are_checked_here(monkeypatch: pytest.Monk
     monkeypatch.setattr(rules_ahead, "are_proved", lambda: False)
     checked = rules_ahead.check_ahead()
     with pytest.raises(StoreError, match="not proved"):
-        checked()
+        checked(lambda: True)
     monkeypatch.setattr(rules_ahead, "are_proved", lambda: True)
-    rules_ahead.check_ahead()()
+    rules_ahead.check_ahead()(lambda: False)
+
+
+class EndlessWorker(DeadWorker):
+    """A process that works on and on."""
+
+    closed = False
+
+    def is_awaited(self, _: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        EndlessWorker.closed = True
+
+
+def test_a_check_that_nobody_waits_for_is_given_up_and_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules_ahead, "Worker", EndlessWorker)
+    monkeypatch.setattr(rules_ahead, "are_proved", lambda: False)
+    monkeypatch.setattr(rules_ahead, "shipped_rules", lambda: pytest.fail("checked here"))
+    asked = iter([True, True, False, False])
+    with pytest.raises(StoreError, match="not checked to the end"):
+        rules_ahead.check_ahead()(lambda: next(asked))
+    assert EndlessWorker.closed
+
+
+def test_what_the_process_finds_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules_ahead, "Worker", DeadWorker)
+    monkeypatch.setattr(rules_ahead, "are_proved", lambda: False)
+    answers: list[str | None] = ["a rule is wrong", None]
+    monkeypatch.setattr(DeadWorker, "answer", lambda _: answers.pop(0))
+    with pytest.raises(StoreError, match="a rule is wrong"):
+        rules_ahead.check_ahead()(lambda: True)
+    rules_ahead.check_ahead()(lambda: True)
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -331,5 +376,5 @@ def test_cleaning_alone_needs_no_budget(tmp_path: Path, monkeypatch: pytest.Monk
     assert "interrupted while cleaning up" in outcome.message
 
 
-def interrupted(_: Workbench) -> None:
+def interrupted(*_: object) -> None:
     raise KeyboardInterrupt

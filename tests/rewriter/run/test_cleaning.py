@@ -159,8 +159,21 @@ def test_a_comparison_that_fails_leaves_no_session_behind_that_is_being_opened(
     monkeypatch.setattr(cleaning, "session_as_it_came", slowly)
     monkeypatch.setattr(cleaning, "new_session", refused)
     with pytest.raises(cleaning.Unclean, match="refuses it"):
-        difference()
+        difference(lambda: True)
     assert opened
+
+
+def test_nothing_is_compared_once_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "m.onnx"
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { a = Identity(x) y = Tanh(a) }'
+    onnx.save(parse_model(text), source)
+    options = Options(provider="cpu")
+    task = read_task(source, tmp_path / "o.onnx", options, choose_target(options))
+    _, difference = next(cleaning.clean_tasks(task, tmp_path, math.inf))
+    difference(lambda: True)
+    monkeypatch.setattr(cleaning, "_same", lambda *_: pytest.fail("compared"))
+    with pytest.raises(cleaning.Unclean, match="nobody waited"):
+        difference(lambda: False)
 
 
 def test_what_came_is_compared_where_it_cannot_be_cleaned_up(own_cache: Path, tmp_path: Path) -> None:

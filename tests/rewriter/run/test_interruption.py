@@ -115,3 +115,15 @@ def test_interrupted_while_a_verdict_is_checked_the_original_is_written(
     outcome = _optimised(tmp_path)
     assert not outcome.improved and "interrupted while checking an earlier verdict" in outcome.message
     assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+
+
+def test_an_interrupted_run_does_not_wait_for_the_first_check_of_the_shipped_rules(
+    tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes ten seconds and more; what rests on rules that were not checked is not written, nor timed."""
+    monkeypatch.setattr("rewriter.run.writing.measured", lambda *_: pytest.fail("loaded after Ctrl-C"))
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "empty"))
+    outcome = optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", budget=60, progress=_while_searching)
+    assert "interrupted before what the result rests on was checked" in outcome.message and not outcome.improved
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert not list((tmp_path / "empty").glob("shipped-*")), "the check was ended"

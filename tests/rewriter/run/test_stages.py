@@ -20,10 +20,10 @@ from mugraph.onnx import open_in
 from rewriter import Options, optimize
 from rewriter.cost.store import ProfileStore
 from rewriter.reference import Error, InputError
-from rewriter.run import accept
+from rewriter.run import accept, judging
 from rewriter.run.accept import Acceptance
 from rewriter.run.background import in_background
-from rewriter.run.checking import Checker, Opened
+from rewriter.run.checking import Checker, Opened, Trial
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.footprint import on_disk
@@ -280,14 +280,14 @@ def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_pa
             and f"with it it was wrong; quarantined for this model; see {tmp_path}" in (bench.notes.dropped[0])
         )
         later = Quarantine(bench.task, bench.store, bench.notes)
-        assert later.of_earlier_runs(bench.rules) == {broken} and not later.rules
+        assert later.of_earlier_runs(bench.rules.ids) == {broken} and not later.rules
         assert bench.notes.dropped[1:] == [f"{broken}: quarantined by an earlier run on this model"]
         elsewhere = replace(bench.task, target=replace(bench.task.target, environment="another machine"))
-        assert not Quarantine(elsewhere, bench.store, bench.notes).of_earlier_runs(bench.rules)
+        assert not Quarantine(elsewhere, bench.store, bench.notes).of_earlier_runs(bench.rules.ids)
     other = tmp_path / "other.onnx"
     onnx.save(parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Abs(x) }'), other)
     with workbench(other, RULES, **options) as bench:
-        assert not Quarantine(bench.task, bench.store, bench.notes).of_earlier_runs(bench.rules)
+        assert not Quarantine(bench.task, bench.store, bench.notes).of_earlier_runs(bench.rules.ids)
 
 
 def test_a_quarantine_that_cannot_write_files_still_holds(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +376,7 @@ def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch
     with workbench(source, RULES) as bench:
         proposals, judge = proposals_of(bench), judge_of(bench)
         judgement = judge.judge(proposals)
-        assert judgement.winner is not None and not judgement.message and judgement.latency is judgement.paired is None
+        assert judgement.winner is not None and not judgement.message and judgement.speed.latency is judgement.paired is None
         assert judgement.winner.graph.digest == next(iter(proposals)).candidate.graph.digest
     with workbench(source, [WRONG]) as bench:
         judgement = judge_of(bench).judge(proposals_of(bench))
@@ -411,6 +411,54 @@ def test_the_two_most_promising_are_confirmed_in_their_order(source: Path, monke
     assert [name for name, _ in confirmed] == ["candidate1.onnx", "candidate0.onnx"]
     assert {left for _, left in confirmed} == {2}, "the others are gone"
     assert judgement.winner is None and "took 1.000 [0.950, 1.050] of the original's time" in judgement.message
+
+
+def test_candidates_of_which_one_cannot_be_captured_are_ordered_by_what_is_known_of_both(source: Path) -> None:
+    """A captured graph takes half of the original's; under default settings, the only way to time the other, that is faster."""
+
+    def told(ratio: float) -> accept.Timing:
+        return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, ratio - 0.1, ratio + 0.1)
+
+    with workbench(source, RULES) as bench:
+        candidate = next(iter(proposals_of(bench))).candidate
+        speeds = accept.Speed(told(0.95), told(0.5)), accept.Speed(told(0.8)), accept.Speed(told(0.9), told(0.6))
+        first, second, third = (Trial(candidate, source, Error(0.0, 0.0), speed=speed) for speed in speeds)
+    assert judging._in_order([first, second], None) == [second, first]
+    assert judging._in_order([first, third], first) == [first, third], "the device tells both"
+    close = Trial(candidate, source, Error(0.0, 0.0), speed=accept.Speed(told(0.795)))
+    assert judging._in_order([close, second], second) == [second, close], "the benefit of the doubt"
+    assert judging._in_order([close, second], None) == [close, second]
+
+
+def test_a_verdict_that_does_not_hold_costs_no_second_reference(
+    source: Path, tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    for owner, name in ((accept.Acceptance, "__init__"), (accept, "reference_run")):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, _real=real, _name=name, **k: made.append(_name) or _real(*a, **k))
+
+    def run() -> Outcome:
+        made.clear()
+        return optimize(source, tmp_path / "o.onnx", provider="cpu", rules=list(RULES), budget=20)
+
+    assert run().improved and run().cached_verdict
+    monkeypatch.setattr(Judge, "judge_again", lambda self, *_: self._acceptance() and Judgement(message="not right any more"))
+    outcome = run()
+    assert outcome.improved and not outcome.cached_verdict
+    assert sorted(made) == ["__init__", "reference_run"]
+
+
+def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glanced: list[object] = []
+    monkeypatch.setattr(RunKernels, "glance", lambda _, candidate: glanced.append(candidate))
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        for quiet in (False, True):
+            monkeypatch.setattr(Workbench, "is_quiet", lambda *_, quiet=quiet: quiet)
+            assert proposer._glanced(proposals.search, proposals.searched) is proposals.searched
+            assert len(glanced) == quiet
 
 
 def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,20 +505,20 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     """For the best proposal, as if it had been measured."""
     proposals = proposals_of(bench)
     best = next(iter(proposals)).candidate
-    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, FASTER, SAME, is_interrupted)
+    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, accept.Speed(FASTER, SAME), is_interrupted)
     judgement = replace(judgement, assumed=proposals.search.assumed(best))
     return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
 
 
 def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
     with measuring(source) as bench:
-        verdicts = Verdicts(bench)
+        verdicts = Verdicts(bench, judge_of(bench))
         assert verdicts.recall() is None
         decision = decision_of(bench)
         outcome = write(bench, decision)
         verdicts.remember(decision, outcome)
     with measuring(source) as bench:
-        recalled = Verdicts(bench).recall()
+        recalled = Verdicts(bench, judge_of(bench)).recall()
         assert recalled is not None and not recalled.is_verdict, "a verdict is remembered by the run that found it"
         assert recalled.graph.content_digest() == decision.graph.content_digest()
         again = write(bench, recalled)
@@ -481,14 +529,14 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
         assert set(again.seconds) == {"import", "replay", "write", "load", "total"}
     for other in ({"use_verdicts": False}, {"explain": "all"}, {"alpha": 1.2}, {"data": [{"x": np.ones((64, 64), np.float32)}]}):
         with measuring(source, **other) as bench:
-            assert Verdicts(bench).recall() is None
+            assert Verdicts(bench, judge_of(bench)).recall() is None
 
 
 def test_an_interrupted_decision_is_not_remembered(source: Path) -> None:
     with measuring(source) as bench:
         decision = decision_of(bench, is_interrupted=True)
-        Verdicts(bench).remember(decision, write(bench, decision))
-        assert Verdicts(bench).recall() is None
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+        assert Verdicts(bench, judge_of(bench)).recall() is None
 
 
 def rewritten(record: dict[str, Any], **changes: Any) -> str:
@@ -522,13 +570,13 @@ def rewritten(record: dict[str, Any], **changes: Any) -> str:
 def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, damage: Any, reason: str) -> None:
     with measuring(source) as bench:
         decision = decision_of(bench)
-        Verdicts(bench).remember(decision, write(bench, decision))
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
     with sqlite3.connect(tmp_path / "cache" / "profile.sqlite") as connection:
         rows = connection.execute("select key, value from verdicts where value like '{\"outcome\"%'").fetchall()
         for key, value in rows:  # the verdict, and the same as the incumbent
             connection.execute("update verdicts set value = ? where key = ?", (damage(json.loads(value)), key))
     with measuring(source) as bench:
-        verdicts = Verdicts(bench)
+        verdicts = Verdicts(bench, judge_of(bench))
         with pytest.raises(StaleVerdict, match=reason):
             verdicts.replayed(bench.store.verdict(key))
         assert verdicts.recall() is None and "replay" not in bench.clock.seconds()
@@ -539,23 +587,23 @@ def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkey
     monkeypatch.setattr("rewriter.run.remembering.begin_objections", lambda *_: dict)  # these rules have no certificates
     with measuring(source) as bench:
         decision = decision_of(bench)
-        Verdicts(bench).remember(decision, write(bench, decision))
-        assert Verdicts(bench).recall() is not None
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+        assert Verdicts(bench, judge_of(bench)).recall() is not None
         monkeypatch.setattr(RunKernels, "compile", lambda self, candidate: ["kernel k is refused"] if candidate.moves else [])
         monkeypatch.setattr(
             RunKernels, "refused", lambda self, candidate: {move.direction.rule.id for move in candidate.moves[:1]}
         )
         bench.notes.dropped.clear()
-        assert Verdicts(bench).recall() is None and bench.notes.dropped == ["kernel k is refused"]
+        assert Verdicts(bench, judge_of(bench)).recall() is None and bench.notes.dropped == ["kernel k is refused"]
 
 
 def test_what_a_verdict_leads_to_is_accepted_anew(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with measuring(source) as bench:
         decision = decision_of(bench)
-        Verdicts(bench).remember(decision, write(bench, decision))
-        assert Verdicts(bench).recall() is not None
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+        assert Verdicts(bench, judge_of(bench)).recall() is not None
         monkeypatch.setattr(Acceptance, "judge", lambda self, session: (Error(0.5, 0.5), False))
-        assert Verdicts(bench).recall() is None
+        assert Verdicts(bench, judge_of(bench)).recall() is None
 
 
 @pytest.mark.parametrize("cost", [-1.0, float("inf"), float("-inf"), 1e300, "fast", b"7"])
@@ -572,7 +620,9 @@ def test_a_cached_cost_that_is_none_is_ignored(source: Path, tmp_path: Path, cos
 
 def test_an_outcome_is_read_back_from_its_record() -> None:
     fired = (Fired("a>", "x -> y", "proved", 2, 1.5, ("p", "q")),)
-    outcome = Outcome("m", "o", True, fired=fired, latency=FASTER, error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",))
+    outcome = Outcome(
+        "m", "o", True, fired=fired, speed=accept.Speed(FASTER), error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",)
+    )
     record = json.loads(json.dumps(outcome.record()))
     assert not {"model", "output", "seconds", "explanations", "cached_verdict"} & set(record)
     later = Outcome.of_record(record, "other", "elsewhere")
