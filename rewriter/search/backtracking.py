@@ -77,8 +77,8 @@ class Backtracking:
         strategy: which kinds of moves are tried in which order.
         layouts: propose layouts that are worth trying as a whole; asked where the strategy wants layouts.
         kernels: propose graph-defined kernels; asked where the strategy wants substitutions.
-        starts: propose what to search from beside the model as it came, each on its own, whatever that costs.
         progress: called after each expansion with their number, the cost of the start and the best cost.
+        starts: propose what to search from beside the model as it came, each on its own, whatever that costs.
     """
 
     moves: Moves
@@ -86,8 +86,8 @@ class Backtracking:
     strategy: Strategy = BACKTRACKING
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[Generator, ...] = ()
-    starts: tuple[Generator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
+    starts: tuple[Generator, ...] = ()
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
         """Searches from ``graph``, and then from each of the seeds. Ctrl-C stops with the best so far.
