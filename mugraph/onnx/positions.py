@@ -199,9 +199,9 @@ class PositionReader:
 
     def _selected(self, node: UnderstoodNode) -> UnderstoodNode | None:
         """One of the operands: of a choice that is made the same everywhere, of logic with what is true or false everywhere, of a
-        Cast that does nothing."""
+        Cast or an Expand that does nothing."""
         op, shape = node.record.name, node.outputs[0].shape
-        if op == "Cast" and node.operand_types == node.outputs:
+        if op in ("Cast", "Expand") and node.operand_types == node.outputs:
             return self._brought(node, node.operands[0], shape)
         entries = [self.entry(operand) for operand in node.operands]
         if op == "Where" and isinstance(entries[0], bool):

@@ -287,7 +287,8 @@ define(
 )
 
 
-# GroupQueryAttention: causal, a whole prompt at once, no cache before it and no padding
+# GroupQueryAttention: causal, a whole prompt at once, no cache before it and no padding. Within a window a position sees so many,
+# its own among them; the attribute is absent where there is none.
 
 _GQA_INPUTS = (
     "query",
@@ -313,7 +314,10 @@ def _group_query(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...
         q, k = (rotated(x, rows[0], rows[1], sizes[0], 2 * half, attrs["rotary_interleaved"]) for x in (q, k))
     times = divided(heads, groups)
     wide = [repeated(x, groups, times, (length, size)) for x, size in zip((k, v), sizes[1:], strict=True)]
-    result = attended(q, wide[0], wide[1], attrs["scale"], (), causal_mask({"unidirectional": True}, length, length))
+    seen = causal_mask({"unidirectional": True}, length, length)
+    if "local_window_size" in attrs:
+        seen = [applied("BandMask", after=0, before=attrs["local_window_size"] - 1, columns=length, rows=length)]
+    result = attended(q, wide[0], wide[1], attrs["scale"], (), seen)
     return (joined(result, heads * sizes[2]), k, v)
 
 
@@ -353,9 +357,10 @@ def _read_group_query(node: ForeignNode) -> Reading:
         v_quant_type="NONE",
     )
     optional = optional_inputs(node, _GQA_INPUTS, _GQA_INPUTS[5:], 3)
-    plain = not attributes["softcap"] and attributes["local_window_size"] == -1 and attributes["smooth_softmax"] in (-1, 0)
+    window = int(attributes["local_window_size"])
+    plain = not attributes["softcap"] and (window == -1 or window > 0) and attributes["smooth_softmax"] in (-1, 0)
     if not plain or attributes["causal"] != 1 or {attributes["k_quant_type"], attributes["v_quant_type"]} != {"NONE"}:
-        raise NotUnderstood("GroupQueryAttention with a window, a softcap, a smooth softmax or quantised keys")
+        raise NotUnderstood("GroupQueryAttention with an empty window, a softcap, a smooth softmax or quantised keys")
     if ("cos_cache" in optional) != bool(attributes["do_rotary"]):
         raise NotUnderstood("GroupQueryAttention with tables and without rotary embedding, or the reverse")
     q, length = type_of(node), type_of(node).shape[1]
@@ -370,6 +375,7 @@ def _read_group_query(node: ForeignNode) -> Reading:
         "kv_num_heads": int(attributes["kv_num_heads"]),
         "scale": resolved_scale(attributes["scale"], divided(q.shape[-1], heads)),
         "rotary_interleaved": bool(attributes["rotary_interleaved"]) if attributes["do_rotary"] else False,
+        **({"local_window_size": window} if 0 < window < length else {}),
     }
     return Reading(attrs, (0, 1, 2, 7, 8) if attributes["do_rotary"] else (0, 1, 2))
 
@@ -378,6 +384,8 @@ def _write_group_query(attrs: AttrMap, types: Sequence[TensorType], opset: int) 
     batch, length = integers(types[0].shape[:2], "the lengths of GroupQueryAttention").tolist()
     lengths = (np.full((batch,), length - 1, np.int32), np.asarray(length, np.int32))
     form = {**{name: attrs[name] for name in ("num_heads", "kv_num_heads")}, "scale": written_scale(attrs)}
+    if "local_window_size" in attrs:
+        form["local_window_size"] = attrs["local_window_size"]
     tables: tuple[int, ...] = ()
     if len(types) == 5:
         form |= {"do_rotary": 1, "rotary_interleaved": int(attrs["rotary_interleaved"])}
@@ -395,7 +403,7 @@ define(
     check=_check_group_query,
     read=_read_group_query,
     write=_write_group_query,
-    contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved", 9),
+    contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved local_window_size", 9),
     ranks=lambda attrs, count: [3, 3, 3, 2, 2][:count],
     traits=replace(_ATTENTION, one_dtype=True),
     runtime=RuntimeFacts(kernels=3),
@@ -403,6 +411,8 @@ define(
         "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v) | q:[1,128,256] k:[1,128,128] v:[1,128,128]",
         "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v, c, s) "
         "| q:[1,128,256] k:[1,128,128] v:[1,128,128] c:[128,32] s:[128,32]",
+        "GroupQueryAttention[kv_num_heads=2,local_window_size=32,num_heads=4,scale=0.125](q, k, v) "
+        "| q:[1,128,256] k:[1,128,128] v:[1,128,128]",
     ),
     defaults={"rotary_interleaved": False},
 )

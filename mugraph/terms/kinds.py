@@ -62,7 +62,8 @@ ATTRIBUTE_KINDS = {
         ("axis", "channels", "columns", "drop", "end", "group", "k", "kv_num_heads", "length", "limit", "mask_axes"),
         AttributeKind.WHOLE,
     ),
-    **dict.fromkeys(("num_heads", "rows", "size", "spatial", "start", "transBatchA", "transBatchB"), AttributeKind.WHOLE),
+    **dict.fromkeys(("local_window_size", "num_heads", "rows", "size", "spatial", "start"), AttributeKind.WHOLE),
+    **dict.fromkeys(("transBatchA", "transBatchB"), AttributeKind.WHOLE),
     **dict.fromkeys(
         ("axes", "begins", "dilations", "ends", "kernel", "pads", "perm", "qkv_hidden_sizes", "repeats"), AttributeKind.WHOLES
     ),

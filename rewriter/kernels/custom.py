@@ -137,6 +137,10 @@ class CustomKernels:
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
 
+    def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+        """Candidates without kernels of their own from which a search finds more of them."""
+        return self.proposals.starts(moves, candidate)
+
     def is_proved(self, rule: Rule) -> bool:
         """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""
         learned = self._unproved.pop(rule.id, None)

@@ -97,6 +97,16 @@ class KernelProposals:
             if current is not prepared:
                 yield current
 
+    def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidate with its masks as masks of positions, for a search to begin from: behind an operator of the runtime that
+        takes a mask as a tensor no rule sees what it shows.
+
+        Args:
+            moves, candidate: as for :meth:`children`.
+        """
+        if moves.prices.costs.provider == _PROVIDER:
+            yield from _positioned(moves, candidate)
+
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
         """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
         rules: dict[str, Rule] = {}

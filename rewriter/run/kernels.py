@@ -90,6 +90,11 @@ class RunKernels:
         return () if self._custom is None else (self._custom.children,)
 
     @property
+    def starts(self) -> tuple[Generator, ...]:
+        """Proposals from which the search begins, too, since kernels gain by them."""
+        return () if self._custom is None else (self._custom.starts,)
+
+    @property
     def _programs(self) -> Programs:
         """How the kernels that were compiled are launched."""
         return {} if self._custom is None else self._custom.programs

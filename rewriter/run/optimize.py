@@ -29,7 +29,7 @@ from rewriter.run.proposing import Predictions, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.remembering import Verdicts
 from rewriter.run.target import choose_target
-from rewriter.run.task import Task, read_task
+from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.explain import NearMiss
@@ -106,10 +106,12 @@ def optimize(
     asked = Options(**fields) if options is None else options
     clock = Clock(asked.budget, spent)
     target = choose_target(asked)
-    with clock.lap("import"):
-        progress("reading the model")
-        task = read_task(model, output, asked, target)
     with Scratch() as scratch:
+        with clock.lap("import"):
+            progress("reading the model")
+            task = read_task(model, output, asked, target)
+            if asked.searches or asked.clean:
+                task = without_previews(task, scratch.path)
         return _run(task, scratch.path, clock, progress)
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from mugraph.files import same_file
-from mugraph.onnx import Model, check_output, load
+from mugraph.onnx import Model, check_output, load, save
 from mugraph.onnx.cleaning import Cleaned
+from mugraph.onnx.previews import written_out
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
 from rewriter.run.background import in_background
@@ -20,7 +21,7 @@ from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
 
-__all__ = ["Task", "not_judged", "read_task"]
+__all__ = ["Task", "not_judged", "read_task", "without_previews"]
 
 _SHOWN = 4
 """Operators that a line on what is not understood names."""
@@ -32,7 +33,7 @@ class Task:
 
     Attributes:
         model: to start from: as it was read, or cleaned up.
-        original: as it was read.
+        original: as it was read, or written out (:func:`without_previews`).
         name: what the summary calls it.
         output: the file to write.
         sizes: of the model's dimension symbols, as it is measured.
@@ -100,6 +101,34 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
     return Task(model, model, name, path, options, target, sizes, tuple(assumed))
+
+
+def without_previews(task: Task, folder: Path) -> Task:
+    """A task whose model came with operators of ONNX's preview domain, as if it had come with what ONNX defines these by.
+
+    No runtime here runs them: so this model is the one that others are compared with, and that is written where none is better.
+
+    Args:
+        folder: for the file of that model, which lasts as long as the run.
+    """
+    out = written_out(task.model)
+    if out is None:
+        return task
+    (place := folder / "written-out").mkdir()
+    path = place / task.output.name  # files of weights are named by it
+    save(out.model, out.model.as_it_came, path)
+    model = load(path)
+    sizes, assumed = bind_sizes(model, task.options.shapes or {})
+    kinds = ", ".join(f"{count} {op_type}" for op_type, count in out.operators.items())
+    remark = f"{kinds} of ONNX's preview domain, for which runtimes have no kernel: written out in ONNX's other operators"
+    return replace(
+        task,
+        model=model,
+        original=model,
+        sizes=sizes,
+        assumed=tuple(assumed),
+        remarks=(*task.remarks, f"{remark}; compared with that"),
+    )
 
 
 def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:

@@ -78,6 +78,7 @@ class Backtracking:
         layouts: propose layouts that are worth trying as a whole; asked where the strategy wants layouts.
         kernels: propose graph-defined kernels; asked where the strategy wants substitutions.
         progress: called after each expansion with their number, the cost of the start and the best cost.
+        starts: propose what to search from beside the model as it came, each on its own, whatever that costs.
     """
 
     moves: Moves
@@ -86,6 +87,7 @@ class Backtracking:
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[Generator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
+    starts: tuple[Generator, ...] = ()
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
         """Searches from ``graph``, and then from each of the seeds. Ctrl-C stops with the best so far.
@@ -105,6 +107,11 @@ class Backtracking:
                     record.seen = {start.graph.digest}
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels)
                     record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
+                    for other in expansion.admitted(self.starts, start):
+                        own = _Record(other, other, seen={other.graph.digest})
+                        stopped = self._backtrack(expansion, own, other, self.limits.patience)
+                        record.take_over(own)
+                        record.stopped = stopped if stopped == _SPENT else record.stopped
                     for seed in seeds:
                         priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
                         if priced.graph.digest not in record.seen:
@@ -178,6 +185,15 @@ class _Record:
             self.better.append(child)
         if child.cost < self.best.cost * (1 - 1e-9):
             self.best = child
+
+    def take_over(self, other: _Record) -> None:
+        """Adds what a search from another start found; it was compared with what it began from alone until then."""
+        for child in other.better:
+            if child.graph.digest not in self.seen:
+                self.seen.add(child.graph.digest)
+                self.enter(child)
+        self.expanded += other.expanded
+        self.generated += other.generated
 
 
 @contextmanager

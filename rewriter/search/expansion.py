@@ -84,12 +84,17 @@ class Expansion:
         """The children that generators propose without a banned rule."""
         layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
         kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds else ()
-        for generator in (*layouts, *kernels):
+        for child in self.admitted((*layouts, *kernels), candidate):
+            yield child
+            if self.is_over():
+                return
+
+    def admitted(self, generators: Sequence[Generator], candidate: Candidate) -> Iterator[Candidate]:
+        """What generators propose without a banned rule."""
+        for generator in generators:
             for child in generator(self.moves, candidate):
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child
-                if self.is_over():
-                    return
 
     def _in_turn(self, candidate: Candidate, groups: Sequence[SiteGroup], slack: float, followers: Moves) -> Iterator[Candidate]:
         """The candidate after all moves that still improve it in their turn; and one more for each of the first that then did

@@ -98,12 +98,12 @@ class PositionMasks:
     def entries(graph: Graph, value: int) -> np.ndarray | None:
         """Those of such a mask that stand for any number of positions; ``None`` where they are too many.
 
-        Their number is odd, so that no half of them repeats the other, and the first and the last position do not see each other,
-        unless a side of the mask has no limit.
+        Their number is odd, so that no half of them repeats the other, and the first and the last position do not see each other
+        nor a third one both, unless a side of the mask has no limit.
         """
         node, _ = graph.tables.makers[value]
         limits = _limits(node)
-        size = max((limit for limit in limits.values() if limit is not None), default=0) + 2 | 1
+        size = sum(limit for limit in limits.values() if limit is not None) + 2 | 1
         if size > _MOST_POSITIONS:
             return None
         whole = {name: size if limit is None else limit for name, limit in limits.items()}

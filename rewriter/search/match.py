@@ -27,7 +27,7 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
-from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
+from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, const, open_names, variables, walk
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.ranges import RangeOracle, is_square
 from rules_db.solving import Determined, determined
@@ -511,7 +511,31 @@ class ModelFacts(Facts):
                 operator = get_operator(term.op)
                 attrs = close_attrs(term.attrs, self.binding)
                 ranges[term] = operator.run(RangeDomain(), attrs, [ranges[i] for i in term.inputs])[term.out]
+                if term.op == "Where" and not ranges[term].row_finite and self._attends(term.inputs, ranges):
+                    ranges[term] = replace(ranges[term], row_finite=True)
         return ranges[root]
+
+    def _attends(self, operands: Sequence[Term], ranges: Mapping[Term, Range]) -> bool:
+        """Whether a choice that the model does not make would be a mask of which the oracle may assume that it hides no row."""
+        condition, shown, hidden = operands
+        if hidden is not const(-math.inf) or not ranges[shown].finite:
+            return False
+        conditions = list(self._conjuncts(condition, True))
+        known = [(value, truth) for value, truth in conditions if value is not None]
+        return len(known) == len(conditions) and self.oracle.attends(self.graph, known)
+
+    def _conjuncts(self, condition: Term, truth: bool) -> Iterator[tuple[int | None, bool]]:
+        """The values that are true or false where a condition is; ``None`` for what the model does not compute."""
+        value = self.match.binding.get(condition)
+        if value is not None or condition.op not in ("Not", "And"):
+            yield value, truth
+        elif condition.op == "Not":
+            yield from self._conjuncts(condition.inputs[0], not truth)
+        else:
+            for part in condition.inputs if truth else ():
+                yield from self._conjuncts(part, truth)
+            if not truth:
+                yield None, truth
 
     def _value(self, term: Term) -> np.ndarray | None:
         value = self.match.binding.get(term)

@@ -126,6 +126,12 @@ def is_square(op: str, operands: Sequence[object]) -> bool:
     return op == "Mul" and operands[0] == operands[1]
 
 
+def _is_guarded(graph: Graph, node: Node) -> bool:
+    """Whether a node is ``Where(IsNaN(x), y, x)``, which takes no NaN of x."""
+    maker = graph.tables.makers.get(node.inputs[0]) if node.op == "Where" else None
+    return maker is not None and maker[0].op == "IsNaN" and maker[0].inputs[0] == node.inputs[2]
+
+
 class RangeOracle:
     """Ranges of values as the model first defined them; what a value means does not change with a substitution.
 
@@ -342,6 +348,8 @@ class RangeOracle:
 
     def _node(self, graph: Graph, node: Node) -> list[Range]:
         inputs = [self.ranges[v] for v in node.inputs]
+        if _is_guarded(graph, node):
+            inputs[2] = replace(inputs[2], nan=False)
         if node.is_opaque:
             moves = node.origin is not None and _moves_first(self.op_types.get(node.origin, ""))
             return [self.domain.move(lambda x: x, inputs[0]) if moves and inputs else Range.top()] * len(node.values)
@@ -353,6 +361,8 @@ class RangeOracle:
             results = list(get_operator(node.op).run(self.domain, node.attrs, inputs))
         except Unsupported:
             return [Range.top()] * len(node.values)
+        if node.op == "Softmax" and results[0].nan:  # where a row is hidden throughout, and nowhere else
+            return [Range.within(0.0, 1.0, nan=True)]
         if node.op == "Where" and self.assume_attended and not results[0].row_finite and self._attends(graph, node):
             self.attended.add(node.values[0])
             return [replace(results[0], row_finite=True)]
@@ -371,8 +381,8 @@ class RangeOracle:
     def _attends(self, graph: Graph, node: Node) -> bool:
         """Whether ``Where(condition, a, b)`` is a mask of which the assumption may be made.
 
-        One branch hides (its entries are constants that count as -inf), the other is ordinary, and no row is hidden by the
-        constants of the condition alone.
+        One branch hides (its entries are constants that count as -inf), the other is ordinary, and the constants of the condition
+        show the same position to all rows.
         """
         condition, *branches = node.inputs
         for attended, hidden in ((0, 1), (1, 0)):
@@ -381,13 +391,24 @@ class RangeOracle:
             if numbers is None or not (ordinary.finite and branches[attended] not in self.huge):
                 continue
             if bool(np.all(unrepeated(numbers).astype(np.float64) < -_limit(graph.type(branches[hidden])))):
-                return self._leaves_rows(graph, condition, attended == 0) and says_positions(graph, self.op_types, condition)
+                left = self._left(graph, [(condition, attended == 0)])
+                # Padding hides whole rows of a window. They would be NaN, and whatever a later layer multiplies with them.
+                return bool(left.all(axis=tuple(range(left.ndim - 1))).any()) and says_positions(graph, self.op_types, condition)
         return False
 
-    def _leaves_rows(self, graph: Graph, condition: int, positive: bool) -> bool:
-        """Whether the constants that the condition is a conjunction with (a disjunction if not ``positive``) hide no row."""
+    def attends(self, graph: Graph, conditions: Sequence[tuple[int, bool]]) -> bool:
+        """Whether a mask that shows where all conditions are as these say may be assumed to leave each row something.
+
+        This may be asked where nothing but such a row would come out otherwise.
+        """
+        if not (self.assume_attended and bool(self._left(graph, conditions).any(axis=-1).all())):
+            return False
+        return all(says_positions(graph, self.op_types, condition) for condition, _ in conditions)
+
+    def _left(self, graph: Graph, conditions: Sequence[tuple[int, bool]]) -> np.ndarray:
+        """What the constants in the conjunction of conditions, each true or false, leave of a mask."""
         left = np.ones((1,), np.bool_)
-        stack = [(condition, positive)]
+        stack = list(conditions)
         while stack:
             value, truth = stack.pop()
             numbers, maker = self.value(graph, value), graph.tables.makers.get(value)
@@ -397,4 +418,6 @@ class RangeOracle:
                 stack += [(v, truth) for v in maker[0].inputs]
             elif maker is not None and maker[0].op == "Not":
                 stack.append((maker[0].inputs[0], not truth))
-        return bool(left.any(axis=-1).all())
+            elif maker is not None and maker[0].op in ("Expand", "Identity"):
+                stack.append((maker[0].inputs[0], truth))
+        return left

@@ -82,6 +82,11 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
     arranged = dict(inputs)
     for condition in sorted(conditions, key=lambda c: c.predicate in POSITIONED):  # these say all of a mask
         about = condition.arguments[0]
+        if condition.predicate == "hides":
+            shown, hidden = condition.terms()
+            arranged[hidden.name] = np.full_like(arranged[hidden.name], -np.inf)
+            if shown.is_var:
+                arranged[shown.name] = arranged[shown.name] | (np.arange(arranged[shown.name].shape[-1]) == 0)
         if not isinstance(about, Term) or not about.is_var:
             continue
         if condition.predicate == "repeats":
@@ -91,10 +96,6 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
         if condition.predicate in POSITIONED:
             mask = positioned(condition, arranged[about.name].shape)
             arranged[about.name] = np.isfinite(mask) if arranged[about.name].dtype == bool else mask
-        if condition.predicate == "hides":
-            shown, hidden = (term.name for term in condition.terms() if term.is_var)
-            arranged[shown] = arranged[shown] | (np.arange(arranged[shown].shape[-1]) == 0)
-            arranged[hidden] = np.full_like(arranged[hidden], -np.inf)
         if condition.predicate == "all_true":
             arranged[about.name] = np.ones_like(arranged[about.name])
     return arranged

@@ -34,6 +34,10 @@ def _positioned(mask: str) -> tuple[str, ...]:
         f"Where(w, x, -inf) = Where({mask}, x, -inf)",
         f"Softmax[axis=-1](Where(w, x, s)) = Softmax[axis=-1](Where({mask}, x, -inf))",
         f"Where(And(w, c), x, -inf) = Where(And({mask}, c), x, -inf)",
+        f"Softmax[axis=-1](Where(And(w, c), x, s)) = Softmax[axis=-1](Where({mask}, Where(c, x, s), -inf))",
+        f"Softmax[axis=-1](Add(x, Where(And(w, c), 0.0, s))) = Softmax[axis=-1](Where({mask}, Add(x, Where(c, 0.0, s)), -inf))",
+        "Softmax[axis=-1](Add(x, Where(Not(w), s, Where(c, t, u)))) = "
+        f"Softmax[axis=-1](Where({mask}, Add(x, Where(c, t, u)), -inf))",
         f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {transposed}",
         f"Attention[{_MASKED},mask='bool',mask_axes=4](q, k, v, z) = {transposed}",
         "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
@@ -43,7 +47,8 @@ def _positioned(mask: str) -> tuple[str, ...]:
 
 
 _CONSTANT_MASKS = {
-    **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]", "s": "[]"},
+    **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]", "s": "[]", "t": "[]"},
+    **{"u": "[b,1,n]"},
     **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
     **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
 }

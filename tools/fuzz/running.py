@@ -10,7 +10,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx.defs import AI_ONNX_PREVIEW_DOMAIN
 
+from mugraph.onnx import ModelError, load, to_bytes
+from mugraph.onnx.previews import written_out
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
@@ -44,8 +47,19 @@ def poison_memory() -> None:
         mallopt(_M_PERTURB, _FILL)
 
 
+def _without_previews(model: bytes) -> bytes:
+    """A model with operators of ONNX's preview domain written out as ONNX defines them: onnxruntime knows none of them."""
+    if AI_ONNX_PREVIEW_DOMAIN.encode() not in model:
+        return model
+    try:
+        out = written_out(load(onnx.ModelProto.FromString(model)))
+    except ModelError:
+        return model
+    return model if out is None else to_bytes(out.model, out.model.as_it_came)
+
+
 def session(model: bytes, optimize: bool = True) -> ort.InferenceSession:
-    """A session on one thread. Raises CannotRun."""
+    """A session on one thread, of the model without operators of ONNX's preview domain. Raises CannotRun."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -53,7 +67,7 @@ def session(model: bytes, optimize: bool = True) -> ort.InferenceSession:
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(_without_previews(model), options, providers=["CPUExecutionProvider"])
     except Exception as problem:  # onnxruntime raises many types
         raise CannotRun(_line(problem)) from None
 

@@ -11,7 +11,7 @@ import numpy as np
 from mugraph.domains.range import unrepeated
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, concrete, largest_number, same_dim
-from mugraph.terms.term import Term
+from mugraph.terms.term import Term, const, make
 from rules_db.trust.guards.record import About, Facts, Text, guard
 
 # Ranges
@@ -204,13 +204,17 @@ def stored(facts: Facts, m: Term, d: Text) -> bool | None:
 @guard(69, About.ENTRIES)
 def hides(facts: Facts, c: Term, y: Term) -> bool | None:
     """Every entry of y is -inf or below half the least of its element type, beside which finite scores count alone, and every row
-    of c, which chooses scores before y, has a true entry."""
-    rows, value, largest = facts.value_of(c), facts.value_of(y), largest_number(facts.type_of(y).dtype)
-    if rows is None or value is None:
+    of c, which chooses scores before y, has a true entry: by its entries, or by what ranges tell of a mask that c makes."""
+    value, largest = facts.value_of(y), largest_number(facts.type_of(y).dtype)
+    if value is None:
         return None
-    if not rows.ndim or largest is None:
+    if largest is None or not bool((unrepeated(value).astype(np.float64) < -largest / 2).all()):
         return False
-    return bool(unrepeated(rows).any(axis=-1).all() and (unrepeated(value).astype(np.float64) < -largest / 2).all())
+    rows = facts.value_of(c)
+    if rows is not None:
+        return rows.ndim > 0 and bool(unrepeated(rows).any(axis=-1).all())
+    mask = make("Where", [c, const(0.0), const(-np.inf)])
+    return True if facts.range_of(mask).row_finite else None
 
 
 @guard(64, About.ENTRIES)

@@ -189,6 +189,12 @@ def _attention() -> list[Case]:
             cases += [Case("GroupQueryAttention", inputs, attrs, constants=(5, 6), outputs=("y0", "y1", "y2"))]
     cases += [
         Case("GroupQueryAttention", inputs, {**attrs, "scale": 0.5}, constants=(5, 6), outputs=("y0", "y1", "y2")),
+        *(
+            Case(
+                "GroupQueryAttention", inputs, {**attrs, "local_window_size": width}, constants=(5, 6), outputs=("y0", "y1", "y2")
+            )
+            for width in (1, 2, 4, 5, 9)
+        ),
     ]
     four = [(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)]
     three = [(2, 3, 32), (2, 5, 16), (2, 5, 12)]
@@ -351,6 +357,7 @@ def test_exact_and_abstract_domains(case: Case) -> None:
         ("Attention", "unidirectional", None),
         ("Attention", "is_causal", None),
         ("GroupQueryAttention", "rotary_interleaved", None),
+        ("GroupQueryAttention", "local_window_size", 3),
         ("RotaryEmbedding", "interleaved", None),
     ],
 )
@@ -454,7 +461,7 @@ def test_half_precision(case: Case) -> None:
         (Case("Attention", [(2, 5, 6), (6, 24), (24,)], {"num_heads": 2, "do_rotary": 1}), "rotary"),
         (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2}), "sequence lengths"),
         (Case("GroupQueryAttention", PADDED, {"num_heads": 4, "kv_num_heads": 2}, (5, 6)), "sequence lengths"),
-        (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 2}, (5, 6)), "window"),
+        (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 0}, (5, 6)), "window"),
         (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, (5, 6)), "tables"),
         (
             Case("GroupQueryAttention", [*GQA[:3], (2, 2, 1, 8), *GQA[4:]], {"num_heads": 4, "kv_num_heads": 2}, (5, 6)),

@@ -241,6 +241,10 @@ def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     shapes = {"q": (1, 6, 64), "k": (1, 6, 32), "v": (1, 6, 32), "w": (9, 8), "s": (9, 8)}
     rotated = checked(built(shapes, [grouped]))
     assert rotated.accumulators[0].keep is not None and kinds(rotated, Dot) == 1
+    near = grouped.replace("num_heads=4", "local_window_size=3,num_heads=4")
+    block = checked(built(shapes, [near]))
+    (seen,) = (s for s in block.statements if isinstance(s, Predicate) and s.name == block.accumulators[0].keep)
+    assert len(seen.conditions) == 2, "of a window both sides are conditions of positions"
     (fusable,) = propose(graph_of(shapes, {}, [grouped]))
     assert KernelBuilder().build(fusable).rule.source == fusable.terms
 

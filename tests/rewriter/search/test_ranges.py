@@ -76,12 +76,22 @@ TRIANGLE = np.tri(4, dtype=bool)
 HOLE = TRIANGLE & (np.arange(4) != 2)[:, None]
 """A causal mask of which one row is hidden throughout."""
 
+WINDOW = TRIANGLE & ~np.tri(4, k=-3, dtype=bool)
+"""A window: no position is seen by all."""
+
 
 @pytest.mark.parametrize(
     ("mask", "fires"),
     [
         (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, TRIANGLE)), zero, low), True),
         (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[4,4]"), flags(b, HOLE)), zero, low), False),
+        (lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[1,4]"), flags(b, WINDOW)), zero, low), False),
+        (
+            lambda b, zero, low: b.op(
+                "Where", b.op("Expand", b.op("And", b.input("bool[1,4]"), flags(b, WINDOW)), shape=(4, 4)), zero, low
+            ),
+            False,
+        ),
         (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~HOLE), b.input("bool[4,4]")), low, zero), False),
         (lambda b, zero, low: b.op("Where", b.op("Not", b.op("And", b.input("bool[1,4]"), flags(b, HOLE))), low, zero), False),
         (lambda b, zero, low: b.op("Where", b.op("Or", flags(b, ~TRIANGLE), b.input("bool[4,4]")), low, zero), True),
