@@ -266,6 +266,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         strategy=STRATEGIES[options.strategy],
         layouts=(LayoutChooser(matches),),
         kernels=bench.kernels.generators,
+        schemes=bench.kernels.scheme_generators,
         progress=report,
     )
     return ModelSearch(model, costs, search)
