@@ -159,7 +159,7 @@ class Backtracking:
             idle = idle + 1 if record.best is best_before else 0
             if self.progress is not None:
                 self.progress(record.expanded, record.start.cost, record.best.cost)
-        return "every candidate within alpha was tried"
+        return _SPENT if expansion.is_over() else "every candidate within alpha was tried"
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction
@@ -99,9 +100,8 @@ class Expansion:
         layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
         kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds else ()
         schemes = self.schemes if MoveKind.SCHEME in self.kinds else ()
-        proposed = [generator(self.moves, candidate) for generator in (*layouts, *kernels)]
-        proposed += [generator(self.moves, candidate, self.banned) for generator in schemes]
-        for children in proposed:
+        stepwise = (generator(self.moves, candidate) for generator in (*layouts, *kernels))
+        for children in chain(stepwise, (generator(self.moves, candidate, self.banned) for generator in schemes)):
             for child in children:
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child

@@ -353,6 +353,7 @@ def test_a_search_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rewriter.search.backtracking.time", Clock)
     early = searched(graph, seconds=8.0).run(graph)
     assert 3 <= early.generated <= 8 and early.better, "the best until then is kept"
+    assert not early.is_complete, "what the budget decided is no verdict"
     assert early.better[0].cost > whole.better[0].cost
     assert searched(graph, seconds=-1.0).run(graph).generated == 0
 
