@@ -65,7 +65,8 @@ class SchemeProposals:
         base, kernels = _without_kernels(moves, candidate)
         showing = moves.subset(filter(shows_positions, moves.matches.directions))
         plain = replace(base, hits=showing.matches.everywhere(base.graph))
-        for start in (base, *positioned(showing, plain)):
+        shown = (replace(start, hits=moves.matches.everywhere(start.graph)) for start in positioned(showing, plain))
+        for start in (base, *shown):
             yield from _Descents(self._proposals, self._may_use, moves, start).run(kernels)
 
 
