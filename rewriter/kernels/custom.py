@@ -26,6 +26,7 @@ from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compile_ahead, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
@@ -140,6 +141,18 @@ class CustomKernels:
     def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """Candidates without kernels of their own from which a search finds more of them."""
         return self.proposals.starts(moves, candidate)
+
+    def schemes(self, moves: Moves, candidate: Candidate, banned: frozenset[str]) -> Iterator[Candidate]:
+        """The candidates of fusion schemes, of kernels that are not known not to work.
+
+        Args:
+            banned: ids of rules that are left out, too.
+        """
+
+        def works(rule: Rule) -> bool:
+            return rule.id not in banned and not self.refusal(rule)
+
+        yield from SchemeProposals(self.proposals, works).children(moves, candidate)
 
     def is_proved(self, rule: Rule) -> bool:
         """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""

@@ -30,11 +30,11 @@ from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["KernelProposals", "joins", "matches_of"]
+__all__ = ["PROVIDER", "KernelProposals", "joins", "matches_of", "positioned", "shows_positions"]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
 """Element types that kernels read and write."""
-_PROVIDER = "cuda"
+PROVIDER = "cuda"
 """Of the models that get kernels."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
@@ -83,7 +83,7 @@ class KernelProposals:
             moves: apply and price them.
             candidate: where to look.
         """
-        if moves.prices.costs.provider != _PROVIDER:
+        if moves.prices.costs.provider != PROVIDER:
             return
         current, priced = self._in_turn(moves, candidate)
         if current is not candidate:
@@ -92,7 +92,7 @@ class KernelProposals:
             yield child
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions.
-        for prepared in (*_joined(moves, candidate), *_positioned(moves, candidate)):
+        for prepared in (*_joined(moves, candidate), *positioned(moves, candidate)):
             current, _ = self._in_turn(moves, prepared)
             if current is not prepared:
                 yield current
@@ -124,30 +124,42 @@ class KernelProposals:
     def proposals(self, graph: Graph) -> Iterator[Direction]:
         """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built."""
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+        for direction, matches in self.known(graph):
+            covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
+            yield direction
+        for fusable in propose(graph):
+            if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
+                yield from self.built(fusable)
+
+    def known(self, graph: Graph) -> Iterator[tuple[Direction, list[Match]]]:
+        """The stored rules for a graph's sizes, and where they match; nothing is built for them."""
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
         for rule in self._stored:
             for direction, matches in self._made_for(graph, rule, present):
                 if not self._is_proved(rule):
                     break
-                covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
-                yield direction
-        for fusable in propose(graph):
-            if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) in covered:
-                continue
-            if not all(type_.dtype in _ELEMENTS for type_ in fusable.types.values()):
-                self.reasons["an element type that kernels do not read"] += 1
-                continue
-            for form in _forms(fusable):
-                try:
-                    yield self._direction(self._builder.build(fusable, form).rule)
-                except NotFusable as reason:
-                    self.reasons[str(reason)] += 1
+                yield direction, matches
+
+    def built(self, fusable: FusableSet, *, proved: bool = False) -> Iterator[Direction]:
+        """The rules that put kernels, of each form, in place of a fusable set; ``reasons`` counts why there are none.
+
+        Args:
+            proved: only kernels that are proved for all sizes.
+        """
+        if not all(type_.dtype in _ELEMENTS for type_ in fusable.types.values()):
+            self.reasons["an element type that kernels do not read"] += 1
+            return
+        for form in _forms(fusable):
+            try:
+                yield self._direction(self._builder.build(fusable, form, proved=proved).rule)
+            except NotFusable as reason:
+                self.reasons[str(reason)] += 1
 
     def _direction(self, rule: Rule) -> Direction:
         """The one direction of a rule that is used: a kernel in place of its fusable set."""
         if rule.id not in self._directions:
-            self._directions[rule.id] = Direction(rule, True, _PROVIDER)
+            self._directions[rule.id] = Direction(rule, True, PROVIDER)
         return self._directions[rule.id]
 
     def _reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType]) -> tuple[Kernel, Direction]:
@@ -175,7 +187,10 @@ class KernelProposals:
 
     def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
         """The candidate with the kernel wherever its fusable set is; ``None`` where it is nowhere or no schedule fits."""
-        matches = matches_of(candidate.graph, direction)
+        return self.taken(moves, candidate, matches_of(candidate.graph, direction))
+
+    def taken(self, moves: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
+        """The candidate with a kernel at some matches of its rule; ``None`` where there is none or no schedule fits."""
         if not matches:
             return None
         try:
@@ -226,21 +241,23 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
                 yield child
 
 
-def _positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+def positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     """The candidate with every mask computed of positions for which a rule says so."""
     current = candidate
-    for direction in moves.matches.directions:
-        if not _shows_positions(direction.pattern, direction.replacement):
-            continue
+    for direction in filter(shows_positions, moves.matches.directions):
         sites = moves.sites(current, direction)
         current = (moves.take(current, sites) if sites else None) or current
     if current is not candidate:
         yield current
 
 
+def shows_positions(direction: Direction) -> bool:
+    """Whether a direction brings a mask of positions in place of its pattern."""
+    return _shows_positions(direction.pattern, direction.replacement)
+
+
 @lru_cache(maxsize=4096)
 def _shows_positions(pattern: Side, roots: Side) -> bool:
-    """Whether roots in place of a pattern bring a mask of positions."""
     before, after = ({term.op for term in walk(side)} & POSITION_MASKS for side in (pattern, roots))
     return bool(after - before)
 

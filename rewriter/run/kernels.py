@@ -18,8 +18,9 @@ from rewriter.run.target import Target
 from rewriter.run.task import Task
 from rewriter.runtime import is_built
 from rewriter.search.candidate import Candidate
-from rewriter.search.expansion import Generator
+from rewriter.search.expansion import Generator, SchemeGenerator
 from rewriter.search.explain import NearMiss
+from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
@@ -35,6 +36,8 @@ def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: 
     """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
     options, target = task.options, task.target
     if not options.kernels or options.standard or target.provider != "cuda":
+        if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[options.strategy].phases):
+            notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
         return RunKernels(task.model)
     obstacle = _obstacle(target)
     if obstacle:
@@ -93,6 +96,11 @@ class RunKernels:
     def starts(self) -> tuple[Generator, ...]:
         """Proposals from which the search begins, too, since kernels gain by them."""
         return () if self._custom is None else (self._custom.starts,)
+
+    @property
+    def scheme_generators(self) -> tuple[SchemeGenerator, ...]:
+        """Proposals for the search, in which kernels make a fusion scheme."""
+        return () if self._custom is None else (self._custom.schemes,)
 
     @property
     def _programs(self) -> Programs:

@@ -267,6 +267,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         layouts=(LayoutChooser(matches),),
         kernels=bench.kernels.generators,
         starts=bench.kernels.starts,
+        schemes=bench.kernels.scheme_generators,
         progress=report,
     )
     return ModelSearch(model, costs, search)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
-from rewriter.search.expansion import Expansion, Generator
+from rewriter.search.expansion import Expansion, Generator, SchemeGenerator
 from rewriter.search.moves import Moves
 from rewriter.search.strategy import BACKTRACKING, Strategy
 
@@ -77,6 +77,7 @@ class Backtracking:
         strategy: which kinds of moves are tried in which order.
         layouts: propose layouts that are worth trying as a whole; asked where the strategy wants layouts.
         kernels: propose graph-defined kernels; asked where the strategy wants substitutions.
+        schemes: propose fusion schemes; asked where the strategy wants these.
         progress: called after each expansion with their number, the cost of the start and the best cost.
         starts: propose what to search from beside the model as it came, each on its own, whatever that costs.
     """
@@ -86,6 +87,7 @@ class Backtracking:
     strategy: Strategy = BACKTRACKING
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[Generator, ...] = ()
+    schemes: tuple[SchemeGenerator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
     starts: tuple[Generator, ...] = ()
 
@@ -105,7 +107,7 @@ class Backtracking:
                 for kinds in self.strategy.phases:
                     deadline = time.monotonic() + self.limits.seconds
                     record.seen = {start.graph.digest}
-                    expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels)
+                    expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes)
                     record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
                     for other in expansion.admitted(self.starts, start):
                         own = _Record(other, other, seen={other.graph.digest})
@@ -159,12 +161,12 @@ class Backtracking:
                     continue
                 seen.add(child.graph.digest)
                 record.enter(child)
-                if child.cost < alpha * record.best.cost:
+                if expansion.is_stepwise and child.cost < alpha * record.best.cost:
                     enqueue(child)
             idle = idle + 1 if record.best is best_before else 0
             if self.progress is not None:
                 self.progress(record.expanded, record.start.cost, record.best.cost)
-        return "every candidate within alpha was tried"
+        return _SPENT if expansion.is_over() else "every candidate within alpha was tried"
 
 
 @dataclass(slots=True)

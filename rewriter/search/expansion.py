@@ -11,12 +11,16 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction
 from rewriter.search.moves import Moves, SiteGroup
 from rewriter.search.roles import kind_of, wraps
-from rewriter.search.strategy import MoveKind
+from rewriter.search.strategy import RULES, MoveKind
 
-__all__ = ["Expansion", "Generator"]
+__all__ = ["Expansion", "Generator", "SchemeGenerator"]
 
 Generator = Callable[[Moves, Candidate], Iterable[Candidate]]
 """Proposes further children of a candidate, reached from it by :meth:`Moves.take`. It keeps what it learns of a model itself."""
+
+SchemeGenerator = Callable[[Moves, Candidate, frozenset[str]], Iterable[Candidate]]
+"""As :data:`Generator`, of the fusion schemes that can be reached from a candidate without rules of some ids. What it proposed
+before may come again: whoever asks may end it between any two."""
 
 _EXCLUDED = 8
 """Most improving moves, of those that others exclude, that are given the first turn in a candidate of their own."""
@@ -33,14 +37,21 @@ class Expansion:
         deadline: the instant of :func:`time.monotonic` after which no further child is made.
         layouts: propose candidates in other layouts, where moves of that kind are tried.
         kernels: propose candidates with graph-defined kernels, where substitutions are tried.
+        schemes: propose candidates of fusion schemes, where these are tried.
     """
 
     moves: Moves
-    kinds: frozenset[MoveKind] = frozenset(MoveKind)
+    kinds: frozenset[MoveKind] = RULES
     banned: frozenset[str] = frozenset()
     deadline: float = math.inf
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[Generator, ...] = ()
+    schemes: tuple[SchemeGenerator, ...] = ()
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether children are expanded in turn; generators of schemes search all that can be reached from a candidate."""
+        return bool(self.kinds & RULES)
 
     def is_over(self) -> bool:
         """Whether the time for making children is spent."""
@@ -53,6 +64,9 @@ class Expansion:
             candidate: whose children.
             slack: microseconds by which a child of one move may be dearer than the candidate.
         """
+        if not self.is_stepwise:
+            yield from self._proposed(candidate)
+            return
         followers = self.moves.subset(filter(self._wanted, self.moves.matches.followers))
         improving: list[tuple[float, SiteGroup]] = []
         for group in self.moves.groups(candidate, self._wanted):
@@ -78,13 +92,14 @@ class Expansion:
         """Whether moves of a direction are tried."""
         if direction.rule.id in self.banned:
             return False
-        return len(self.kinds) == len(MoveKind) or kind_of(direction) in self.kinds
+        return self.kinds >= RULES or kind_of(direction) in self.kinds
 
     def _proposed(self, candidate: Candidate) -> Iterator[Candidate]:
         """The children that generators propose without a banned rule."""
         layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
         kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds else ()
-        for child in self.admitted((*layouts, *kernels), candidate):
+        schemes = map(self._of_schemes, self.schemes if MoveKind.SCHEME in self.kinds else ())
+        for child in self.admitted((*layouts, *kernels, *schemes), candidate):
             yield child
             if self.is_over():
                 return
@@ -95,6 +110,10 @@ class Expansion:
             for child in generator(self.moves, candidate):
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child
+
+    def _of_schemes(self, generator: SchemeGenerator) -> Generator:
+        """A generator of schemes, which is told what is banned."""
+        return lambda moves, candidate: generator(moves, candidate, self.banned)
 
     def _in_turn(self, candidate: Candidate, groups: Sequence[SiteGroup], slack: float, followers: Moves) -> Iterator[Candidate]:
         """The candidate after all moves that still improve it in their turn; and one more for each of the first that then did

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mugraph.domains.real import Real
 from mugraph.graph import Constant, Graph, Tables
+from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
@@ -49,6 +51,21 @@ def graph_of(
         else:
             values[term] = tables.apply(term.op, term.attrs, [values[i] for i in term.inputs]).values[term.out]
     return Graph.build(tables, inputs, [values[root] for root in roots])
+
+
+def evaluated(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
+    """The outputs of a graph, in double precision."""
+    values = {v: np.asarray(c.load(), np.float64) for v, c in graph.tables.constants.items()}
+    values |= dict(zip(graph.inputs, inputs, strict=True))
+    for node in graph.nodes():
+        results = get_operator(node.op).run(Real(np.float64), node.attrs, [values[v] for v in node.inputs])
+        values |= {
+            v: np.asarray(r)
+            for v, r in zip(node.values, results, strict=True)
+            if graph.definition(v) == (node, node.values.index(v))
+        }
+        values |= {v: np.asarray(results[out]) for v, (n, out) in graph.definitions.items() if n is node}
+    return [values[v] for v in graph.outputs]
 
 
 def moves_for(rules: Sequence[Rule] = ()) -> Moves:

@@ -139,7 +139,7 @@ def backtracking(
     costs = costs or TableCosts()
     matches = Matches.of(rules, RangeOracle({}), costs.provider, opset, runtime_directions)
     moves = Moves(matches, Prices(costs, matches.fusions), noise)
-    return Backtracking(moves, SearchLimits(**limits), strategy, tuple(layouts), tuple(kernels), progress)  # type: ignore[arg-type]
+    return Backtracking(moves, SearchLimits(**limits), strategy, tuple(layouts), tuple(kernels), progress=progress)  # type: ignore[arg-type]
 
 
 def moves_of(rules: Iterable[Rule], costs: TableCosts | None = None, **options: object) -> Moves:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
 from rich.console import Console
 
 from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
@@ -33,7 +34,7 @@ from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from rewriter.runtime.plan import Expression, Launch, Output, Plan, PlanChoice
 from tests.support.block_kernels import rms_norm_matmul
-from tools.bench import attention, gpu, gpu_models, gpu_runners, models, peers, show, sizes
+from tools.bench import attention, gpu, gpu_models, gpu_runners, models, peers, search, show, sizes
 from tools.bench.torch_formulas import FORMULAS
 from tools.mirage import programs
 from tools.zoo.skeletons import write_skeleton
@@ -118,6 +119,28 @@ def test_lines_of_a_run_that_was_cut_short_make_a_table(tmp_path: Path) -> None:
     text = console.export_text()
     assert "2.00 over the better of SDPA and FlexAttention (1 cases" in text and "3.00 over FlexAttention" in text
     assert "bigbird:8x512 flex: no answer after 180 s" in text
+
+
+# --- searches ----------------------------------------------------------------------------------------------------------
+
+
+def test_strategies_are_compared_with_kernels() -> None:
+    shown = attention.MaskCase("dilated", 1, 32).entries
+    onnx.checker.check_model(search.transformer(1, hidden=32, heads=2, sequence=32, shown=shown, half=True))
+    proto = parse_model(
+        """<ir_version: 9, opset_import: ["" : 20]> g (float16[64,128] x, float16[128,64] w, float16[64] b) => (float16[64,64] y)
+        { s = MatMul(x, w) t = Add(s, b) u = Tanh(t) y = Sigmoid(u) }"""
+    )
+    table = search._strategies([("m", load(proto))], [], "h200", frozenset())
+    names, ratios = (list(table.columns[number].cells) for number in (1, 3))
+    assert names == ["backtracking", "schemes", "refined"] and all(float(ratio) < 0.9 for ratio in ratios)
+    plain = search.measure(load(proto), [], "h200", frozenset())
+    assert plain.ratio == 1 and plain.cost > 0, "without rules and kernels there is nothing to find"
+
+
+def test_a_course_knows_when_a_search_was_near_its_end() -> None:
+    course = search._Course([(2.0, 200.0), (3.0, 100.9), (5.0, 100.0), (6.0, 150.0)])
+    assert course.near(1.0) == 2.0 and search._Course().near(1.0) == 0.0
 
 
 # --- verdicts and means ---------------------------------------------------------------------------------------------

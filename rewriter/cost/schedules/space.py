@@ -23,6 +23,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (2, 3, 4, 5)
 _GROUPS = (1, 8)
+_ROWS_APART, _FEW_ROWS = (1, 2, 4, 8), 256
+"""Rows of a tile without matrix units, and most rows of a mask with a list of tiles for which they are tried: STOF's kernel by
+rows, which is for short sequences (arXiv 2506.06095, section 4.2.3; docs/kernels.md)."""
 _LARGE_RESULT = 1 << 13
 """Entries of a product of tiles from which it has work for more than eight warps."""
 _MANY_WARPS = 8
@@ -79,6 +82,9 @@ def _axis_tiles(figures: BlockFigures, axis: str) -> list[int]:
     if "outer" in roles:
         most = _MOST_ROWS if any(axis in each.left for each in products) else _MOST_COLUMNS
         tiles = _powers(MATRIX, min(max(limit, MATRIX), most))
+        mask = figures.stored_mask
+        if mask is not None and axis == mask.view[-2].index.axis and MATRIX <= figures.sizes[axis] <= _FEW_ROWS:
+            return [*_ROWS_APART, *tiles]
         return [*({1, limit} if limit < MATRIX else set[int]()), *tiles]
     return _powers(1, min(limit, 16)) if block.loop is None else _powers(1, min(limit, _MOST_ROWS))
 

@@ -27,7 +27,7 @@ from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.search.match import resolve
 
-__all__ = ["FusableSet", "propose"]
+__all__ = ["FusableSet", "fusable_set", "propose"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,15 @@ def propose(graph: Graph) -> Iterator[FusableSet]:
     kinds = NodeKinds(reading)
     seen = set()
     for grown in SetGrowth(reading, kinds).all():
-        fusable = _fusable(_with_sizes_told(grown, reading, kinds), reading, kinds)
+        fusable = fusable_set(reading, kinds, grown)
         if fusable is not None and fusable.key not in seen:
             seen.add(fusable.key)
             yield fusable
+
+
+def fusable_set(reading: GraphReading, kinds: NodeKinds, grown: GrownNodes) -> FusableSet | None:
+    """Nodes as a fusable set, without movements that a kernel could not follow; ``None`` where they are none."""
+    return _fusable(_with_sizes_told(grown, reading, kinds), reading, kinds)
 
 
 def _with_sizes_told(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> GrownNodes:

@@ -57,18 +57,18 @@ class SetGrowth:
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
                 for level in (0, 1, 2):
-                    yield from self._downwards({node}, self._upwards({node}, level, attends=attends), level)
+                    yield from self._downwards({node}, self.upwards({node}, level, attends=attends), level)
             elif kind == "total":
                 yield from self._totals(node)
             elif kind in ("row", "pointwise"):
-                whole = self._upwards({node}, 2 if kind == "row" else 1, alone=True)
+                whole = self.upwards({node}, 2 if kind == "row" else 1, alone=True)
                 yield from self._downwards(whole, whole, 1, _MOST_RESULTS)
 
         for group in self._sharing():
             tails = [self._tail(node) for node in group]
             for parts in (set(group), set().union(*tails)):
                 for level in (0, 2):
-                    start = self._upwards(set(group), level)
+                    start = self.upwards(set(group), level)
                     yield GrownNodes(start | parts, start - set(group), len(group))
 
     def _totals(self, total: Node) -> Iterator[GrownNodes]:
@@ -127,7 +127,7 @@ class SetGrowth:
                 return tail
             tail.add(last)
 
-    def _upwards(self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False) -> frozenset[Node]:
+    def upwards(self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False) -> frozenset[Node]:
         """A seed with the nodes that compute its operands.
 
         On the way up it may pass one value that others read, too, which is then computed more than once.
@@ -208,7 +208,7 @@ class SetGrowth:
                 continue
             for sibling in self._siblings(node, nodes) if results == 1 else ():
                 yield GrownNodes(frozenset(nodes | {node} | sibling), prologue, results)
-                larger = self._upwards(sibling, level)
+                larger = self.upwards(sibling, level)
                 yield GrownNodes(frozenset(nodes | {node} | larger), prologue | (larger - sibling), results)
             nodes.add(node)
             nodes |= self._beside(node, nodes)

@@ -51,12 +51,19 @@ class KernelBuilder:
         self._untested: dict[bytes, Kernel] = {}
         self._sources: dict[str, tuple[FusableSet, Form]] = {}
 
-    def build(self, fusable: FusableSet, form: Form = PLAIN) -> Built:
-        """Raises :class:`NotFusable` with the reason."""
-        key = (fusable.key, form)
+    def build(self, fusable: FusableSet, form: Form = PLAIN, *, proved: bool = False) -> Built:
+        """The kernel of a fusable set.
+
+        Args:
+            proved: only one that is proved for all sizes; else tests will do.
+
+        Raises:
+            NotFusable: there is none; the message is the reason.
+        """
+        key = (fusable.key, form, proved)
         if key not in self._built:
             try:
-                built = self._built[key] = self._build(fusable, form)
+                built = self._built[key] = self._build(fusable, form, proved)
                 self._sources.setdefault(built.rule.id, (fusable, form))
             except NotFusable as reason:
                 self._built[key] = str(reason)
@@ -65,16 +72,16 @@ class KernelBuilder:
             raise NotFusable(result)
         return result
 
-    def _build(self, fusable: FusableSet, form: Form) -> Built:
+    def _build(self, fusable: FusableSet, form: Form, proved: bool) -> Built:
         if any(0 in type_.shape for type_ in fusable.types.values()):
             raise NotFusable("a dimension without entries")
-        built = self._lowered(fusable, form)
+        built = self._lowered(fusable, form, proved)
         kernel = kernel_of_rule(built.rule)
         if kernel is None or kernel.is_empty:
             raise NotFusable("a part of a dimension without entries")
         return built
 
-    def _lowered(self, fusable: FusableSet, form: Form) -> Built:
+    def _lowered(self, fusable: FusableSet, form: Form, proved: bool) -> Built:
         for variant in VARIANTS:
             general = generalised(fusable.terms, fusable.types, variant)
             if general is None:
@@ -87,11 +94,15 @@ class KernelBuilder:
             if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
                 if why_not_proved(kernel) is None:
                     self._untested[sized.digest] = kernel
+                elif proved:
+                    continue
                 else:
                     self.test(kernel)
                     self.test(sized)
                 return Built(kernel_rule(sized, {}, general=kernel), kernel)
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
+        if proved:
+            raise NotFusable(f"kernel {kernel.name} is not proved for all sizes")
         self.test(kernel)
         return Built(kernel_rule(kernel, {}), kernel)
 

@@ -124,7 +124,10 @@ def test_the_command_has_the_flags_of_the_options_in_their_order() -> None:
         (("--budget", "-1"), "Invalid value for '--budget': -1.0 is not in the range x>=0."),
         (("--alpha", "0.5"), "Invalid value for '--alpha': 0.5 is not in the range x>=1.0."),
         (("--top", "0"), "Invalid value for '--top': 0 is not in the range x>=1."),
-        (("--strategy", "luck"), "'luck' is not one of 'backtracking', 'greedy', 'sequential', 'substitutions', 'layouts'."),
+        (
+            ("--strategy", "luck"),
+            "'luck' is not one of 'backtracking', 'greedy', 'sequential', 'substitutions', 'layouts', 'schemes', 'refined'.",
+        ),
         (("--provider", "tpu"), "'tpu' is not one of 'cpu', 'cuda', 'auto'."),
         (("--budget", "nan"), "onnx-superopt: budget nan and alpha 1.05: give seconds from 0 on and a factor from 1 on"),
         (("--arch", "sm_1"), "onnx-superopt: --arch: 'sm_1' is no architecture; give for example sm_80,sm_90, and compute_80"),

@@ -35,7 +35,7 @@ from rules_db.library import open_rules
 from rules_db.trust.check import check
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
-from tests.support.fusing import HALF, fusable_of, graph_of, moves_for, types_of
+from tests.support.fusing import HALF, evaluated, fusable_of, graph_of, moves_for, types_of
 from tests.support.kernel_help import content
 from tests.support.triton_help import Interpreter
 
@@ -374,21 +374,6 @@ def two_layers() -> Graph:
         weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
         weights |= {f"g{number}": (64,), f"h{number}": (64,)}
     return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
-
-
-def evaluated(graph: Graph, x: np.ndarray) -> list[np.ndarray]:
-    from mugraph.ops import get_operator
-
-    values = {v: np.asarray(c.load(), np.float64) for v, c in graph.tables.constants.items()} | {graph.inputs[0]: x}
-    for node in graph.nodes():
-        results = get_operator(node.op).run(Real(np.float64), node.attrs, [values[v] for v in node.inputs])
-        values |= {
-            v: np.asarray(r)
-            for v, r in zip(node.values, results, strict=True)
-            if graph.definition(v) == (node, node.values.index(v))
-        }
-        values |= {v: np.asarray(results[out]) for v, (n, out) in graph.definitions.items() if n is node}
-    return [values[v] for v in graph.outputs]
 
 
 def test_regions_of_a_layer_are_nested() -> None:

@@ -23,7 +23,7 @@ from mugraph.ops.masks import mask_of, mask_text
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, symbol
 from mugraph.terms.term import AttrVar, var
 from rewriter.cost import get_device
-from rewriter.cost.schedules import ranked
+from rewriter.cost.schedules import candidates, ranked
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.run.optimize import optimize
 from rules_db.solving import determined
@@ -203,8 +203,8 @@ def test_kernels_compute_what_is_shown(interpreter: Interpreter, density: float,
     check(interpreter, stored_attention(blocks(40, 50, density)), 1e-5, split, s=s, t=t)
 
 
-@pytest.mark.parametrize(("split", "s", "t"), [(1, 1, 4), (2, 4, 1)])
-def test_tiles_of_one_row_or_column(interpreter: Interpreter, split: int, s: int, t: int) -> None:
+@pytest.mark.parametrize(("split", "s", "t"), [(1, 1, 4), (2, 4, 1), (1, 4, 16), (1, 8, 16)])
+def test_tiles_of_few_rows_or_columns(interpreter: Interpreter, split: int, s: int, t: int) -> None:
     check(interpreter, stored_attention(blocks(10, 15, 0.4)), 1e-5, split, s=s, t=t)
 
 
@@ -458,6 +458,27 @@ def microseconds(mask: np.ndarray | None, batch: int = 8, size: int = 2048) -> f
         scores = f"Where(StoredMask[columns={size},entries='{mask_text(mask)}',rows={size}](), {scores}, -inf)"
     kernel = kernel_of_terms("attention", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
     return ranked(kernel, get_device("h200"), most=1)[0][0]
+
+
+def sizes_of_rows(mask: np.ndarray) -> tuple[int, set[int]]:
+    """Rows of a tile under the best schedule, and under all that are tried."""
+    length = len(mask)
+    types = {name: tensor(F16, 1, 12, length, 64) for name in "qkv"}
+    shown = f"StoredMask[columns={length},entries='{mask_text(mask)}',rows={length}]()"
+    scores = f"Where({shown}, Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.125), -inf)"
+    kernel = kernel_of_terms("attention", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+    (every,) = candidates(kernel, get_device("h200"))
+    return ranked(kernel, get_device("h200"), most=1)[0][1][0].tile("s"), {schedule.tile("s") for schedule in every}
+
+
+def test_few_rows_without_matrix_units_are_tried_for_short_masks() -> None:
+    """As a kernel by rows: it takes 16 keys about a window, where a tile of 16 rows takes 48."""
+    best, tried = sizes_of_rows(within(128, 128, 5, 5))
+    assert {1, 2, 4, 8, 16, 128} <= tried and best == 4
+    best, tried = sizes_of_rows(np.tri(128, dtype=bool))
+    assert 4 in tried and best >= 16, "most tiles are shown"
+    best, tried = sizes_of_rows(within(512, 512, 11, 11))
+    assert min(tried) == 16 and best >= 16
 
 
 def test_the_estimate_follows_the_tiles_in_which_something_is_shown() -> None:

@@ -78,7 +78,10 @@ def test_every_option_has_a_flag_of_its_own() -> None:
         ({"budget": float("nan")}, "budget nan and alpha 1.05: give seconds"),
         ({"alpha": 0.9}, "budget 60.0 and alpha 0.9: give seconds"),
         ({"alpha": float("inf")}, "budget 60.0 and alpha inf: give seconds"),
-        ({"strategy": "luck"}, "unknown strategy 'luck': use backtracking, greedy, sequential, substitutions, layouts"),
+        (
+            {"strategy": "luck"},
+            "unknown strategy 'luck': use backtracking, greedy, sequential, substitutions, layouts, schemes, refined",
+        ),
         ({"top": 0}, "top 0: give a finite number from 1 on"),
     ],
 )
