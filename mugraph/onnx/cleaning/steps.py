@@ -9,6 +9,7 @@ from onnx import ModelProto
 
 from mugraph.onnx.cleaning.absorbing import absorb
 from mugraph.onnx.cleaning.constants import lift_constants, merge_constants
+from mugraph.onnx.cleaning.declaring import declare_sizes
 from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
 from mugraph.onnx.cleaning.leftovers import drop_leftovers
 from mugraph.onnx.cleaning.sharing import share_values
@@ -55,15 +56,18 @@ class Depth(IntEnum):
     """Integers and truth values are computed, too, and nodes that move data are joined."""
     NUMBERS = 2
     """All constants are computed, and convolutions absorb some."""
+    SYMBOLS = 3
+    """Sizes that only a run tells have names."""
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
     does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
     and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
-    are left as they are, as are models with training information.
+    are left as they are, as are models with training information. What the file has become smaller by is there for types of
+    values.
 
     Args:
         evaluate: computes what is constant.
@@ -75,7 +79,11 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cle
         clean_model = _rounds(model, evaluate, actual, slack)
         after = _Totals.of(clean_model.proto, model.weights)
         if after.size <= before.size:
-            return None if after == before else Cleaned(clean_model, before.nodes, after.nodes)
+            if after == before:
+                return None
+            if depth > Depth.NUMBERS:
+                declare_sizes(clean_model, before.size - after.size)
+            return Cleaned(clean_model, before.nodes, after.nodes)
     return None
 
 
@@ -102,7 +110,7 @@ def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelP
         fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
     rename(proto.graph, merge_constants(proto.graph, model.weights))
     share_values(proto.graph, model, operators)
-    if depth == Depth.NUMBERS:
+    if depth >= Depth.NUMBERS:
         absorb(proto.graph, model.weights)
     if depth > Depth.PLAIN:
         simplify(proto.graph, model)
