@@ -32,11 +32,12 @@ def declare_sizes(model: Model, room: int) -> None:
     graph = model.proto.graph
     known = {value.name for value in (*graph.input, *graph.value_info, *graph.output)}
     for value in _first_of_sizes(model):
+        if value.name in known:
+            continue
         room -= value.ByteSize() + _FIELD
         if room < 0:
             return
-        if value.name not in known:
-            graph.value_info.append(value)
+        graph.value_info.append(value)
 
 
 def _first_of_sizes(model: Model) -> Iterator[ValueInfoProto]:
