@@ -678,3 +678,5 @@ def test_models_are_compared_on_one_thread(tmp_path: Path) -> None:
     feeds = [{"x": np.ones((2, 4), np.float32)}]
     again, slow = corpus.on_one_thread([source, tmp_path / "slow.onnx"], feeds, 0.2)
     assert slow.slower and slow.ratio > 3 > again.ratio
+    small, large = corpus.loaded_on_one_thread([source, tmp_path / "slow.onnx"])
+    assert 0 < small < large
