@@ -16,9 +16,10 @@ from mugraph.graph import Tables
 from mugraph.onnx.scopes import defined_names, graphs_within
 from mugraph.terms.shape import TensorType
 
-__all__ = ["BodyScope", "GraphBody", "body_graph", "readable_bodies"]
+__all__ = ["BRANCHES", "BodyScope", "GraphBody", "body_graph", "readable_bodies"]
 
-_BRANCHES = ("then_branch", "else_branch")
+BRANCHES = ("then_branch", "else_branch")
+"""The attributes of an If, the one of a condition that holds first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def body_graph(node: NodeProto, attribute: str) -> GraphProto:
 
 def readable_bodies(node: NodeProto) -> tuple[str, ...]:
     """The attributes that hold the bodies of an If, Loop or Scan; none where they hold more than tensors or do not fit it."""
-    wanted = _BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
+    wanted = BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
     graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
     if not wanted or set(graphs) != set(wanted):
         return ()

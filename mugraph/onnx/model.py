@@ -42,6 +42,7 @@ class Model:
         bodies: origin to the bodies of a control-flow node, where they were read.
         programs: how the kernels that the model came with are launched.
         plainer: origins of nodes that were read as a plainer operator than theirs; rewritten models have that.
+        taken: name of the first result of an If to the branch that it always takes.
     """
 
     path: Path | None
@@ -64,6 +65,7 @@ class Model:
     bodies: Mapping[int, tuple[GraphBody, ...]]
     programs: Programs = field(default_factory=dict)
     plainer: frozenset[int] = frozenset()
+    taken: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_unfolded(self) -> bool:

@@ -6,29 +6,33 @@ the file is lost: :attr:`Model.proto` holds it all, and a node that no substitut
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
-from mugraph.onnx.bodies import BodyScope, GraphBody, body_graph, readable_bodies
+from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, readable_bodies
+from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.inference import expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
+from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, executed_nodes, name_apart, names_read, nested_tensors
-from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues
+from mugraph.onnx.scopes import captured, executed_nodes, graphs_of, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
 from mugraph.ops import NotUnderstood
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, same_shape
+from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
 
 __all__ = ["load", "reread"]
 
@@ -84,13 +88,24 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
-    symbols = SymbolValues()
-    while True:  # every reading but the last learns a symbol more, and there are finitely many
-        reader = _GraphReader(proto, weights, opset, inferred.graph, symbols)
+    symbols, taken = SymbolValues(), TakenBranches()
+
+    def tried(supposed: TakenBranches) -> Mapping[int, str]:
+        reader = _GraphReader(proto, weights, opset, inferred.graph, symbols, supposed)
+        reader.read()
+        return reader.ill_typed
+
+    trials = BranchTrials(node_count(proto.graph), tried)
+    while True:  # every reading but the last learns a symbol or a branch more, and there are finitely many
+        reader = _GraphReader(proto, weights, opset, inferred.graph, symbols, taken)
         model = reader.read()
-        if reader.learner.learned is None:
+        if reader.learner.learned is not None:
+            symbols = reader.learner.learned
+            continue
+        more = trials.decided([each for each in reader.undecided if each.scope not in reader.ill_typed], taken)
+        if more is None:
             return replace(model, notes=(*notes, *model.notes))
-        symbols = reader.learner.learned
+        taken = more
 
 
 class _GraphReader:
@@ -102,15 +117,32 @@ class _GraphReader:
         opset: version of its default domain.
         inferred: its main graph after onnx's inference.
         symbols: the symbols that earlier readings learned; those that this one learns are in ``learner``.
+        known: the branches that Ifs always take though their condition is not known.
+
+    Attributes:
+        undecided: Ifs that may always take one branch.
+        ill_typed: body, by number, to a node that always runs with it and fails; 0 is the main graph.
     """
 
-    def __init__(self, proto: ModelProto, weights: Weights, opset: int, inferred: GraphProto, symbols: SymbolValues) -> None:
+    def __init__(
+        self,
+        proto: ModelProto,
+        weights: Weights,
+        opset: int,
+        inferred: GraphProto,
+        symbols: SymbolValues,
+        known: TakenBranches,
+    ) -> None:
         self.proto, self.graph, self.weights, self.symbols = proto, proto.graph, weights, symbols
         self.operators = ModelOperators.of(proto, opset)
         self.constants = ConstantReader(weights)
         self.declared = DeclaredTypes(inferred, symbols)
         self.learner = SymbolLearner(symbols, self.declared.fed)
-        self.executed = set(executed_nodes(self.graph))
+        self.known = known
+        self.needed = set(executed_nodes(self.graph))
+        self.undecided: list[UndecidedIf] = []
+        self.ill_typed: dict[int, str] = {}
+        self.taken: dict[str, str] = {}
         self.names_read = names_read(self.graph)
         self.tables = Tables()
         self.scope = BodyScope(self.tables)
@@ -157,14 +189,19 @@ class _GraphReader:
             inputs=fed,
             defaults=defaults,
             symbols=tuple(map(str, dims)),
-            notes=tuple(filter(None, (*_notes(self.tables, self.proto, untyped, bool(defaults)), self.symbols.note))),
+            notes=tuple(filter(None, (*_notes(self.tables, self.proto, untyped, bool(defaults)), self.restrictions()))),
             weights=self.weights,
             carriers=self.carriers,
             captures=self.captures,
             bodies=self.bodies,
             programs=self.programs,
             plainer=frozenset(self.plainer),
+            taken=self.taken,
         )
+
+    def restrictions(self) -> str:
+        """What the model's own nodes ask of its sizes, and what that decides; empty where that is nothing."""
+        return restrictions_in_words((*self.symbols.restrictions, *self.known.restrictions))
 
     def enter(self, name: str, value: int) -> int:
         """Names a value. Raises :class:`ModelError` unless the name is new."""
@@ -207,40 +244,89 @@ class _GraphReader:
             return
         operands = [value for value in values.values() if value is not None]
         attributes = readable_bodies(node) if self.operators.is_standard(node) else ()
+        if (branch := self.known_branch(origin, node)) is not None:
+            self.taken[if_name(node)] = branch
         if attributes and not all(self.tables.constant[value] for value in operands):
             self.read_control(origin, node, operands, attributes)
+            return
+        if (count := self.entry_count(origin, node)) is not None:
+            self.read_count(origin, node, operands, count)
             return
         try:
             self.read_understood(origin, node)
         except ModelError:
             raise
         except (NotUnderstood, ShapeError, Undecided) as problem:
-            if isinstance(problem, Unequal) and origin in self.executed:
-                self.learner.must_hold(problem, node)
+            if origin in self.needed:
+                if isinstance(problem, Unequal) and not self.scope.number:
+                    self.learner.must_hold(problem, node)
+                self.check_typed(origin, node)
             self.read_opaque(origin, node, operands, str(problem))
         except (ValueError, TypeError, LookupError, ArithmeticError) as problem:  # attributes that make no sense
             self.read_opaque(origin, node, operands, f"malformed: {type(problem).__name__}: {' '.join(str(problem).split())}")
 
+    def entry_count(self, origin: int, node: NodeProto) -> int | None:
+        """The result of a node that counts the entries of a tensor of known size; ``None`` for any other node."""
+        if not self.operators.is_count(node) or not node.output or not self.reads[origin]:
+            return None
+        counted = self.reads[origin][0]
+        type_ = None if counted is None else self.tables.types[counted]
+        shape = None if type_ is None else concrete(type_.shape)
+        return None if shape is None else math.prod(shape)
+
+    def read_count(self, origin: int, node: NodeProto, operands: Sequence[int], count: int) -> None:
+        """Enters a node as the number that it gives in every run."""
+        type_ = TensorType(DataType.INT64, ())
+        value = self.enter(node.output[0], self.scope.new_value(type_, node.output[0], True))
+        self.tables.add_node(OPAQUE, (), operands, [value], origin, intern=False)
+        self.tables.constants[value] = Constant.of(np.asarray(count, np.int64), type_)
+        self.opaque[origin] = "it is a number in every run"
+
     def read_control(self, origin: int, node: NodeProto, operands: Sequence[int], attributes: Sequence[str]) -> None:
         """Enters a control-flow node and its bodies; of a condition that is known, the branch that it chooses."""
-        condition = self.reads[origin][0] if node.op_type == "If" else None
-        known = None if condition is None else self.tables.small_constant(condition, 1)
-        if known is not None and known.size == 1:
-            self.read_chosen(origin, node, operands, attributes[0 if known.reshape(()) else 1])
+        if if_name(node) in self.taken:
+            self.read_chosen(origin, node, operands, self.taken[if_name(node)])
             return
         bodies = tuple(self.read_body(body_graph(node, name), name, node.op_type != "If") for name in attributes)
         results = [value for body in bodies for value in body.outputs]
         self.bodies[origin] = bodies
         self.read_opaque(origin, node, [*operands, *results], "it has subgraphs")
+        ranks_differ = False
         for name, *branches in zip(node.output, *(body.outputs for body in bodies), strict=False) if len(bodies) > 1 else ():
             types = {self.tables.types[result] for result in branches}
             if name and len(types) == 1 and self.tables.types[self.values[name]] is None:
                 self.tables.types[self.values[name]] = types.pop()
+            ranks_differ |= len({len(type_.shape) for type_ in types if type_ is not None}) > 1
+        if ranks_differ and origin in self.needed and not self.scope.repeats:
+            self.undecided.append(UndecidedIf(if_name(node), self.scope.number))
+
+    def known_branch(self, origin: int, node: NodeProto) -> str | None:
+        """The branch that an If always takes; ``None`` where that is not known, and for any other node."""
+        if node.op_type != "If" or not self.operators.is_standard(node) or not if_name(node):
+            return None
+        condition = self.reads[origin][0] if node.input else None
+        known = None if condition is None else self.tables.small_constant(condition, 1)
+        if known is not None and known.size == 1:
+            return BRANCHES[0 if known.reshape(()) else 1]
+        return self.known.attributes.get(if_name(node))
+
+    def check_typed(self, origin: int, node: NodeProto) -> None:
+        """Remembers a node that always runs where its graph does, and that no record takes, if it fails on such inputs."""
+        if not self.operators.is_standard(node) or any(True for _ in graphs_of(node)):
+            return
+        values = {name: value for name, value in zip(node.input, self.reads[origin], strict=True) if value is not None}
+        types = {name: self.tables.types[value] for name, value in values.items()}
+        arrays = {name: self.tables.small_constant(value) for name, value in values.items()}
+        constants = {name: tensor_of(array, name) for name, array in arrays.items() if array is not None}
+        try:
+            check_typed(node, self.operators.opset, types, constants)
+        except IllTyped:
+            self.ill_typed.setdefault(self.scope.number, node.name or node.output[0])
 
     def read_chosen(self, origin: int, node: NodeProto, operands: Sequence[int], attribute: str) -> None:
         """Enters a branch that is always taken, as nodes around the If; of the node itself, what the model was before."""
         branch = body_graph(node, attribute)
-        self.read_nodes(branch, origin in self.executed)
+        self.read_nodes(branch, origin in self.needed)
         results = [self.scope.find(value.name) for value in branch.output]
         whole = self.read_opaque(origin, node, operands, f"it always takes its {attribute}")
         self.chosen.update({value: self.tables.makers[value] for value in whole})
@@ -262,24 +348,24 @@ class _GraphReader:
         outer, number = self.scope, self.body_count
         self.scope = scope = BodyScope(self.tables, outer, number, repeats or outer.repeats)
         inputs = tuple(self.enter(v.name, scope.new_value(self.declared_type(v.name), v.name)) for v in graph.input)
-        self.read_nodes(graph, False)
+        self.read_nodes(graph, True)
         outputs = tuple(scope.values[value.name] for value in graph.output)
         self.scope = outer
         return GraphBody(number, attribute, inputs, outputs, scope.captured)
 
-    def read_nodes(self, graph: GraphProto, executed: bool) -> None:
+    def read_nodes(self, graph: GraphProto, needed: bool) -> None:
         """Enters the constants and nodes of a graph within the main graph, in the scope.
 
         Args:
-            executed: every run executes them.
+            needed: whenever the scope's graph runs, so does this one.
         """
         for name, constant in self.constants.initializers(graph).items():
             self.enter(name, self.tables.add_constant(constant, name))
         first = len(self.origins)
         self.origins += graph.node
         self.reads += [()] * len(graph.node)
-        if executed:
-            self.executed.update(range(first, len(self.origins)))
+        if needed:
+            self.needed.update(first + position for position in executed_nodes(graph))
         for origin, node in enumerate(graph.node, first):
             self.read_node(origin, node)
 

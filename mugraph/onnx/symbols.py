@@ -26,7 +26,7 @@ from mugraph.terms.shape import (
     symbols_within,
 )
 
-__all__ = ["DeclaredTypes", "Restriction", "SymbolLearner", "SymbolValues", "dimension_in_words"]
+__all__ = ["DeclaredTypes", "Restriction", "SymbolLearner", "SymbolValues", "dimension_in_words", "restrictions_in_words"]
 
 _ANONYMOUS = ("", "?", "*", "-1", "None")
 """What exporters write for a dimension of which they know nothing: two such dimensions need not be equal."""
@@ -40,7 +40,7 @@ _LONG = "sizes that fit each other"
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A condition on the sizes that may be fed.
+    """A condition on the sizes that may be fed, or on what a run does with them.
 
     Attributes:
         node: that runs only under it.
@@ -69,15 +69,6 @@ class SymbolValues:
     equal: Mapping[str, Dim] = field(default_factory=dict)
     restrictions: tuple[Restriction, ...] = ()
 
-    @property
-    def note(self) -> str:
-        """The restrictions as one sentence; empty where there are none."""
-        words = dict.fromkeys(one.words if len(one.words) <= _LONGEST else _LONG for one in self.restrictions)
-        nodes = dict.fromkeys(f"'{one.node}'" for one in self.restrictions)
-        if not words:
-            return ""
-        return f"{_listed(list(nodes))} {'runs' if len(nodes) == 1 else 'run'} only with {_listed(list(words))}"
-
     def normal(self, dim: Dim) -> Dim:
         """The dimension in terms of the symbols that are left."""
         if isinstance(dim, int) or not self.equal:
@@ -96,6 +87,17 @@ class SymbolValues:
         """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
         more = () if restriction is None else (restriction,)
         return SymbolValues({**self.equal, name: dim}, (*self.restrictions, *more))
+
+
+def restrictions_in_words(restrictions: Iterable[Restriction]) -> str:
+    """Restrictions as one sentence; empty where there are none."""
+    words, nodes = dict[str, None](), dict[str, None]()
+    for one in restrictions:
+        words[one.words if len(one.words) <= _LONGEST else _LONG] = None
+        nodes[f"'{one.node}'"] = None
+    if not words:
+        return ""
+    return f"{_listed(list(nodes))} {'runs' if len(nodes) == 1 else 'run'} only with {_listed(list(words))}"
 
 
 def _listed(words: list[str]) -> str:

@@ -40,10 +40,14 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         folder: for the files of the clean models.
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
     """
+    tried: onnx.ModelProto | None = None
     for depth in reversed(Depth):
         cleaned = clean(task.model, computed, depth)
         if cleaned is None:
             return
+        if tried == cleaned.model.proto:
+            continue
+        tried = cleaned.model.proto
         (place := folder / depth.name.lower()).mkdir()
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)

@@ -6,6 +6,8 @@ from rulegen.workloads.workload import Workload
 
 __all__ = ["ACTIVATION"]
 
+_SIX, _HARD = "Clip[max=6.0,min=0.0]", "HardSigmoid[alpha=0.16666666666666666,beta=0.5]"
+
 ACTIVATION = (
     Workload(
         name="activation",
@@ -108,6 +110,20 @@ ACTIVATION = (
         extend="all",
         min_saving=2,
         macros=True,
+    ),
+    # As it was published (Howard et al., Searching for MobileNetV3, 2019, section 5.2), and as exporters write it out: a residue
+    # that is clipped between other bounds tells nothing, so that random inputs show no such equation.
+    Workload(
+        name="activation-sixths",
+        variables={"x": "[n]"},
+        operators=(),
+        max_ops=0,
+        equations=(
+            f"Div({_SIX}(Add(x, 3.0)), 6.0) = {_HARD}(x)",
+            f"Div(Mul(x, {_SIX}(Add(x, 3.0))), 6.0) = Mul(x, {_HARD}(x))",
+            f"Mul(x, Div({_SIX}(Add(x, 3.0)), 6.0)) = HardSwish(x)",
+            f"Div(Mul(x, {_SIX}(Add(x, 3.0))), 6.0) = HardSwish(x)",
+        ),
     ),
     Workload(
         name="activation-gelu",

@@ -106,6 +106,20 @@ CONV = (
         max_ops=4,
         sizes=SPATIAL,
     ),
+    # One number that scales or shifts the result, as learned affine blocks have it: weights and bias take it over.
+    Workload(
+        name="conv-scalar",
+        variables={"x": "[n,c,h,w]", "W": "[d,c,3,3]", "b": "[d]", "s": "[]"},
+        operators=(
+            f"{conv()}(x, of_3x3)",
+            f"{conv()}(x, of_3x3, rank1)",
+            "Mul(tensor, s)",
+            "Add(tensor, s)",
+        ),
+        uses={"x": 1, "W": 1, "b": 1, "s": 2, "Conv": 1, "Mul": 2, "Add": 1},
+        max_ops=3,
+        sizes=SPATIAL,
+    ),
     # Batch normalisation folded into the weights and the bias of the convolution before it.
     Workload(
         name="conv-fold",

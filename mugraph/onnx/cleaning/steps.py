@@ -9,6 +9,7 @@ from onnx import ModelProto
 
 from mugraph.onnx.cleaning.absorbing import absorb
 from mugraph.onnx.cleaning.constants import lift_constants, merge_constants
+from mugraph.onnx.cleaning.declaring import declare_sizes
 from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
 from mugraph.onnx.cleaning.leftovers import drop_leftovers
 from mugraph.onnx.cleaning.sharing import share_values
@@ -55,15 +56,18 @@ class Depth(IntEnum):
     """Integers and truth values are computed, too, and nodes that move data are joined."""
     NUMBERS = 2
     """All constants are computed, and convolutions absorb some."""
+    SYMBOLS = 3
+    """Sizes that only a run tells have names."""
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
     does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
     and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
-    are left as they are, as are models with training information.
+    are left as they are, as are models with training information. What the file has become smaller by is there for types of
+    values.
 
     Args:
         evaluate: computes what is constant.
@@ -72,42 +76,48 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cle
         return None
     before = _Totals.of(model.proto, model.weights)
     for actual, slack in ((depth, _SLACK), (depth, 0), (Depth.PLAIN, 0)):
-        proto = _rounds(model, evaluate, actual, slack)
-        after = _Totals.of(proto, model.weights)
+        clean_model = _rounds(model, evaluate, actual, slack)
+        after = _Totals.of(clean_model.proto, model.weights)
         if after.size <= before.size:
-            return None if after == before else Cleaned(reread(model, proto), before.nodes, after.nodes)
+            if after == before:
+                return None
+            if depth > Depth.NUMBERS:
+                declare_sizes(clean_model, before.size - after.size)
+            return Cleaned(clean_model, before.nodes, after.nodes)
     return None
 
 
-def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
-    """A cleaned copy of a model's message."""
-    proto, decided = _round(model, evaluate, depth, slack)
+def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> Model:
+    """A cleaned copy of a model."""
+    decided = len(model.taken)
+    result = reread(model, _round(model, evaluate, depth, slack))
     for _ in range(_ROUNDS - 1):
-        if not decided:
+        if not decided and not result.taken:
             break
-        proto, decided = _round(reread(model, proto), evaluate, depth, slack)
-    return proto
+        decided = len(result.taken)
+        result = reread(model, _round(result, evaluate, depth, slack))
+    return result
 
 
-def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> tuple[ModelProto, int]:
-    """A model's message with each step of cleaning made once, and how many Ifs were decided."""
+def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
+    """A model's message with each step of cleaning made once."""
     proto = ModelProto()
     proto.CopyFrom(model.proto)
     proto.ir_version = max(proto.ir_version, _INITIALIZERS_FROM_IR)
-    operators, reader = ModelOperators.of(proto, model.opset), ConstantReader(model.weights)
-    lift_constants(proto.graph, operators, reader)
+    operators = ModelOperators.of(proto, model.opset)
+    lift_constants(proto.graph, operators, ConstantReader(model.weights))
     if depth > Depth.PLAIN:
         fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
     rename(proto.graph, merge_constants(proto.graph, model.weights))
-    decided = share_values(proto.graph, model, operators, reader)
-    if depth == Depth.NUMBERS:
+    share_values(proto.graph, model, operators)
+    if depth >= Depth.NUMBERS:
         absorb(proto.graph, model.weights)
     if depth > Depth.PLAIN:
         simplify(proto.graph, model)
         rename(proto.graph, merge_constants(proto.graph, model.weights))
-        decided += share_values(proto.graph, model, operators, reader)
+        share_values(proto.graph, model, operators)
     drop_leftovers(proto)
-    return proto, decided
+    return proto
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from onnx import TensorProto, helper
 
-from mugraph.onnx.symbols import DeclaredTypes, Restriction, SymbolLearner, SymbolValues, dimension_in_words
+from mugraph.onnx.symbols import (
+    DeclaredTypes,
+    Restriction,
+    SymbolLearner,
+    SymbolValues,
+    dimension_in_words,
+    restrictions_in_words,
+)
 from mugraph.terms.shape import DataType, Dim, TensorType, Unequal, smaller, symbol
 from tests.support.models import FLOAT, INT64, build, values
 
@@ -13,25 +20,30 @@ N, M, S = symbol("n"), symbol("m"), symbol("s")
 NODE = helper.make_node("Add", ["a", "b"], ["y"], name="sum")
 
 
+def note(symbols: SymbolValues) -> str:
+    """What is told of the restrictions of symbols."""
+    return restrictions_in_words(symbols.restrictions)
+
+
 def test_symbolsare_followed_to_the_symbols_that_are_left() -> None:
     symbols = SymbolValues().learn("n", 2 * M).learn("m", S + 1)
     assert symbols.normal(N) == 2 * S + 2
     assert symbols.type(TensorType(DataType.FLOAT, (N, 3))) == TensorType(DataType.FLOAT, (2 * S + 2, 3))
     assert symbols.normal(symbol("k")) == symbol("k")
-    assert symbols.note == "" and symbols.learn("k", 4, Restriction("sum", "k = 4")).note == "'sum' runs only with k = 4"
+    assert note(symbols) == "" and note(symbols.learn("k", 4, Restriction("sum", "k = 4"))) == "'sum' runs only with k = 4"
 
 
 def test_restrictions_are_one_sentence() -> None:
     symbols = SymbolValues()
     for number in range(9):
         symbols = symbols.learn(f"n{number}", 4, Restriction(f"node{number}", f"n{number} at most {number}"))
-    assert symbols.note == "'node0', 'node1' and 7 more run only with n0 at most 0, n1 at most 1 and 7 more"
+    assert note(symbols) == "'node0', 'node1' and 7 more run only with n0 at most 0, n1 at most 1 and 7 more"
     formula = symbol("floor(floor(floor(height/2 - 1/2)/2)/2) + 1")
     long = SymbolValues().learn("n", formula, Restriction("sum", f"n = {formula} + {formula}"))
-    assert long.note == "'sum' runs only with sizes that fit each other"
+    assert note(long) == "'sum' runs only with sizes that fit each other"
     learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
     learner.must_hold(Unequal(smaller(6, N), N, or_one=True), NODE)
-    assert learner.learned is not None and learner.learned.note == "'sum' runs only with n at most 6"
+    assert learner.learned is not None and note(learner.learned) == "'sum' runs only with n at most 6"
 
 
 def test_dimensions_in_words() -> None:
@@ -75,7 +87,7 @@ def test_where_a_node_runs_its_sizes_are_equal() -> None:
     learner = SymbolLearner(SymbolValues(), frozenset({"n", "m"}))
     learner.must_hold(Unequal(N, M), NODE)
     assert learner.learned is not None
-    assert learner.learned.equal == {"m": N} and learner.learned.note == "'sum' runs only with m = n"
+    assert learner.learned.equal == {"m": N} and note(learner.learned) == "'sum' runs only with m = n"
 
 
 def test_broadcasting_leaves_two_sizes_open() -> None:

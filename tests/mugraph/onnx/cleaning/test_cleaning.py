@@ -121,6 +121,34 @@ GOES = {
         "y = If(c)<then_branch = t () => (float[2,3] r) { r = Relu(x) }, else_branch = e () => (float[2,3] r) { r = Neg(x) }> }",
         "Relu",
     ),
+    "an If that a computed number decides": (
+        "(float[2,3] x) => (float[2,3] y) { k = Constant<value = float {2}>() l = Constant<value = float {3}>() c = Less(k, l) "
+        "y = If(c)<then_branch = t () => (float[2,3] r) { r = Relu(x) }, else_branch = e () => (float[2,3] r) { r = Neg(x) }> }",
+        "Relu",
+    ),
+    "an If that a rank decides": (
+        "(float[2,3] x) => (float[2,3] y) { s = Shape(x) k = Size(s) t = Constant<value = int64 {2}>() c = Equal(k, t) "
+        "y = If(c)<then_branch = t () => (float[2,3] r) { r = Relu(x) }, else_branch = e () => (float[2,3] r) { r = Neg(x) }> }",
+        "Relu",
+    ),
+    "what changes nothing in a body": (
+        "(float[2,3] x, bool c) => (float[2,3] y) { y = If(c)<then_branch = t () => (float[2,3] r) "
+        "{ a = Cast<to = 1>(x) s = Constant<value = int64[1] {6}>() u = Constant<value = int64[2] {2, 3}>() "
+        "f = Reshape(a, s) g = Exp(f) h = Reshape(g, s) r = Reshape(h, u) }, "
+        "else_branch = e () => (float[2,3] r) { r = Neg(x) }> }",
+        "If Reshape Exp Reshape Neg",
+    ),
+    "the only size that is not told": (
+        "(float[N,3] x) => (float[3,N] y) { s = Shape<start = 0, end = 1>(x) n = Constant<value = int64[1] {3}>() "
+        "t = Concat<axis = 0>(n, s) y = Reshape(x, t) }",
+        "Reshape",
+    ),
+    "an axis that a Reshape brings": (
+        "(float[N,M,3] x) => (float[N,1,M,3] y) { s = Shape(x) z = Constant<value = int64[1] {0}>() "
+        "o = Constant<value = int64[1] {1}>() n = Gather(s, z) m = Gather(s, o) t = Constant<value = int64[1] {3}>() "
+        "u = Concat<axis = 0>(n, o, m, t) y = Reshape(x, u) }",
+        "Unsqueeze",
+    ),
     "what a body computes as well": (
         "(float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) { z = Exp(x) y = If(c)<"
         "then_branch = t () => (float[2,3] r) { a = Exp(x) b = Exp(x) r = Add(a, b) }, "
@@ -134,6 +162,12 @@ STAYS = {
     "attributes that differ in the sign of 0": (
         "(float[2,3] x) => (float[2,3] y) { a = LeakyRelu<alpha = 0.0>(x) b = LeakyRelu<alpha = -0.0>(x) y = Div(a, b) }",
         3,
+    ),
+    "two sizes that a run tells": (
+        "(float[N,M,6] x) => (float[N,2,K] y) { s = Shape(x) z = Constant<value = int64[1] {0}>() "
+        "o = Constant<value = int64[1] {1}>() n = Gather(s, z) m = Gather(s, o) t = Constant<value = int64[1] {2}>() "
+        "h = Constant<value = int64[1] {3}>() k = Mul(m, h) u = Concat<axis = 0>(n, t, k) y = Reshape(x, u) }",
+        6,
     ),
     "a sum with 0, which is no -0": ("(float[2,3] x, float[2,3] z) => (float[2,3] y) { a = Neg(x) y = Add(a, z) }", 2),
     "what a body gives from outside": (
@@ -157,7 +191,7 @@ STAYS = {
 @pytest.mark.parametrize("name", GOES)
 def test_what_no_run_needs_goes(name: str) -> None:
     text, left = GOES[name]
-    shape = (2, 3)
+    shape = (2, 4, 3) if "[N,M,3] x" in text else (2, 3)
     feed: dict[str, Any] = {"x": GENERATOR.standard_normal(shape).astype(np.float32)}
     conditions = [{"c": np.asarray(value)} for value in (True, False)] if "bool c" in text else [{}]
     assert same(f"g {text}", *({**feed, **more} for more in conditions)) == Counter(left.split())
