@@ -104,8 +104,8 @@ class KernelProposals:
         Args:
             moves, candidate: as for :meth:`children`.
         """
-        if moves.prices.costs.provider == _PROVIDER:
-            yield from _positioned(moves, candidate)
+        if moves.prices.costs.provider == PROVIDER:
+            yield from positioned(moves, candidate)
 
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
         """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
