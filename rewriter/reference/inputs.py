@@ -82,6 +82,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
 def _largest(model: Model, sizes: Mapping[str, Dim]) -> int:
     """The number of elements of a model's largest value, as far as its types tell."""
     types = {type_ for node in model.graph.nodes() for value in node.values if (type_ := model.graph.type(value)) is not None}
+    types.update(model.inputs.values())  # one that nothing reads is fed, too
     shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
     return max((math.prod(shape) for shape in shapes if shape is not None), default=0)
 

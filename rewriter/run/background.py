@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 __all__ = ["Background", "Beside", "Presumption", "in_background"]
 
@@ -22,15 +24,16 @@ It asks now and then whether somebody still wants to know, and raises where nobo
 def in_background(work: Callable[[], _T]) -> Future[_T]:
     """The result of ``work``, or its exception, made by a thread that ends with the process at the latest."""
     future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as problem:  # whoever asks for the result is told
-            future.set_exception(problem)
-
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=_fulfil, args=(future, work), daemon=True).start()
     return future
+
+
+def _fulfil(future: Future[_T], work: Callable[[], _T]) -> None:
+    """No closure: a frame that :func:`_free_frames` freed keeps its function, and a function what it encloses."""
+    try:
+        future.set_result(work())
+    except BaseException as problem:  # whoever asks for the result is told
+        future.set_exception(problem)
 
 
 class Beside:
@@ -69,6 +72,7 @@ class Background:
 
     def __init__(self) -> None:
         self._works: list[Beside] = []
+        self._futures: list[Future[Any]] = []
 
     def begin(self, work: Callable[[Beside], _T]) -> Future[_T]:
         """The result of ``work``, as :func:`in_background` makes it.
@@ -77,16 +81,13 @@ class Background:
             work: is called with what it tells how far it has come.
         """
         beside = Beside()
-
-        def run() -> _T:
-            try:
-                return work(beside)
-            finally:
-                beside.ends()
-                beside.disturbs_no_more()
-
         self._works.append(beside)
-        return in_background(run)
+        try:
+            self._futures.append(in_background(partial(_worked, work, beside)))
+        except RuntimeError:  # no thread can be started
+            beside.ends()
+            raise
+        return self._futures[-1]
 
     def is_quiet(self, seconds: float) -> bool:
         """Waits so long at most until no work goes on that would disturb a measurement; whether that is so."""
@@ -99,3 +100,23 @@ class Background:
             work.give_up()
         for work in self._works:
             work.has_ended()
+        for future in self._futures:
+            _free_frames(future.exception())
+
+
+def _worked(work: Callable[[Beside], _T], beside: Beside) -> _T:
+    try:
+        return work(beside)
+    finally:
+        beside.ends()
+        beside.disturbs_no_more()
+
+
+def _free_frames(problem: BaseException | None) -> None:
+    """Frees what the frames hold that an exception came through.
+
+    Whoever keeps it in a future is mostly among that: until the next collection it would keep a run's sessions and their threads.
+    """
+    while problem is not None:
+        traceback.clear_frames(problem.__traceback__)
+        problem = problem.__cause__ or problem.__context__

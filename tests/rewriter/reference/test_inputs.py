@@ -99,6 +99,11 @@ def test_a_size_that_cannot_be_measured_names_the_file(tmp_path: Path) -> None:
         bind_sizes(load(tmp_path / "m.onnx"), {})
 
 
+def test_an_input_that_nothing_reads_counts_among_the_values() -> None:
+    text = "g (float[12,n] a, float[n,n,n,n] unread) => (float[12,n] y) { y = Neg(a) }"
+    assert bind_sizes(load(parse_model(f"{HEADER} {text}")), {})[0] == {"n": 64}
+
+
 def test_inputs_that_do_not_fit_into_the_memory_of_the_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2³¹ - 1 floats the system ended the process while it drew random numbers."""
     model = load(parse_model(f"{HEADER} g (float[{2**31 - 1}] x) => (float[M] y) {{ y = Neg(x) }}"))
