@@ -92,7 +92,11 @@ def test_a_clean_model_is_the_least_of_a_run_whose_time_ends(
         monkeypatch.setattr(accept, "first_reference", lambda *given: for_ever(given[-1]))
     else:
         monkeypatch.setattr(cleaning, "_compare", lambda *given: for_ever(given[-1]))
-    rules = None if what == "the rules are checked" else [rule("MatMul(MatMul(X, Y), Z)", "MatMul(X, MatMul(Y, Z))", "X:[m,n] Y:[n,k] Z:[k,p]")]
+    rules = (
+        None
+        if what == "the rules are checked"
+        else [rule("MatMul(MatMul(X, Y), Z)", "MatMul(X, MatMul(Y, Z))", "X:[m,n] Y:[n,k] Z:[k,p]")]
+    )
     outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=4, rules=rules)
     assert not outcome.improved and "undecided: the budget ended before" in outcome.message
     if what == "it is compared":
