@@ -1,9 +1,10 @@
 """Ifs that always take one branch, since with the other one no run would succeed.
 
 Exporters write ``If(rank(x) == 2)`` where the rank of ``x`` is itself that of another If's result. Such a condition is not known
-from what computes it, but from what reads the result: an LSTM takes three dimensions, and fails on any other number. A node that
-its graph's outputs need runs whenever the graph does. Where it is ill-typed once an If of the same graph has taken a branch,
-every run that takes the branch ends in an error, and there is no result that a rewritten model would have to repeat.
+from what computes it, but from what reads the result: an LSTM takes three dimensions, and fails on any other number, in kernels
+as in its schema (:data:`mugraph.ops.support.RECURRENT`). A node that its graph's outputs need runs whenever the graph does. Where
+it is ill-typed once an If of the same graph has taken a branch, every run that takes the branch ends in an error, and there is no
+result that a rewritten model would have to repeat.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class TakenBranches:
 @dataclass(frozen=True, slots=True)
 class UndecidedIf:
     """An If whose results have another rank in each branch, and that runs whenever the graph does that it is in.
+
+    Its condition rests on sizes alone: runs on inputs of the same sizes take the same branch.
 
     Attributes:
         name: of the If.

@@ -27,11 +27,12 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, executed_nodes, graphs_of, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.scopes import captured, executed_nodes, name_apart, names_read, nested_tensors, node_count
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
 from mugraph.ops import NotUnderstood
+from mugraph.ops.support import RECURRENT
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
 
 __all__ = ["load", "reread"]
@@ -297,7 +298,7 @@ class _GraphReader:
             if name and len(types) == 1 and self.tables.types[self.values[name]] is None:
                 self.tables.types[self.values[name]] = types.pop()
             ranks_differ |= len({len(type_.shape) for type_ in types if type_ is not None}) > 1
-        if ranks_differ and origin in self.needed and not self.scope.repeats:
+        if ranks_differ and origin in self.needed and not self.scope.repeats and self.is_of_sizes(operands[0]):
             self.undecided.append(UndecidedIf(if_name(node), self.scope.number))
 
     def known_branch(self, origin: int, node: NodeProto) -> str | None:
@@ -311,8 +312,11 @@ class _GraphReader:
         return self.known.attributes.get(if_name(node))
 
     def check_typed(self, origin: int, node: NodeProto) -> None:
-        """Remembers a node that always runs where its graph does, and that no record takes, if it fails on such inputs."""
-        if not self.operators.is_standard(node) or any(True for _ in graphs_of(node)):
+        """Remembers a node that always runs where its graph does, and that no record takes, if it fails on such inputs.
+
+        Of other operators than these kernels run some nodes that the schemas refuse.
+        """
+        if node.op_type not in RECURRENT or not self.operators.is_standard(node):
             return
         values = {name: value for name, value in zip(node.input, self.reads[origin], strict=True) if value is not None}
         types = {name: self.tables.types[value] for name, value in values.items()}
@@ -322,6 +326,26 @@ class _GraphReader:
             check_typed(node, self.operators.opset, types, constants)
         except IllTyped:
             self.ill_typed.setdefault(self.scope.number, node.name or node.output[0])
+
+    def is_of_sizes(self, value: int) -> bool:
+        """Whether a value rests on nothing but sizes of tensors and constants."""
+        seen, stack = {value}, [value]
+        while stack:
+            current = stack.pop()
+            if current in self.tables.constants or current in self.tables.sizes:
+                continue
+            maker = self.tables.makers.get(current)
+            if maker is None:  # what is fed
+                return False
+            node = maker[0]
+            given = None if node.origin is None else self.origins[node.origin]
+            if given is not None and self.operators.is_of_sizes(given):
+                continue
+            if node.is_opaque and (given is None or not self.operators.is_pure(given)):
+                return False
+            stack += [each for each in node.inputs if each not in seen]
+            seen.update(node.inputs)
+        return True
 
     def read_chosen(self, origin: int, node: NodeProto, operands: Sequence[int], attribute: str) -> None:
         """Enters a branch that is always taken, as nodes around the If; of the node itself, what the model was before."""

@@ -55,6 +55,10 @@ class ModelOperators:
         """Whether the node is ONNX's ``Size``, the number of entries of its input."""
         return node.op_type == "Size" and self.is_standard(node)
 
+    def is_of_sizes(self, node: NodeProto) -> bool:
+        """Whether the node tells sizes of its input and nothing else: ONNX's ``Shape`` or ``Size``."""
+        return self.is_count(node) or (node.op_type == "Shape" and self.is_standard(node))
+
     def is_standard(self, node: NodeProto) -> bool:
         """Whether the node is of an operator of the default domain."""
         return node.domain in DEFAULT_DOMAINS and ("", node.op_type) not in self.functions

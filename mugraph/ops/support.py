@@ -1,4 +1,5 @@
-"""The operators and element types that onnxruntime's execution providers run, as probed (``python -m tools.ship.probe``)."""
+"""The operators and element types that onnxruntime's execution providers run, as probed (``python -m tools.ship.probe``), and
+operators of which it is known what they refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +11,15 @@ from typing import Any
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["FILE", "providers_of"]
+__all__ = ["FILE", "RECURRENT", "providers_of"]
 
 FILE = Path(__file__).with_name("support.json")
+
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+"""ONNX's recurrent operators: their kernels refuse an input that has not three dimensions, as their schemas do.
+
+That is not so of all operators: kernels of Gemm, Expand, ConstantOfShape and Dropout take ranks that the schemas refuse.
+"""
 
 
 @lru_cache(maxsize=1)

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 __all__ = ["side_by_side"]
 
 _LOCK = threading.Lock()
-_LIMITS: list[threadpool_limits] = []
-"""The one limit, as often as there are blocks that go on."""
+_LIMITS: dict[object, threadpool_limits] = {}
+"""The one limit, by the blocks that go on."""
 
 
 @contextmanager
@@ -26,13 +26,14 @@ def side_by_side(threads: int) -> Iterator[ThreadPoolExecutor | None]:
     if threads < 2:
         yield None
         return
-    with _LOCK:
-        _LIMITS.append(_LIMITS[0] if _LIMITS else threadpool_limits(1, user_api="blas"))
+    block = object()
     try:
+        with _LOCK:
+            _LIMITS[block] = next(iter(_LIMITS.values()), None) or threadpool_limits(1, user_api="blas")
         with ThreadPoolExecutor(threads) as pool:
             yield pool
     finally:
         with _LOCK:
-            limit = _LIMITS.pop()
-            if not _LIMITS:
+            limit = _LIMITS.pop(block, None)
+            if limit is not None and not _LIMITS:
                 limit.restore_original_limits()

@@ -38,9 +38,9 @@ __all__ = ["optimize"]
 
 _UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
 _UNCHECKED = Judgement(
-    message="interrupted before what the result rests on was checked: the original was written", is_interrupted=True
+    message="interrupted before what the result rests on was checked: the original was kept", is_interrupted=True
 )
-_UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was written", is_interrupted=True)
+_UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was kept", is_interrupted=True)
 _PATIENCE = 0.5
 """Seconds after an interruption to wait for what is checked beside the run."""
 _CLEANING = 0.1
@@ -168,7 +168,7 @@ def _worked(
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
-            return _ended(bench, Judgement(message=f"undecided: {problem}; the original was written", is_undecided=True))
+            return _kept(bench, Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
                 raise
@@ -187,6 +187,15 @@ def _ended(bench: Workbench, end: Judgement) -> Outcome:
     return write(bare, decided(bare, Predictions(), end))
 
 
+def _kept(bench: Workbench, end: Judgement) -> Outcome:
+    """Writes the model that the search began with, where that is known to be right, since nothing better is.
+
+    A clean model rests on no rule: it is the least that a run gives whose time ended before all was checked that its result
+    rests on.
+    """
+    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right() else _ended(bench, end)
+
+
 def _unsearched(bench: Workbench) -> Outcome:
     """Writes the model as it is after cleaning, or the plain round trip."""
     message = "only cleaning up was asked for" if bench.task.options.clean else "budget 0: the plain round trip was written"
@@ -201,7 +210,7 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     try:
         remembered = verdicts.recall()
     except KeyboardInterrupt:
-        return _ended(bench, _UNREPEATED)
+        return _kept(bench, _UNREPEATED)
     decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
     if (end := _unconfirmed(bench, decision.is_interrupted)) is not None:
         return end
@@ -214,7 +223,8 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
 
 
 def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | None:
-    """Writes the model as it came where the user does not wait until what was gone ahead of is known to hold.
+    """Writes the model that the search began with, or that came, where the user does not wait until what was gone ahead of is
+    known to hold.
 
     Args:
         is_interrupted: the user did not want to wait any more.
@@ -222,10 +232,10 @@ def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | No
     try:
         bench.confirm(_PATIENCE if is_interrupted else math.inf)
     except KeyboardInterrupt:
-        return _ended(bench, _UNCLEAN)
+        return _kept(bench, _UNCHECKED if bench.is_model_right() else _UNCLEAN)
     except BudgetSpent:
         if is_interrupted:
-            return _ended(bench, _UNCHECKED)
+            return _kept(bench, _UNCHECKED)
         raise
     return None
 

@@ -52,6 +52,7 @@ class Workbench:
         folder: for files that last as long as the run.
         background: work beside that of the stages.
         presumed: what the stages went ahead of; each raises where it does not hold.
+        model_rests_on: that of it on which the task's model rests, whatever becomes of rules.
     """
 
     task: Task
@@ -64,6 +65,7 @@ class Workbench:
     folder: Path
     background: Background
     presumed: Sequence[Future[None]] = ()
+    model_rests_on: Sequence[Future[None]] = ()
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -78,6 +80,10 @@ class Workbench:
         until = time.monotonic() + patience
         for future in self.presumed:
             self.awaited(future, "what the result rests on was checked", "write", patience=until - time.monotonic())
+
+    def is_model_right(self) -> bool:
+        """Whether the task's model is known by now to be one that may be written."""
+        return all(future.done() and future.exception() is None for future in self.model_rests_on)
 
     def awaited(self, future: Future[_T], event: str, *steps: str, patience: float = math.inf) -> _T:
         """The result of work in the background, or its exception. A run that searches waits no longer than its budget allows.
@@ -152,7 +158,8 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
     the background then.
 
     Args:
-        presumed: what is found out in the background, and the stages go ahead of; each raises where it does not hold.
+        presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
+            not hold.
 
     Raises:
         StoreError: rules cannot be read.
@@ -162,11 +169,12 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         background = Background()
         stack.callback(background.end)
-        futures = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
+        of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
+        futures = [*of_model]
         if not options.searches:
             unused = ProfileStore(None, target.environment)
             yield Workbench(
-                task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures
+                task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures, of_model
             )
             return
         with clock.lap("import"):
@@ -185,4 +193,4 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
-        yield Workbench(task, rules, store, kernels, clock, notes, progress, folder, background, futures)
+        yield Workbench(task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model)

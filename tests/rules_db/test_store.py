@@ -28,6 +28,7 @@ from rules_db.library import open_rules, read_entries, shipped_rules
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.rule import FloatClass, Rule
+from tests.support.graphs import rule
 from tests.support.rules import LANDMARKS, landmark
 
 RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
@@ -434,6 +435,19 @@ def test_an_altered_record_of_shipped_rules_is_noticed(used: Path, caplog: pytes
     assert str(used) in caplog.text and "written anew" in caplog.text
     caplog.clear()
     assert again() == first and not caplog.text
+
+
+def test_a_rule_that_is_written_into_the_cache_is_never_read(used: Path) -> None:
+    """The record says that a text was checked, and is no source of rules: whoever can write it adds none and changes none."""
+    first = shipped_rules()
+    wrong = rule("Tanh(X)", "X", "X:[m,n]")
+    for text in (used.read_text() + "\n" + format_rule(wrong), format_rule(wrong), used.read_text().replace("Relu", "Tanh")):
+        used.write_text(text)
+        forget()
+        assert not library.are_proved(), "the shipped rules are checked before anything rests on them"
+        assert wrong.id not in library.presumed_rules().ids and list(library.presumed_rules()) == first
+        assert not library.presumed_rules().named({wrong.id}) and again() == first
+        assert library.are_proved()
 
 
 def test_changed_shipped_text_gives_another_record(used: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from onnx.parser import parse_model
 from mugraph.onnx import load, to_bytes
 from mugraph.onnx.bodies import BRANCHES
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed
+from mugraph.ops import support
 from mugraph.terms.shape import DataType, TensorType, symbol
 from tests.support.models import identical, session
 
@@ -75,6 +76,55 @@ def test_within_a_body_the_body_counts() -> None:
 )
 def test_what_decides_nothing(reader: str) -> None:
     assert load(recurrent(reader), check=False).taken == {}
+
+
+def test_a_schema_that_a_runtime_does_not_heed_decides_nothing() -> None:
+    """onnxruntime multiplies a vector by a Gemm: the model runs with either branch, and the results differ."""
+    proto = parse_model(f"""{HEADER} g (float[1] x, float[M,N] s) => (float[a,b] y) {{
+        t = Shape(s) first = Constant<value = int64[1] {{0}}>() m = Gather(t, first) one = Constant<value = int64 {{1}}>()
+        is_one = Equal(m, one)
+        u = If (is_one) <then_branch = vector () => (float[1] a) {{ a = Neg(x) }},
+                         else_branch = matrix () => (float[1,1] b) {{ b = Unsqueeze(x, first) }}>
+        y = Gemm(u, w)
+    }}""")
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((1, 4), np.float32), "w"))
+    run, x = session(proto.SerializeToString()), np.ones(1, np.float32)
+    values = [run.run(None, {"x": x, "s": np.ones((rows, 2), np.float32)})[0][0, 0] for rows in (1, 2)]
+    assert values == [-1.0, 1.0]
+    assert load(proto, check=False).taken == {}
+
+
+def test_a_condition_that_rests_on_fed_numbers_decides_nothing() -> None:
+    """Runs on inputs of the same sizes need not take the same branch: what compares results might see the other one only."""
+    proto = recurrent("y = LSTM<hidden_size = 6>(u, w, r)")
+    for name in ("fed", "of what is fed"):
+        other = onnx.ModelProto.FromString(proto.SerializeToString())
+        other.graph.input.append(onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, [1]))
+        node = next(node for node in other.graph.node if node.output[0] == "v")
+        if name == "fed":
+            node.input[0] = "flag"
+        else:
+            other.graph.node.insert(0, onnx.helper.make_node("Not", ["flag"], ["negated"]))
+            node.input[0] = "negated"
+        assert "v" not in load(other, check=False).taken, name
+    assert "v" in load(proto, check=False).taken, "its own condition rests on sizes"
+
+
+@pytest.mark.parametrize("operator", sorted(support.RECURRENT))
+def test_kernels_of_recurrent_operators_heed_their_schemas(operator: str) -> None:
+    gates = {"GRU": 3, "LSTM": 4, "RNN": 1}[operator]
+    proto = parse_model(f"""{HEADER} g (float[1,B,4] x, bool flat) => (float y) {{
+        zero = Constant<value = int64[1] {{0}}>()
+        u = If (flat) <then_branch = two () => (float[B,4] a) {{ a = Squeeze(x, zero) }},
+                       else_branch = three () => (float[1,B,4] b) {{ b = Identity(x) }}>
+        y = {operator}<hidden_size = 6>(u, w, r)
+    }}""")
+    shapes = {"w": (1, 6 * gates, 4), "r": (1, 6 * gates, 6)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items())
+    run, x = session(proto.SerializeToString()), np.ones((1, 2, 4), np.float32)
+    run.run(None, {"x": x, "flat": np.array(False)})
+    with pytest.raises(Exception, match="3 dimensions"):
+        run.run(None, {"x": x, "flat": np.array(True)})
 
 
 def test_a_body_that_repeats_decides_nothing() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, load_model_from_string, numpy_helper
 
 from mugraph.onnx import load, to_bytes, to_proto
+from mugraph.onnx.fold import Folder
 from tests.support.models import (
     FLOAT,
     add_folded,
@@ -68,7 +70,7 @@ def test_folding_through_nodes_of_the_file() -> None:
 
 
 def test_constants_that_cannot_be_folded_are_left_to_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mugraph.onnx.fold.ReferenceEvaluator", lambda model: (_ for _ in ()).throw(RuntimeError("none")))
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator", lambda model: (_ for _ in ()).throw(RuntimeError("none")))
     proto = build(
         [helper.make_node("Shrink", ["w"], ["shrunk"]), helper.make_node("MatMul", ["x", "shrunk"], ["y"])],
         values(("x", FLOAT, [2, 4])),
@@ -78,6 +80,22 @@ def test_constants_that_cannot_be_folded_are_left_to_the_runtime(monkeypatch: py
     model = load(proto)
     written = run_both(proto, model, add_folded(model, "shrunk"), rtol=1e-5, atol=1e-6)
     assert op_types(written) == ["Shrink", "Add", "Sub", "MatMul"]
+
+
+def test_a_constant_whose_shape_the_file_contradicts_is_left_to_the_runtime() -> None:
+    """Two entries are no zeros; the file tells of three."""
+    proto = build(
+        [helper.make_node("NonZero", ["c"], ["n"]), helper.make_node("Mul", ["x", "n"], ["y"])],
+        values(("x", TensorProto.INT64, [1, 1])),
+        values(("y", TensorProto.INT64, [1, "k"])),
+        {"c": np.array([1, 1, 0], np.float32)},
+    )
+    for told, wanted in ((2, [[0, 1]]), (3, None)):
+        told_proto = onnx.ModelProto.FromString(proto.SerializeToString())
+        told_proto.graph.value_info.extend(values(("n", TensorProto.INT64, [1, told])))
+        model = load(told_proto, check=False)
+        result = Folder(model, model.graph).fold(model.values["n"])
+        assert (None if result is None else result.tolist()) == wanted
 
 
 def test_dequantised_weights_do_not_make_the_file_grow() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from rewriter.reference import threads
 from rewriter.reference.threads import side_by_side
 
 
@@ -46,4 +47,25 @@ def test_the_last_of_overlapping_blocks_gives_the_threads_back() -> None:
 def test_an_error_gives_the_threads_back() -> None:
     with pytest.raises(ZeroDivisionError), side_by_side(2):
         raise ZeroDivisionError
+    assert _threads() == {2}
+
+
+def test_an_interrupt_right_after_the_limit_was_set_gives_the_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lock:
+        """Is left by Ctrl-C the first time."""
+
+        left = 0
+
+        def __enter__(self) -> None:
+            return None
+
+        def __exit__(self, *_: object) -> None:
+            self.left += 1
+            if self.left == 1:
+                assert _threads() == {1}
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threads, "_LOCK", Lock())
+    with pytest.raises(KeyboardInterrupt), side_by_side(2):
+        pytest.fail("the block was begun")
     assert _threads() == {2}

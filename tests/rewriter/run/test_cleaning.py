@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -18,11 +19,13 @@ from onnx.parser import parse_model
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.read import reread
 from rewriter import optimize
-from rewriter.run import cleaning
+from rewriter.run import accept, cleaning, workbench
+from rewriter.run.cleaning import Unclean
 from rewriter.run.options import Options
 from rewriter.run.target import choose_target
 from rewriter.run.task import read_task
 from rewriter.runtime_env import RuntimeFailure
+from tests.support.graphs import rule
 from tests.support.runs import ops, run_model
 
 UNTIDY = """
@@ -70,6 +73,36 @@ def test_where_nothing_is_better_the_clean_model_is_written(source: Path, tmp_pa
     assert outcome.cleaned and not outcome.improved and ops(tmp_path / "o.onnx") == ["MatMul", "MatMul", "Add"]
     again = optimize(tmp_path / "o.onnx", tmp_path / "p.onnx", device="cpu", deterministic=True, budget=3, rules=[])
     assert not again.cleaned and (tmp_path / "p.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("what", ["the rules are checked", "the reference is made", "it is compared"])
+def test_a_clean_model_is_the_least_of_a_run_whose_time_ends(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whatever else is not known by then: only where the clean model itself was not compared is the original written."""
+
+    def for_ever(is_wanted: Callable[[], bool]) -> NoReturn:
+        while is_wanted():
+            time.sleep(0.01)
+        raise Unclean("nobody waited")
+
+    if what == "the rules are checked":
+        monkeypatch.setattr(workbench, "check_ahead", lambda: for_ever)
+    elif what == "the reference is made":
+        monkeypatch.setattr(accept, "first_reference", lambda *given: for_ever(given[-1]))
+    else:
+        monkeypatch.setattr(cleaning, "_compare", lambda *given: for_ever(given[-1]))
+    rules = (
+        None
+        if what == "the rules are checked"
+        else [rule("MatMul(MatMul(X, Y), Z)", "MatMul(X, MatMul(Y, Z))", "X:[m,n] Y:[n,k] Z:[k,p]")]
+    )
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=4, rules=rules)
+    assert not outcome.improved and "undecided: the budget ended before" in outcome.message
+    if what == "it is compared":
+        assert not outcome.cleaned and (tmp_path / "o.onnx").read_bytes() == source.read_bytes()
+    else:
+        assert outcome.cleaned and ops(tmp_path / "o.onnx") == ["MatMul", "MatMul", "Add"]
 
 
 def test_the_plain_round_trip_is_not_cleaned(source: Path, tmp_path: Path) -> None:
