@@ -513,6 +513,8 @@ def test_few_rows_without_matrix_units_are_tried_for_short_masks() -> None:
     assert 4 in tried and best >= 16, "most tiles are shown"
     best, tried = sizes_of_rows(within(512, 512, 11, 11))
     assert min(tried) == 16 and best >= 16
+    best, tried = sizes_of_rows(within(256, 256, 8, 8))
+    assert 8 in tried and best >= 16, "it is predicted to gain 2 %, and nothing of the kind was timed"
 
 
 def test_the_estimate_follows_the_tiles_in_which_something_is_shown() -> None:
