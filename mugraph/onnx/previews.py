@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
-from onnx.defs import AI_ONNX_PREVIEW_DOMAIN
 
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import NameSupply
@@ -24,7 +23,10 @@ from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import ModelError
 from mugraph.terms.shape import TensorType
 
-__all__ = ["WrittenOut", "written_out"]
+__all__ = ["PREVIEW_DOMAIN", "WrittenOut", "written_out"]
+
+PREVIEW_DOMAIN = "ai.onnx.preview"
+"""Older onnx packages have neither the domain nor its operators."""
 
 _PLACE = "onnx.superopt.place"
 """The domain of a node in whose place those of a graph are put; it is called as the attribute."""
@@ -59,7 +61,7 @@ def written_out(model: Model) -> WrittenOut | None:
     if not writer.written:
         return None
     used = {node.domain for node in nested_nodes(proto)}
-    for entry in [e for e in proto.opset_import if e.domain == AI_ONNX_PREVIEW_DOMAIN and e.domain not in used]:
+    for entry in [e for e in proto.opset_import if e.domain == PREVIEW_DOMAIN and e.domain not in used]:
         proto.opset_import.remove(entry)
     try:
         return WrittenOut(reread(model, proto), writer.written)
@@ -93,7 +95,7 @@ class _Writer:
     def _nodes(self, node: NodeProto) -> Sequence[NodeProto]:
         """The nodes for one: itself, where it is not written out."""
         key = (node.domain, node.op_type)
-        if node.domain != AI_ONNX_PREVIEW_DOMAIN or key in self._operators.functions:
+        if node.domain != PREVIEW_DOMAIN or key in self._operators.functions:
             return [node]
         types = [self._type(name) for name in node.input]
         body = _definition(node, self._operators.version(node.domain), [type_ for type_ in types if type_ is not None])

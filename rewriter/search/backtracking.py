@@ -20,7 +20,7 @@ from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion, Generator, SchemeGenerator
 from rewriter.search.moves import Moves
-from rewriter.search.strategy import BACKTRACKING, Strategy
+from rewriter.search.strategy import BACKTRACKING, MoveKind, Strategy
 
 __all__ = ["Backtracking", "SearchLimits", "Searched"]
 
@@ -79,7 +79,8 @@ class Backtracking:
         kernels: propose graph-defined kernels; asked where the strategy wants substitutions.
         schemes: propose fusion schemes; asked where the strategy wants these.
         progress: called after each expansion with their number, the cost of the start and the best cost.
-        starts: propose what to search from beside the model as it came, each on its own, whatever that costs.
+        starts: propose what to search from beside the model as it came, each on its own, whatever that costs, in what the limits
+            leave; asked where the strategy wants substitutions.
     """
 
     moves: Moves
@@ -109,10 +110,12 @@ class Backtracking:
                     record.seen = {start.graph.digest}
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes)
                     record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
-                    for other in expansion.admitted(self.starts, start):
-                        own = _Record(other, other, seen={other.graph.digest})
-                        stopped = self._backtrack(expansion, own, other, self.limits.patience)
-                        record.take_over(own)
+                    for other in self._others(expansion, record):
+                        own = _Record(other, other, seen={other.graph.digest}, expanded=record.expanded)
+                        try:
+                            stopped = self._backtrack(expansion, own, other, self.limits.patience)
+                        finally:
+                            record.take_over(own)
                         record.stopped = stopped if stopped == _SPENT else record.stopped
                     for seed in seeds:
                         priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
@@ -125,6 +128,17 @@ class Backtracking:
         better = tuple(sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))))
         seconds = time.monotonic() - began
         return Searched(start, better, record.expanded, record.generated, seconds, record.stopped, interrupted)
+
+    def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
+        """What to search from beside the model as it came, as long as the limits leave something."""
+        if MoveKind.SUBSTITUTION in expansion.kinds and not self._is_spent(expansion, record):
+            for other in expansion.admitted(self.starts, record.start):
+                yield other
+                if self._is_spent(expansion, record):
+                    return
+
+    def _is_spent(self, expansion: Expansion, record: _Record) -> bool:
+        return record.expanded >= self.limits.expansions or expansion.is_over()
 
     def _backtrack(self, expansion: Expansion, record: _Record, root: Candidate, patience: int) -> str:
         """TASO's algorithm 2, from a candidate on, whatever that costs; why it stopped.
@@ -149,7 +163,7 @@ class Backtracking:
             cost, _, candidate = heapq.heappop(queue)
             if candidate is not root and cost > alpha * record.best.cost:
                 break
-            if record.expanded >= self.limits.expansions or expansion.is_over():
+            if self._is_spent(expansion, record):
                 return _SPENT
             if idle >= patience:
                 return f"{idle} expansions brought nothing"
@@ -189,12 +203,12 @@ class _Record:
             self.best = child
 
     def take_over(self, other: _Record) -> None:
-        """Adds what a search from another start found; it was compared with what it began from alone until then."""
-        for child in other.better:
+        """Adds what a search from another start found, and that; the one was compared with the other alone until then."""
+        for child in (other.start, *other.better):
             if child.graph.digest not in self.seen:
                 self.seen.add(child.graph.digest)
                 self.enter(child)
-        self.expanded += other.expanded
+        self.expanded = other.expanded
         self.generated += other.generated
 
 

@@ -27,7 +27,7 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
-from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, const, open_names, variables, walk
+from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.ranges import RangeOracle, is_square
 from rules_db.solving import Determined, determined
@@ -477,7 +477,7 @@ class ModelFacts(Facts):
         self.match, self.graph, self.oracle = match, graph, oracle
         self._types: dict[Term, TensorType] = {}
         self._literal = literal_type(match.direction, binding)
-        super().__init__(self._type, self._range, binding, self._value)
+        super().__init__(self._type, self._range, binding, self._value, is_attended=self._attended)
 
     def _type(self, root: Term) -> TensorType:
         for term in walk([root]):
@@ -511,15 +511,10 @@ class ModelFacts(Facts):
                 operator = get_operator(term.op)
                 attrs = close_attrs(term.attrs, self.binding)
                 ranges[term] = operator.run(RangeDomain(), attrs, [ranges[i] for i in term.inputs])[term.out]
-                if term.op == "Where" and not ranges[term].row_finite and self._attends(term.inputs, ranges):
-                    ranges[term] = replace(ranges[term], row_finite=True)
         return ranges[root]
 
-    def _attends(self, operands: Sequence[Term], ranges: Mapping[Term, Range]) -> bool:
-        """Whether a choice that the model does not make would be a mask of which the oracle may assume that it hides no row."""
-        condition, shown, hidden = operands
-        if hidden is not const(-math.inf) or not ranges[shown].finite:
-            return False
+    def _attended(self, condition: Term) -> bool:
+        """Whether the oracle may assume of what a condition shows that it leaves each row something."""
         conditions = list(self._conjuncts(condition, True))
         known = [(value, truth) for value, truth in conditions if value is not None]
         return len(known) == len(conditions) and self.oracle.attends(self.graph, known)

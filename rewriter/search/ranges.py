@@ -399,7 +399,7 @@ class RangeOracle:
     def attends(self, graph: Graph, conditions: Sequence[tuple[int, bool]]) -> bool:
         """Whether a mask that shows where all conditions are as these say may be assumed to leave each row something.
 
-        This may be asked where nothing but such a row would come out otherwise.
+        This may be asked where nothing but such a row would come out otherwise, and that row finite.
         """
         if not (self.assume_attended and bool(self._left(graph, conditions).any(axis=-1).all())):
             return False

@@ -16,6 +16,7 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
 
 __all__ = [
+    "HIDING",
     "POSITIONED",
     "ROOM",
     "STORED_MASKS",
@@ -82,7 +83,7 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
     arranged = dict(inputs)
     for condition in sorted(conditions, key=lambda c: c.predicate in POSITIONED):  # these say all of a mask
         about = condition.arguments[0]
-        if condition.predicate == "hides":
+        if condition.predicate in HIDING:
             shown, hidden = condition.terms()
             arranged[hidden.name] = np.full_like(arranged[hidden.name], -np.inf)
             if shown.is_var:
@@ -108,6 +109,8 @@ def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
 
 POSITIONED = frozenset({"causal", "band", "stored"})
 """Conditions that say which positions a mask shows."""
+HIDING = frozenset({"hides", "attends"})
+"""Conditions that a low number hides beside another one."""
 STORED_MASKS = tuple(mask_text(np.array(rows, bool)) for rows in ([[1, 0], [1, 1]], [[1, 1, 0], [1, 0, 1], [1, 0, 0]]))
 """Samples of stored masks, in which every row shows something however many columns there are."""
 

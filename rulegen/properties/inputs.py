@@ -10,7 +10,7 @@ from mugraph.domains.base import BYTES, FLOATS, Array
 from mugraph.domains.field import FiniteField
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue
-from rulegen.numeric.samples import POSITIONED, positioned, random_input, whole_numbers
+from rulegen.numeric.samples import HIDING, POSITIONED, positioned, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -40,6 +40,7 @@ def real_inputs(
     conditions = [c.substitute({}, attrs) for c in axiom.conditions]
     cited = [(c.predicate, t.name) for c in conditions for t in c.terms() if t.is_var]
     masks = {c.terms()[0].name: c for c in conditions if c.predicate in POSITIONED and c.terms()[0].is_var}
+    hiding = {name for predicate, name in cited if predicate in HIDING}
     bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
     whole = places(types, generator)
     inputs = {}
@@ -57,9 +58,9 @@ def real_inputs(
             values = bytes_.astype(values.dtype)
         elif type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)
-        if ("hides", name) in cited and type_.dtype != DataType.BOOL:
+        if name in hiding and type_.dtype != DataType.BOOL:
             values = np.full(shape, -np.inf)
-        elif ("hides", name) in cited and shape:
+        elif name in hiding and shape:
             values = np.where(np.arange(shape[-1]) == 0, 1.0, values)
         if ("all_true", name) in cited:
             values = np.ones(shape)

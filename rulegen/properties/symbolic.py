@@ -15,7 +15,7 @@ from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, substitute
-from rulegen.numeric.samples import POSITIONED, positioned
+from rulegen.numeric.samples import HIDING, POSITIONED, positioned
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.inputs import places, real_inputs
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
@@ -136,7 +136,7 @@ class _SymbolicCheck:
         for name, mask in _positioned(about, case).items():
             if name not in masks:
                 inputs[name] = domain.where(np.isfinite(mask), domain.const(0), domain.const(-np.inf))
-        for name in (t.name for c in about if c.predicate == "hides" for t in c.terms()[1:] if t.is_var):
+        for name in (t.name for c in about if c.predicate in HIDING for t in c.terms()[1:] if t.is_var):
             inputs[name] = domain.where(np.zeros(np.shape(inputs[name]), bool), domain.const(0), domain.const(-np.inf))
         for condition in about:
             if condition.predicate == "repeats" and condition.terms()[0].is_var:

@@ -176,7 +176,8 @@ def measure(
     oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults)
     limits, course = SearchLimits(alpha=alpha, seconds=math.inf, expansions=expansions), _Course()
     began = time.process_time()
-    proposals = KernelProposals([rule for rule in rules if kernel_of_rule(rule) is not None])
+    stored = [rule for rule in rules if kernel_of_rule(rule) is not None]
+    proposals = KernelProposals(lambda: stored)
     matches = Matches.of(rules, oracle, roofline.provider, model.opset, runtime)
     moves = Moves(matches, Prices(costs, matches.fusions))
     search = Backtracking(moves, limits, strategy, layouts=(LayoutChooser(matches),), progress=course.step)

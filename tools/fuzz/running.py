@@ -10,10 +10,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx.defs import AI_ONNX_PREVIEW_DOMAIN
 
 from mugraph.onnx import ModelError, load, to_bytes
-from mugraph.onnx.previews import written_out
+from mugraph.onnx.previews import PREVIEW_DOMAIN, written_out
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
@@ -49,7 +48,7 @@ def poison_memory() -> None:
 
 def _without_previews(model: bytes) -> bytes:
     """A model with operators of ONNX's preview domain written out as ONNX defines them: onnxruntime knows none of them."""
-    if AI_ONNX_PREVIEW_DOMAIN.encode() not in model:
+    if PREVIEW_DOMAIN.encode() not in model:
         return model
     try:
         out = written_out(load(onnx.ModelProto.FromString(model)))

@@ -12,7 +12,8 @@ from mugraph.blocks.schedule import Schedule
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
-from rewriter.cost.schedules.space import fitting
+from rewriter.cost.schedules.processor import MATRIX
+from rewriter.cost.schedules.space import axis_of_few_rows, fitting
 from rewriter.cost.schedules.tilings import Floats
 from rewriter.cost.schedules.times import TimeModel
 
@@ -20,6 +21,9 @@ __all__ = ["candidates", "default_schedules", "predict", "predict_all", "ranked"
 
 _SHARES = (0.4, 0.3, 0.3)
 """Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
+_MARGIN = 1.12
+"""By how much tiles of few rows, of which none was timed, must beat all others: the mean error of the best schedules
+(docs/kernels.md)."""
 _DIGITS = 9
 """Of a time: the last bits are the processor's own."""
 _BASE = 1 << 10
@@ -32,7 +36,8 @@ def ranked(
     """The schedules worth a trial, the most promising first, with their predicted microseconds.
 
     They differ in tilings, splits and warps as much as in the model's favour, so that a wrong model loses little. Of a
-    kernel of several block graphs, one is varied at a time.
+    kernel of several block graphs, one is varied at a time. Of tiles of few rows, which no measurement has seen, the time is
+    predicted with a margin.
 
     Args:
         sizes: of the kernel's dimension symbols, as they will be measured.
@@ -94,7 +99,11 @@ def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> 
 def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]]:
     """The best of each tiling and split first, then the best for other numbers of warps, then what else is good."""
     schedules = fitting(model)
-    times = np.round(model.microseconds(schedules), _DIGITS)
+    times = model.microseconds(schedules)
+    axis = axis_of_few_rows(model.figures)
+    if axis is not None:
+        times = np.where(schedules.tilings.tiles[axis][schedules.at] < MATRIX, _MARGIN * times, times)
+    times = np.round(times, _DIGITS)
     tiles = [schedules.tilings.tiles[axis][schedules.at] for axis in reversed(model.figures.cut)]
     order = np.lexsort((*tiles, schedules.group, schedules.stages, schedules.warps, times))
     schedules, times = schedules.where(order), times[order]

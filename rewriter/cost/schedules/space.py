@@ -82,11 +82,16 @@ def _axis_tiles(figures: BlockFigures, axis: str) -> list[int]:
     if "outer" in roles:
         most = _MOST_ROWS if any(axis in each.left for each in products) else _MOST_COLUMNS
         tiles = _powers(MATRIX, min(max(limit, MATRIX), most))
-        mask = figures.stored_mask
-        if mask is not None and axis == mask.view[-2].index.axis and MATRIX <= figures.sizes[axis] <= _FEW_ROWS:
+        if axis == axis_of_few_rows(figures):
             return [*_ROWS_APART, *tiles]
         return [*({1, limit} if limit < MATRIX else set[int]()), *tiles]
     return _powers(1, min(limit, 16)) if block.loop is None else _powers(1, min(limit, _MOST_ROWS))
+
+
+def axis_of_few_rows(figures: BlockFigures) -> str | None:
+    """The axis along which tiles of fewer rows than matrix units take are tried; ``None`` where none are."""
+    axis = None if figures.stored_mask is None else figures.stored_mask.view[-2].index.axis
+    return axis if axis is not None and MATRIX <= figures.sizes[axis] <= _FEW_ROWS else None
 
 
 def _roles(product: TileProduct, axis: str) -> Iterator[str]:

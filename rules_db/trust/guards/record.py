@@ -62,7 +62,8 @@ class Facts:
     """The facts from which a guard answers: types, ranges and the binding of dimension symbols and attribute variables.
 
     ``value_of`` gives the entries of a constant term, ``None`` for any other; by default no term is constant. ``least`` is the
-    smallest size that a dimension symbol stands for: 0 in a model, 1 in the sample types of a rule.
+    smallest size that a dimension symbol stands for: 0 in a model, 1 in the sample types of a rule. ``is_attended`` says whether
+    it is assumed of a condition that each of its rows has a true entry; by default nothing is.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class Facts:
         binding: Mapping[str, AttrValue] | None = None,
         value_of: Callable[[Term], np.ndarray | None] = lambda term: None,
         least: int = 0,
+        is_attended: Callable[[Term], bool] = lambda term: False,
     ) -> None:
-        self.type_of, self.range_of, self.value_of = type_of, range_of, value_of
+        self.type_of, self.range_of, self.value_of, self.is_attended = type_of, range_of, value_of, is_attended
         self.binding = {} if binding is None else binding
         self._least = least
 

@@ -11,7 +11,7 @@ import numpy as np
 from mugraph.domains.range import unrepeated
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, concrete, largest_number, same_dim
-from mugraph.terms.term import Term, const, make
+from mugraph.terms.term import Term
 from rules_db.trust.guards.record import About, Facts, Text, guard
 
 # Ranges
@@ -204,17 +204,27 @@ def stored(facts: Facts, m: Term, d: Text) -> bool | None:
 @guard(69, About.ENTRIES)
 def hides(facts: Facts, c: Term, y: Term) -> bool | None:
     """Every entry of y is -inf or below half the least of its element type, beside which finite scores count alone, and every row
-    of c, which chooses scores before y, has a true entry: by its entries, or by what ranges tell of a mask that c makes."""
-    value, largest = facts.value_of(y), largest_number(facts.type_of(y).dtype)
+    of c, which chooses scores before y, has a true entry."""
+    return _hides(facts, c, y, lambda: False)
+
+
+def _hides(facts: Facts, c: Term, y: Term, is_attended: Callable[[], bool]) -> bool | None:
+    """As the guard; ``is_attended`` is asked for rows whose entries are not known."""
+    rows, value, largest = facts.value_of(c), facts.value_of(y), largest_number(facts.type_of(y).dtype)
     if value is None:
         return None
     if largest is None or not bool((unrepeated(value).astype(np.float64) < -largest / 2).all()):
         return False
-    rows = facts.value_of(c)
-    if rows is not None:
-        return rows.ndim > 0 and bool(unrepeated(rows).any(axis=-1).all())
-    mask = make("Where", [c, const(0.0), const(-np.inf)])
-    return True if facts.range_of(mask).row_finite else None
+    if rows is None:
+        return is_attended() or None
+    return rows.ndim > 0 and bool(unrepeated(rows).any(axis=-1).all())
+
+
+@guard(70, About.ENTRIES)
+def attends(facts: Facts, c: Term, y: Term) -> bool | None:
+    """As hides(c, y), or every entry of y is as low and every row of c is assumed to have a true entry. A rule may ask for that
+    where y goes on to hide what c does not show by itself: a row without a true entry stays finite then."""
+    return _hides(facts, c, y, lambda: facts.is_attended(c))
 
 
 @guard(64, About.ENTRIES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -38,6 +40,12 @@ def plain(proto: ModelProto) -> ModelProto:
     made = to_proto(out.model, out.model.as_it_came)
     assert DOMAIN not in {entry.domain for entry in made.opset_import}
     return made
+
+
+def test_packages_that_know_no_previews_will_do() -> None:
+    """The oldest that is asked for, 1.19, lacks the name of the domain."""
+    old = "import onnx, onnx.defs; vars(onnx.defs).pop('AI_ONNX_PREVIEW_DOMAIN', None); import mugraph.onnx.previews"
+    assert subprocess.run([sys.executable, "-c", old], check=False, capture_output=True, text=True).stderr == ""
 
 
 def test_there_are_cases() -> None:

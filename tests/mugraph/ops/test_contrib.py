@@ -32,6 +32,13 @@ F, H, I32, I64 = np.float32, np.float16, np.int32, np.int64
 MS = "com.microsoft"
 
 
+def test_every_runtime_that_will_do_counts_a_position_within_its_own_window() -> None:
+    """GroupQueryAttention of onnxruntime 1.23 and before shows one position more than ``local_window_size``."""
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    wanted = re.findall(r'"onnxruntime(?:-gpu)?>=(\d+)\.(\d+);', text)
+    assert len(wanted) == 2 and all((int(major), int(minor)) >= (1, 24) for major, minor in wanted)
+
+
 @dataclass(frozen=True)
 class Case:
     """A node. Inputs are shapes (random floats), arrays, or None for an absent one; outputs are names, empty where absent."""

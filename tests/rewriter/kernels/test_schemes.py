@@ -260,7 +260,7 @@ def test_what_stands_before_a_product_is_no_result_beside_it() -> None:
 
 
 def proposals() -> KernelProposals:
-    return KernelProposals([])
+    return KernelProposals()
 
 
 def met(graph: Graph, moves: Moves | None = None) -> tuple[Candidate, list[Candidate]]:
@@ -385,7 +385,7 @@ def test_stored_rules_begin_the_first_scheme(monkeypatch: pytest.MonkeyPatch) ->
 
     asked: list[tuple[Term, ...]] = []
     monkeypatch.setattr(KernelProposals, "built", built)
-    for candidate in SchemeProposals(KernelProposals(stored)).children(other, other.start(graph)):
+    for candidate in SchemeProposals(KernelProposals(lambda: stored)).children(other, other.start(graph)):
         if asked:
             break
         first.append(candidate)

@@ -26,12 +26,16 @@ from rewriter.cost import get_device
 from rewriter.cost.schedules import candidates, ranked
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.run.optimize import optimize
+from rules_db.exchange import read_rules
 from rules_db.solving import determined
+from rules_db.trust.check import check as certificate_check
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
+from rules_db.trust.properties import load_axioms
 from tests.support.block_kernels import BOOL, F16, F32, cut, kernel_of_terms, random_inputs, reference, tensor
+from tests.support.growths import shipped_file
 from tests.support.masks import LENGTH, added, attention, kept_sources, within
 from tests.support.models import random_feeds, session
 from tests.support.triton_help import Interpreter
@@ -326,12 +330,18 @@ def test_what_is_no_mask_is_not_read() -> None:
     assert read(seen, (symbol("n"), 30)) is None, "entries that stand for masks of other sizes"
 
 
-def hides(seen: np.ndarray, numbers: object) -> bool | None:
-    """Whether ``hides(c, y)`` holds of these entries."""
+def hides(seen: np.ndarray | None, numbers: object, guard: str = "hides", is_attended: bool = True) -> bool | None:
+    """Whether ``hides(c, y)`` holds of these entries; ``None`` for a mask that is computed at run time."""
     entries = {"c": seen, "y": np.asarray(numbers)}
-    types = {name: TensorType(DataType.from_numpy(array.dtype), array.shape) for name, array in entries.items()}
-    facts = Facts(lambda term: types[term.name], lambda term: Range.top(), {}, lambda term: entries[term.name])
-    return GUARDS["hides"].predicate(facts, var("c"), var("y"))
+    types = {n: TensorType(DataType.from_numpy(a.dtype), a.shape) for n, a in entries.items() if a is not None}
+    facts = Facts(
+        lambda term: types[term.name],
+        lambda term: Range.top(),
+        {},
+        lambda term: entries[term.name],
+        is_attended=lambda term: is_attended,
+    )
+    return GUARDS[guard].predicate(facts, var("c"), var("y"))
 
 
 def test_a_low_number_hides_where_every_row_shows_something() -> None:
@@ -341,6 +351,30 @@ def test_a_low_number_hides_where_every_row_shows_something() -> None:
     for number in (np.float32(-1e4), np.float32(0), np.float32(np.inf), np.float32(np.nan), np.array([-np.inf, 0.0])):
         assert hides(seen, number) is False
     assert hides(seen & (np.arange(5)[:, None] != 2), -np.inf) is False
+
+
+def test_what_is_assumed_to_be_attended_hides_by_its_number_alone() -> None:
+    """-inf in the place of that number makes a row NaN in which nothing is left after all, as batches have them."""
+    low, hole = np.float32(-3e38), within(5, 5, 1, 1) & (np.arange(5)[:, None] != 2)
+    assert hides(None, low) is None and hides(None, low, "attends") is True
+    assert hides(None, low, "attends", is_attended=False) is None
+    assert hides(None, np.float32(-1e4), "attends") is False and hides(hole, low, "attends") is False
+    shipped = {
+        c.predicate
+        for rule in read_rules(shipped_file("attention"))
+        if "softmax.hides@" in str(rule.certificate)
+        for c in rule.conditions
+    }
+    assert "hides" in shipped and "attends" not in shipped
+
+
+def test_no_certificate_takes_the_assumption_for_entries() -> None:
+    """A rule that someone else wrote: by the assumption it may not put -inf in the place of the number."""
+    rule = next(rule for rule in read_rules(shipped_file("attention")) if any(c.predicate == "hides" for c in rule.conditions))
+    axioms = load_axioms()
+    assert certificate_check(rule, axioms) == []
+    assumed = tuple(replace(c, predicate="attends") if c.predicate == "hides" else c for c in rule.conditions)
+    assert any("hides" in failure for failure in certificate_check(replace(rule, conditions=assumed), axioms))
 
 
 # Whole models
@@ -479,6 +513,8 @@ def test_few_rows_without_matrix_units_are_tried_for_short_masks() -> None:
     assert 4 in tried and best >= 16, "most tiles are shown"
     best, tried = sizes_of_rows(within(512, 512, 11, 11))
     assert min(tried) == 16 and best >= 16
+    best, tried = sizes_of_rows(within(256, 256, 8, 8))
+    assert 8 in tried and best >= 16, "it is predicted to gain 2 %, and nothing of the kind was timed"
 
 
 def test_the_estimate_follows_the_tiles_in_which_something_is_shown() -> None:

@@ -65,6 +65,44 @@ def test_a_seed_is_a_candidate_at_the_prices_of_the_search() -> None:
     assert [c.graph.digest for c in search.run(graph, nothing, [flattered]).better] == [best.graph.digest]
 
 
+def merged(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+    """A start beside the model: the adapter merged, which makes its product larger."""
+    associative = direction_of(moves, ASSOCIATIVE)
+    yield moves.take(candidate, moves.sites(candidate, associative)) or candidate
+
+
+def test_another_start_takes_what_the_limits_leave() -> None:
+    graph, asked = adapters(1), list[int]()
+
+    def start(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+        asked.append(len(candidate.moves))
+        return merged(moves, candidate)
+
+    alone = backtracking([ASSOCIATIVE, FACTOR], alpha=1.0)
+    first = alone.run(graph)
+    assert not first.better
+    search = replace(alone, starts=(start,))
+    found = search.run(graph)
+    assert found.better and found.expanded > first.expanded and asked == [0]
+    for most in range(first.expanded, found.expanded + 1):
+        limited = replace(search, limits=replace(search.limits, expansions=most)).run(graph)
+        assert limited.expanded <= most, "one limit for all starts"
+    asked.clear()
+    spent = replace(search, limits=replace(search.limits, seconds=-1.0))
+    assert not spent.run(graph).better and not asked, "nothing is made once the time is over"
+    assert not replace(search, strategy=LAYOUTS).run(graph).better and not asked, "a step by rules is no layout"
+
+
+def test_what_another_start_brought_outlasts_an_interruption() -> None:
+    def interrupt(expanded: int, start: float, best: float) -> None:
+        if best < start:
+            raise KeyboardInterrupt
+
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=1.0, progress=interrupt)
+    searched = replace(search, starts=(merged,)).run(adapters(1))
+    assert searched.interrupted and searched.better
+
+
 def test_equal_layers_are_rewritten_in_one_move() -> None:
     work = []
     for layers in (2, 16):

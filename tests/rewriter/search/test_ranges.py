@@ -110,6 +110,20 @@ def test_a_mask_is_assumed_to_leave_something_unless_its_constants_do_not(
     assert isinstance(apply_match(match, graph, RangeOracle({}, assume_attended=False)), NoMatch)
 
 
+def test_what_is_guarded_against_nan_is_a_probability() -> None:
+    """Whatever is hidden: a row of nothing is NaN before the guard, which asks of this very value."""
+    graph = guarded("float16", lambda b, zero, low: b.op("Where", b.op("And", b.input("bool[1,4]"), flags(b, WINDOW)), zero, low))
+    (out,) = graph.outputs
+    node, _ = graph.tables.makers[out]
+    soft, kept = (RangeOracle({}).range(graph, value) for value in (node.inputs[2], out))
+    assert soft.nan and (soft.lo, soft.hi) == (0, 1) and not soft.row_finite
+    assert not kept.nan and kept.finite and (kept.lo, kept.hi) == (0, 1)
+    b = Builder()
+    zero, x = b.constant(np.zeros((), np.float32)), b.op("Log", b.input("[4]"))
+    other = b.op("Where", b.op("IsNaN", b.op("Neg", x)), zero, x)
+    assert RangeOracle({}).range(b.graph(other), other).nan, "the guard of another value"
+
+
 @pytest.mark.parametrize(("kept", "fires"), [(TRIANGLE, True), (HOLE, False)])
 def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: bool) -> None:
     def mask(b: Builder, zero: int, low: int) -> int:

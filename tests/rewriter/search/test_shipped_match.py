@@ -17,7 +17,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, U
 from mugraph.terms.term import AttrValue, Term, bind_attrs, bind_value, binding_of, walk
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.numeric.samples import POSITIONED, positioned
+from rulegen.numeric.samples import HIDING, POSITIONED, positioned
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols
@@ -49,7 +49,7 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
         for c in rule.conditions
         if c.predicate in ("all_true", *POSITIONED)
     }
-    masks |= {c.arguments[1]: lambda shape: np.full(shape, -np.inf) for c in rule.conditions if c.predicate == "hides"}
+    masks |= {c.arguments[1]: lambda shape: np.full(shape, -np.inf) for c in rule.conditions if c.predicate in HIDING}
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]
