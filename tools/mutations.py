@@ -414,7 +414,7 @@ def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
 
 def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     """Whether evaluation refutes a rule under its conditions."""
-    about_values = [c for c in rule.conditions if c.guard.of_values]
+    about_values = [c for c in rule.conditions if c.guard.of_values or c.predicate == "attends"]
     if not about_values:
         return try_out(rule, axioms)[1] is not None or _false_at_small_sizes(rule)
     roots = [*rule.source, *rule.target, *(t for c in about_values for t in c.terms())]
@@ -431,8 +431,8 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
                     values = evaluate(programs, Real(), arrange(inputs, rule.conditions))
             except (Unsupported, IndexError, ValueError):
                 continue
-            cited = programs[2 * len(rule.source) :]
-            if all(_holds(c.predicate, values[t]) for c, t in zip(about_values, cited, strict=True)):
+            cited = iter(programs[2 * len(rule.source) :])
+            if all([_holds(c.predicate, *(values[next(cited)] for _ in c.terms())) for c in about_values]):
                 for a, b in zip(programs[: len(rule.source)], programs[len(rule.source) :], strict=False):
                     one, other = (np.asarray(values[side], np.float64) for side in (a, b))
                     finite = np.isfinite(one) & np.isfinite(other)
@@ -441,8 +441,11 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     return False
 
 
-def _holds(predicate: str, value: np.ndarray) -> bool:
+def _holds(predicate: str, value: np.ndarray, *others: np.ndarray) -> bool:
+    """Whether a condition holds of the values of what it is about, of a mask and what is beside it where there are two."""
     match predicate:
+        case "attends":
+            return bool(np.all(np.any(value, axis=-1)))
         case "nonnegative":
             return bool(np.all(value >= 0))
         case "positive":

@@ -32,7 +32,7 @@ class _Session:
 
 
 def test_what_failed_in_the_background_keeps_nothing_of_the_run() -> None:
-    """Sessions were kept until the next collection, with a thread a processor: after hundreds of runs no more could be started."""
+    """Sessions were kept until the next collection, with a thread a processor: after hundreds of runs none could be started."""
     background = Background()
     owner = _Owner(background)
     assert str(owner.future.exception()) == "of its own"
