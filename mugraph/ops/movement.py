@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import Array, Domain
+from mugraph.domains.base import Array, Domain, Unsupported
 from mugraph.ops.base import Operator, register, same_dtype
 from mugraph.ops.forms import (
     AttrMap,
@@ -181,6 +181,8 @@ def _infer_split(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
 
 
 def _split(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    if any(isinstance(size, SymDim) for size in attrs["sizes"]):
+        raise Unsupported("a Split of sizes that are symbols")
     ends = np.cumsum(attrs["sizes"])
     starts = ends - attrs["sizes"]
 

@@ -142,13 +142,13 @@ def random_inputs(
             floats = np.asarray(generator.standard_normal(shape, np.float32))
             if scale != 1:
                 floats = _extreme(floats, generator) * np.float32(scale)
-            feeds[name] = floats.astype(type_.dtype.numpy())
+            feeds[name] = np.asarray(floats, type_.dtype.numpy())
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
         elif type_.dtype == DataType.STRING:
             feeds[name] = np.asarray(np.asarray(["no", "yes"], object)[generator.integers(0, 2, shape)], object)  # also of rank 0
         else:
-            feeds[name] = _integers(use_of(model, name, sizes), shape, generator, scale).astype(type_.dtype.numpy())
+            feeds[name] = np.asarray(_integers(use_of(model, name, sizes), shape, generator, scale), type_.dtype.numpy())
     return feeds
 
 

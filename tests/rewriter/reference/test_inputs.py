@@ -99,6 +99,17 @@ def test_a_size_that_cannot_be_measured_names_the_file(tmp_path: Path) -> None:
         bind_sizes(load(tmp_path / "m.onnx"), {})
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.01, 100.0])
+def test_inputs_without_dimensions_are_arrays_at_every_scale(scale: float) -> None:
+    """NumPy makes numbers of such arrays where they are multiplied, which onnxruntime refuses: nothing was compared then."""
+    text = """g (float a, float16 h, int64 i, bool b, float[3] x) => (float[3] y, float16 k) {
+        s = Add(x, a) t = Cast<to = 1>(i) u = Cast<to = 1>(b) v = Add(s, t) y = Add(v, u) k = Neg(h) }"""
+    model = parse_model(f"{HEADER} {text}")
+    feeds = random_inputs(load(model), {}, 3, scale)
+    assert all(isinstance(array, np.ndarray) for array in feeds.values())
+    assert len(run_model(model.SerializeToString(), feeds)) == 2
+
+
 def test_an_input_that_nothing_reads_counts_among_the_values() -> None:
     text = "g (float[12,n] a, float[n,n,n,n] unread) => (float[12,n] y) { y = Neg(a) }"
     assert bind_sizes(load(parse_model(f"{HEADER} {text}")), {})[0] == {"n": 64}

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mugraph.domains.range import Range
+from mugraph.domains.base import Unsupported
+from mugraph.domains.range import Range, RangeDomain
 from mugraph.graph import Constant, Graph
+from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_type
 from rewriter.search.match import NoMatch
@@ -347,3 +349,9 @@ def test_constants_of_half_precision_are_read_off_their_bits(shape: tuple[int, .
         value = b.tables.add_constant(Constant.of(array, TensorType(DataType.FLOAT16, shape)))
         counted = np.where(np.abs(wide) > 32752, np.copysign(np.inf, wide), wide)
         assert RangeOracle({}).range(b.graph(value), value) == Range.of(counted)
+
+
+def test_a_split_of_symbolic_sizes_has_no_range() -> None:
+    """Nor does it end the search."""
+    with pytest.raises(Unsupported):
+        get_operator("Split").run(RangeDomain(), {"axis": 0, "sizes": (symbol("n"), 2)}, [Range.top()])
