@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import NodeProto, TensorProto, TypeProto, helper
+from onnx import NodeProto, TensorProto, helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from mugraph.onnx.bodies import BRANCHES
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.symbols import Restriction
-from mugraph.terms.shape import Dim, SymDim, TensorType
+from mugraph.onnx.symbols import Restriction, type_proto
+from mugraph.terms.shape import TensorType
 
 __all__ = ["BranchTrials", "IllTyped", "TakenBranches", "UndecidedIf", "check_typed", "if_name"]
 
@@ -121,7 +121,7 @@ def check_typed(
     """
     if any(node.domain not in DEFAULT_DOMAINS or types.get(name) is None for name in node.input if name):
         return
-    given = {name: _proto(type_) for name, type_ in types.items() if type_ is not None}
+    given = {name: type_proto(type_) for name, type_ in types.items() if type_ is not None}
     try:
         schema = onnx.defs.get_schema(node.op_type, opset)
         infer_node_outputs(schema, node, given, dict(constants), opset_imports=[helper.make_opsetid("", opset)])
@@ -129,11 +129,3 @@ def check_typed(
         raise IllTyped(" ".join(str(problem).split())) from None
     except (onnx.defs.SchemaError, onnx.checker.ValidationError, ValueError, RuntimeError):
         return
-
-
-def _proto(type_: TensorType) -> TypeProto:
-    return helper.make_tensor_type_proto(int(type_.dtype), list(map(_dimension, type_.shape)))
-
-
-def _dimension(dim: Dim) -> int | str:
-    return str(dim) if isinstance(dim, SymDim) else dim

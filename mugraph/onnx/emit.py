@@ -19,10 +19,10 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx.assembly import Emission, assemble, assemble_body
 from mugraph.onnx.bodies import GraphBody, body_graph
 from mugraph.onnx.model import Model
-from mugraph.onnx.naming import NameSupply, ValueNames
+from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.nodes import NodeWriter, WrittenNode
 from mugraph.onnx.plan import EmissionPlan
-from mugraph.onnx.scopes import graphs_within, names_in_use
+from mugraph.onnx.scopes import NameSupply, graphs_within, names_in_use
 from mugraph.onnx.sources import ValueSources
 
 __all__ = ["emit"]

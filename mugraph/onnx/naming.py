@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from mugraph.graph import Graph, Node, Tables
 from mugraph.onnx.plan import EmissionPlan
+from mugraph.onnx.scopes import NameSupply
 from mugraph.onnx.sources import Leaf, NodeOutput, Source, ValueSources
 
-__all__ = ["NameSupply", "ValueNames"]
-
-_PREFIX = "superopt"
-
-
-class NameSupply:
-    """Gives names that occur nowhere yet.
-
-    Args:
-        taken: the names that occur.
-    """
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self.taken = set(taken)
-        self._numbers: dict[str, int] = {}  # the last one tried of a hint: thousands of nodes may have one
-
-    def fresh(self, hint: str) -> str:
-        """``superopt/MatMul``, ``superopt/MatMul_2`` and so on for the hint ``MatMul``."""
-        number = self._numbers.get(hint, 0) + 1
-        while (name := f"{_PREFIX}/{hint}_{number}" if number > 1 else f"{_PREFIX}/{hint}") in self.taken:
-            number += 1
-        self._numbers[hint] = number
-        self.taken.add(name)
-        return name
+__all__ = ["ValueNames"]
 
 
 class ValueNames:

@@ -14,8 +14,9 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx.function import function_of, onnx_attribute
 from mugraph.onnx.literals import Literals
 from mugraph.onnx.model import Model
-from mugraph.onnx.naming import NameSupply, ValueNames
+from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.plan import EmissionPlan
+from mugraph.onnx.scopes import NameSupply
 from mugraph.onnx.sizes import SizeWriter
 from mugraph.onnx.sources import NodeOutput, Source
 from mugraph.ops import OnnxForm, get_operator

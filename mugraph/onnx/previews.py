@@ -16,9 +16,9 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 from mugraph.onnx.model import Model
-from mugraph.onnx.naming import NameSupply
 from mugraph.onnx.read import reread
-from mugraph.onnx.scopes import graphs_within, names_in_use, nested_nodes, rename
+from mugraph.onnx.scopes import NameSupply, graphs_within, names_in_use, nested_nodes, rename
+from mugraph.onnx.symbols import type_proto
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import ModelError
 from mugraph.terms.shape import TensorType
@@ -128,11 +128,8 @@ def _definition(node: NodeProto, version: int, types: Sequence[TensorType]) -> F
     for attribute in shown.attribute:
         if attribute.type == AttributeProto.GRAPH:
             attribute.g.CopyFrom(_place(attribute.name, attribute.g))
-    given = [
-        onnx.helper.make_tensor_type_proto(int(t.dtype), [d if isinstance(d, int) else str(d) for d in t.shape]) for t in types
-    ]
     text = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
-        max(versions), shown.SerializeToString(), [type_.SerializeToString() for type_ in given]
+        max(versions), shown.SerializeToString(), [type_proto(type_).SerializeToString() for type_ in types]
     )
     function: FunctionProto = FunctionProto.FromString(text)
     return function

@@ -6,11 +6,12 @@ the node depends on that value although its inputs do not list it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 __all__ = [
+    "NameSupply",
     "captured",
     "defined_names",
     "executed_nodes",
@@ -117,26 +118,39 @@ def defined_names(graph: GraphProto) -> Iterator[str]:
     yield from (name for node in graph.node for name in node.output if name)
 
 
+class NameSupply:
+    """Gives names that occur nowhere yet.
+
+    Args:
+        taken: the names that occur.
+        prefix: of all names that are given.
+    """
+
+    def __init__(self, taken: Iterable[str], prefix: str = "superopt/") -> None:
+        self._taken, self._prefix = set(taken), prefix
+        self._numbers: dict[str, int] = {}  # the last one tried of a hint: thousands of nodes may have one
+
+    def fresh(self, hint: str) -> str:
+        """``superopt/MatMul``, ``superopt/MatMul_2`` and so on for the hint ``MatMul``."""
+        number, plain = self._numbers.get(hint, 0) + 1, f"{self._prefix}{hint}"
+        while (name := f"{plain}_{number}" if number > 1 else plain) in self._taken:
+            number += 1
+        self._numbers[hint] = number
+        self._taken.add(name)
+        return name
+
+
 def name_apart(graph: GraphProto) -> None:
     """Renames values within subgraphs, so that no two values at any depth bear one name.
 
     ONNX lets two subgraphs that see nothing of each other use one name for different values.
     """
-    in_use, defined = set(names_in_use(graph)), set(defined_names(graph))
-    numbers: dict[str, int] = {}  # the last one tried of a name: a name may be in thousands of subgraphs
-
-    def fresh(name: str) -> str:
-        number = numbers.get(name, 1) + 1
-        while f"{name}_{number}" in in_use:
-            number += 1
-        numbers[name] = number
-        in_use.add(f"{name}_{number}")
-        return f"{name}_{number}"
+    supply, defined = NameSupply(names_in_use(graph), prefix=""), set(defined_names(graph))
 
     def visit(inner: GraphProto, outer: Mapping[str, str]) -> None:
         own = dict.fromkeys(defined_names(inner))
         names = {old: new for old, new in outer.items() if old not in own}
-        names.update({name: fresh(name) for name in own if name in defined})
+        names.update({name: supply.fresh(name) for name in own if name in defined})
         defined.update(own, names.values())
         if names:
             _rename_here(inner, names)

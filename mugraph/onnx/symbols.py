@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from onnx import GraphProto, NodeProto, TypeProto
+from onnx import GraphProto, NodeProto, TypeProto, helper
 
 from mugraph.onnx.scopes import graphs_within
 from mugraph.terms.shape import (
@@ -26,7 +26,15 @@ from mugraph.terms.shape import (
     symbols_within,
 )
 
-__all__ = ["DeclaredTypes", "Restriction", "SymbolLearner", "SymbolValues", "dimension_in_words", "restrictions_in_words"]
+__all__ = [
+    "DeclaredTypes",
+    "Restriction",
+    "SymbolLearner",
+    "SymbolValues",
+    "dimension_in_words",
+    "restrictions_in_words",
+    "type_proto",
+]
 
 _ANONYMOUS = ("", "?", "*", "-1", "None")
 """What exporters write for a dimension of which they know nothing: two such dimensions need not be equal."""
@@ -87,6 +95,11 @@ class SymbolValues:
         """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
         more = () if restriction is None else (restriction,)
         return SymbolValues({**self.equal, name: dim}, (*self.restrictions, *more))
+
+
+def type_proto(type_: TensorType) -> TypeProto:
+    """A type as ONNX writes it; a dimension that is no number is its symbol, or its formula as if that were one."""
+    return helper.make_tensor_type_proto(int(type_.dtype), [dim if isinstance(dim, int) else str(dim) for dim in type_.shape])
 
 
 def restrictions_in_words(restrictions: Iterable[Restriction]) -> str:

@@ -14,9 +14,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from mugraph.onnx.cleaning.constants import constants_of, replace_nodes
 from mugraph.onnx.literals import tensor_of
-from mugraph.onnx.naming import NameSupply
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import captured, names_in_use
+from mugraph.onnx.scopes import NameSupply, captured, names_in_use
 from mugraph.onnx.weights import Weights
 
 __all__ = ["absorb"]

@@ -11,9 +11,8 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 from mugraph.onnx.cleaning.constants import constants_of
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
-from mugraph.onnx.naming import NameSupply
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import captured, graphs_of, names_in_use
+from mugraph.onnx.scopes import NameSupply, captured, graphs_of, names_in_use
 from mugraph.terms.shape import Dim, TensorType, same_shape
 
 __all__ = ["simplify"]

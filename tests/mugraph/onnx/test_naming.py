@@ -6,7 +6,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from mugraph.onnx.literals import Literals, tensor_of
-from mugraph.onnx.naming import NameSupply
+from mugraph.onnx.scopes import NameSupply
 
 
 def test_fresh_names_are_never_given_twice() -> None:
