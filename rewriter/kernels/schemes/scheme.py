@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 __all__ = ["MOST_PRODUCTS", "Claim", "ClaimKind", "Context", "Scheme", "Segment", "Topology"]
 
@@ -116,20 +117,11 @@ class Topology:
         needs: dict[int, set[int]] = {}
         for place, sources in enumerate(self.reads):
             needs.setdefault(step[place], set()).update(step[s] for s in sources if step[s] != step[place])
-        feeds: dict[int, list[int]] = {}
-        for later, sooner in needs.items():
-            for each in sooner:
-                feeds.setdefault(each, []).append(later)
-        missing = {each: len(sooner) for each, sooner in needs.items()}
-        ready = [each for each, count in missing.items() if not count]
-        done = 0
-        while ready:
-            done += 1
-            for later in feeds.get(ready.pop(), ()):
-                missing[later] -= 1
-                if not missing[later]:
-                    ready.append(later)
-        return done == len(needs)
+        try:
+            TopologicalSorter(needs).prepare()
+        except CycleError:
+            return False
+        return True
 
     def intensity(self, segment: Set[int]) -> int:
         """The number of compute-intensive operators."""
