@@ -71,7 +71,3 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
 def run() -> None:
     """The command as a process of its own, whose budget began with it."""
     main(obj=process_seconds())
-
-
-if __name__ == "__main__":
-    run()

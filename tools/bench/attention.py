@@ -600,7 +600,7 @@ def example(folder: Path, path: Path, seconds: float, options: str) -> None:
     for case in EXAMPLES:
         before, after = (folder / f"{case.name}{end}.onnx" for end in ("", ".superopt"))
         onnx.save(plain_model(case), before)
-        command = [sys.executable, "-m", "rewriter.cli.main", str(before), "--output", str(after), *options.split()]
+        command = [sys.executable, "-m", "rewriter.cli", str(before), "--output", str(after), *options.split()]
         entry: dict[str, Any] = {"case": case.label, "part": "whole"}
         try:
             began = time.perf_counter()

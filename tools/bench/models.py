@@ -143,7 +143,7 @@ def superopt(arguments: Sequence[str], cache: Path, twice: bool) -> Tool:
 def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float]:
     """Runs the command line; returns its JSON summary, wall seconds and peak resident MB."""
     summary = target.with_suffix(".json")
-    command = [sys.executable, "-m", "rewriter.cli.main", str(source), "-o", str(target), "--json", str(summary), *arguments]
+    command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary), *arguments]
     script = (
         "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"
