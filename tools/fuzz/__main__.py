@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -66,7 +69,8 @@ def files_command(count: int, seed: int, **options: Any) -> None:
 @shared_options
 def runs_command(count: int, seed: int, **options: Any) -> None:
     """Runs the command with random budgets on shared caches; interrupts some."""
-    attack("runs", runs.names(seed, count), runs.examine_run, **options)
+    with tempfile.TemporaryDirectory(prefix="fuzz-caches-") as caches:
+        attack("runs", runs.names(seed, count), partial(runs.examine_run, Path(caches)), **options)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,12 @@ def names(seed: int, count: int) -> list[str]:
     return [f"{seed} {number}" for number in range(count)]
 
 
-def examine_run(name: str, show: Show) -> CaseReport:
-    """Runs the command as one of :func:`names` says, and sees that it ends as it should and leaves nothing behind."""
+def examine_run(caches: Path, name: str, show: Show) -> CaseReport:
+    """Runs the command as one of :func:`names` says, and sees that it ends as it should and leaves nothing behind.
+
+    Args:
+        caches: folder of those that runs share.
+    """
     seed, number = map(int, name.split())
     g = np.random.default_rng([seed, number, 5])
     content = _model(g, seed).SerializeToString()
@@ -66,8 +70,8 @@ def examine_run(name: str, show: Show) -> CaseReport:
         arguments = [str(source), "-o", str(target), "--provider", "cpu", "--budget", f"{_budget(g):.3g}"]
         arguments += _OPTIONS[g.integers(len(_OPTIONS))]
         patience = float(g.uniform(0.1, 12)) if g.random() < 0.3 else None
-        cache = Path(tempfile.gettempdir()) / f"fuzz-runs-{os.getuid()}-{seed}" / str(g.integers(_CACHES))
-        cache.mkdir(parents=True, exist_ok=True)
+        cache = caches / str(g.integers(_CACHES))
+        cache.mkdir(exist_ok=True)
         code, said = _run(arguments, cache, patience)
         told = f"{' '.join(arguments[3:])}{f', interrupted after {patience:.2f} s' if patience else ''}\nexit code {code}\n{said}"
         report = _judged(content, target, code, said, is_interrupted=patience is not None)
