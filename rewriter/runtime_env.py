@@ -26,6 +26,7 @@ __all__ = [
     "digest",
     "environment",
     "gpu_architecture",
+    "limit_threads",
     "new_session",
     "pick_provider",
     "triton_version",
@@ -115,8 +116,22 @@ def _cuda_device_present() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
 
 
+class _Threads:
+    """How many threads a session has that is asked for none; 0: as many as onnxruntime takes, one a core of the machine."""
+
+    usual = 0
+
+
+def limit_threads(count: int) -> None:
+    """From now on sessions of this process have so many threads each, unless one is asked for others.
+
+    For processes that share a machine with their like: onnxruntime starts a thread for each core, whichever cores it may use.
+    """
+    _Threads.usual = count
+
+
 def new_session(
-    model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int = 0
+    model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int | None = None
 ) -> Session:
     """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
 
@@ -129,7 +144,7 @@ def new_session(
     if provider == "cuda" and is_built():
         register(options)
     options.log_severity_level = 4
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = _Threads.usual if threads is None else threads
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if not spinning:
@@ -153,7 +168,7 @@ def _processor() -> str:
 def environment(provider: str) -> str:
     """The environment that a measured cost holds for: device, cores, onnxruntime version and provider, in words."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    device = f"{_processor()} x{cores}"
+    device = f"{_processor()} x{_Threads.usual or cores}"
     if provider == "cuda":
         device += f" + {_gpu_name()}"
     return f"{device} | onnxruntime {ort.__version__} | {provider}"

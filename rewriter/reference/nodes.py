@@ -128,7 +128,7 @@ def _run_alone(
     proto = onnx.helper.make_model(body, opset_imports=list(model.proto.opset_import), functions=list(model.proto.functions))
     proto.ir_version = model.proto.ir_version
     try:
-        outputs = new_session(proto.SerializeToString(), optimize=False).run(None, feeds)
+        outputs = new_session(proto.SerializeToString(), optimize=False, spinning=False).run(None, feeds)
     except RuntimeFailure as problem:
         raise NoReference(f"the reference cannot be computed: onnxruntime refuses {label} by itself ({problem})") from problem
     given = dict(zip((result.name for result in results), outputs, strict=True))

@@ -71,7 +71,7 @@ def _run(model: Model, names: Sequence[str], feed: Callable[[], Mapping[str, np.
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
         path.write_bytes(proto.SerializeToString())
         try:
-            results: Sequence[Any] = new_session(path, provider, optimize=False).run(list(names), dict(feed()))
+            results: Sequence[Any] = new_session(path, provider, optimize=False, spinning=False).run(list(names), dict(feed()))
         except RuntimeFailure:
             return ()
         return results

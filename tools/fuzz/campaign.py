@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from rewriter.runtime_env import limit_threads
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 
 __all__ = ["CaseLimits", "Examine", "Show", "campaign", "signal_of"]
@@ -186,10 +187,12 @@ def _say_nothing() -> None:
 def _serve(examine: Examine, connection: Connection[Any, Any], memory: int) -> None:
     """A process: names come in, reports go out. An exception that comes through is a defect of what is examined.
 
-    It knows that its memory is limited: to four times as much as it may have resident, since what it reserves counts, too.
+    It knows that its memory is limited: to four times as much as it may have resident, since what it reserves counts, too. Its
+    sessions have one thread, as all cores are taken by its like.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (4 * memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    limit_threads(1)
     _say_nothing()
     while True:
         try:
