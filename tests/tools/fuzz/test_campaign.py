@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from rewriter.runtime_env import new_session
 from tools.fuzz.campaign import CaseLimits, Show, campaign, signal_of
 from tools.fuzz.console import attack
 from tools.fuzz.fates import CaseReport, Fate, Tallies
@@ -54,6 +55,16 @@ def test_every_case_has_its_fate(jobs: int) -> None:
 
 def test_no_case_begins_after_the_end() -> None:
     assert not [*campaign(["fine"], examine, 1, limits(), end=time.monotonic())]
+
+
+def test_sessions_of_a_case_have_one_thread() -> None:
+    def told(name: str, show: Show) -> CaseReport:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("onnxruntime.InferenceSession", lambda model, options, providers: options.intra_op_num_threads)
+            threads = new_session(b"")._session
+        return CaseReport(Fate.WRONG, str(threads))
+
+    assert [report.reason for _, report in campaign(["one"], told, 1, limits())] == ["1"]
 
 
 def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:
