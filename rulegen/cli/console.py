@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mugraph.files import is_device
 from rules_db.files import check_writable
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Evidence, Trust
@@ -25,6 +26,8 @@ __all__ = [
     "output",
     "print_rules",
     "progress_console",
+    "rules_file",
+    "rules_file_option",
     "store_rules",
     "trust_option",
 ]
@@ -75,6 +78,20 @@ trust_option = click.option(
     show_default=True,
     callback=_trust,
     help="Take rules from outside that are proved only, or also those that stand by tests.",
+)
+
+
+def rules_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """For a path that text is written to: whoever reads it knows it by its ending."""
+    if path is not None and path.suffix != ".rules" and not is_device(path):
+        raise click.BadParameter(
+            f"'{path}' does not end in .rules, by which text files are known; a database is given with --rules"
+        )
+    return path
+
+
+rules_file_option = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE.rules", callback=rules_file, help="Write the rules as text."
 )
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import rules_db
 from mugraph.onnx import ModelError, load
-from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, store_rules
+from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, rules_file_option, store_rules
 from rulegen.cli.texts import mined_text, shipped_text
 from rulegen.grow.growth import Growth
 from rulegen.grow.journal import Journal
@@ -102,7 +102,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @click.option("--max-ops", type=click.IntRange(min=1), help="Greatest number of operators a side; default: the group's.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.rules", help="Write the rules as text.")
+@rules_file_option
 @click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
 @_fresh
@@ -181,7 +181,7 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.argument(
     "models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="MODEL..."
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.rules", help="Write the rules as text.")
+@rules_file_option
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
 @click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")

@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from rulegen.cli.console import bar, jobs_option, output, store_rules, trust_option
+from rulegen.cli.console import bar, jobs_option, output, rules_file, store_rules, trust_option
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import merge
 from rulegen.share.sources import default_rules, existing_rules, import_file
@@ -64,15 +64,13 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
 
 
 @click.command("export")
-@click.argument("file", metavar="FILE.rules")
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE.rules", callback=rules_file)
 @click.option("--rules", metavar="URL", help="Rule database or .rules file; default: the shipped rules.")
-def export_command(file: str, rules: str | None) -> None:
+def export_command(file: Path, rules: str | None) -> None:
     """Writes the rules of a database as text.
 
     Equal rules give equal text, byte for byte.
     """
-    if not file.endswith(".rules"):
-        raise click.BadParameter(f"'{file}' does not end in .rules, by which text files are known", param_hint="FILE.rules")
     every = by_size(open_rules(rules, Trust.TESTED))
     write_text(file, format_rules(every))
     output().print(f"{len(every)} rules in {file}", markup=False)

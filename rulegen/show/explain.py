@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import format_term, walk
+from mugraph.terms.term import Term, format_term, open_names, walk
 from rulegen.numeric.differences import Difference, differ
 from rulegen.numeric.samples import assignments, specialise
 from rulegen.prove.prover import Proof, Prover
@@ -117,6 +117,7 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
         EquationError: it cannot be read, or no typing is found under which either side makes sense.
     """
     source, target = parse_equation(text)
+    _refuse_open_attributes([*source, *target])
     declared = dict(let or {})
     names = {t.name for t in walk([*source, *target]) if t.is_var}
     unknown = sorted(set(declared) - names)
@@ -139,6 +140,14 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
     return replace(
         answer, advice=f"It does not hold as it stands for {typing_text(plain.types)}: {usual.difference or 'undecided'}"
     )
+
+
+def _refuse_open_attributes(terms: Sequence[Term]) -> None:
+    """What an attribute that stands for any value must fulfil is known of a rule; an equation says it of no value."""
+    names = sorted({name for term in walk(terms) for _, value in term.attrs for name in open_names(value)})
+    if names:
+        listed = ", ".join(f"${name}" for name in names)
+        raise EquationError(f"{listed} may be any attribute; write values, or a variable for a number: '{names[0]}'")
 
 
 def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover: Prover, typed: bool) -> Explanation:

@@ -83,6 +83,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     line = fails(capsys, "show", mistyped)
     assert line.startswith(f"no rule of the shipped rules begins with '{mistyped}'; did you mean '{known}'? --rules names ")
     assert "No such command 'adit'" in fails(capsys, "adit")
+    for command in (("grow", "--group", "linear"), ("mine", __file__)):
+        assert "does not end in .rules" in fails(capsys, *command, "--out", tmp_path / "rules.db")
     assert "does not end in .rules" in fails(capsys, "export", tmp_path / "text")
     assert "cannot be written" in fails(capsys, "export", tmp_path / "no" / "x.rules")
     assert "there is no such rule database" in fails(capsys, "merge", tmp_path / "no.db", "--out", tmp_path / "x.db")
@@ -101,7 +103,9 @@ def test_what_cannot_be_written_is_told_before_growing(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(growing, "grow_parts", lambda *arguments, **options: pytest.fail("grown first"))
-    for place in (tmp_path / "no" / "x", tmp_path):
+    folder = tmp_path / "folder.rules"
+    folder.mkdir()
+    for place in (tmp_path / "no" / "x.rules", folder):
         line = fails(capsys, "grow", "--group", "guard", option, place)
         assert str(place) in line and "give another path" in line
 

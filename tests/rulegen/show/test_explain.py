@@ -119,7 +119,11 @@ def test_a_scalar_is_preferred_to_dimensions_that_agree_by_chance() -> None:
         ("Conv(x, w) = Conv(x, w)", "attribute is missing .*strides"),
         ("Concat[axis=-9](x, y) = x", "give them with --let"),
         ("Split[axis=-1,sizes=(n,n)].5(x) = x", "Split has no output 5"),
-        ("Transpose[perm=$p](x) = x", "not of its kind"),
+        ("Transpose[perm=$p](x) = x", r"\$p may be any attribute; write values"),
+        (
+            "Add(Add(x, $a), $b) = Add(x, $c)",
+            r"\$a, \$b, \$c may be any attribute; write values, or a variable for a number: 'a'",
+        ),
         ("Relu( ü) = x", "column 7: cannot read"),
     ],
 )
