@@ -15,7 +15,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from rewriter.runtime import is_built, register
+from rewriter.runtime import is_built, library_path, register
 
 __all__ = [
     "PROVIDERS",
@@ -29,6 +29,7 @@ __all__ = [
     "limit_threads",
     "new_session",
     "pick_provider",
+    "settings_elsewhere",
     "triton_version",
     "usable_providers",
 ]
@@ -152,6 +153,18 @@ def new_session(
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
     with calling_runtime():
         return Session(ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names))
+
+
+def settings_elsewhere(provider: str) -> dict[str, Any]:
+    """What a process that imports nothing of this project makes sessions with as :func:`new_session` does.
+
+    Returns:
+        As JSON has it: ``providers``, by their names, and ``library`` of custom kernels or nothing.
+    """
+    return {
+        "providers": list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"]))),
+        "library": str(library_path()) if provider == "cuda" and is_built() else None,
+    }
 
 
 def _processor() -> str:

@@ -29,6 +29,7 @@ from rewriter.reference import (
     reference_run,
     worst,
 )
+from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -367,6 +368,7 @@ class Acceptance:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
         if graph is not None and (self.evaluates or any(_lacks_kernel(graph, n, self.provider) for n in graph.references)):
             return Evaluated(self.model, graph)
+        open_elsewhere_first(self.model, path, self.provider)
         return new_session(path, self.provider, spinning=False)
 
     def _errors(self, outputs: Sequence[Sequence[Any]]) -> list[list[Error]]:

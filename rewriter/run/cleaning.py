@@ -17,6 +17,7 @@ from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, identical
 from rewriter.run.background import Presumption
+from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
@@ -75,6 +76,7 @@ def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bo
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
             opening = beside.submit(session_as_it_came, task.model)
+            open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
             before = opening.result()
             for feed in _feeds(task):

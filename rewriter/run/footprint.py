@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mugraph.limited import LimitExceeded, run_limited
-from rewriter.runtime import is_built, library_path
-from rewriter.runtime_env import PROVIDERS
+from rewriter.runtime_env import settings_elsewhere
 
 __all__ = ["ModelFootprint", "loading_seconds", "measured", "on_disk"]
 
@@ -76,8 +75,7 @@ def measured(
         np.savez(inputs, allow_pickle=False, **feed)
     task = {
         "models": [str(path) for path in models],
-        "providers": list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"]))),
-        "library": str(library_path()) if provider == "cuda" and is_built() else None,
+        **settings_elsewhere(provider),
         "inputs": None if inputs is None else str(inputs),
     }
     try:

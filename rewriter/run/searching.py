@@ -49,6 +49,7 @@ _DROPPED_BY = {
     Assumption.FINITE: "--inputs-may-be-infinite",
     Assumption.ORDER: "--budget 0",
     Assumption.NONEMPTY: "--budget 0",
+    Assumption.FITTING: "--budget 0",
     Assumption.ATTENDED: "--no-assume-attended",
 }
 

@@ -29,7 +29,8 @@ from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
 from rewriter.search.divisors import brought_divisors
-from rewriter.search.ranges import RangeOracle, is_square
+from rewriter.search.ranges import Assumption, RangeOracle, is_square
+from rewriter.search.windows import has_windows, needs_fitting_windows
 from rules_db.solving import Determined, determined
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import FloatClass, Rule, Side, dim_symbols
@@ -147,6 +148,11 @@ class Direction:
         for condition in self.rule.conditions:
             named.update(value for value in condition.arguments if isinstance(value, DataType))
         return FLOATS & named
+
+    @cached_property
+    def slides(self) -> bool:
+        """Whether a side slides windows over images."""
+        return has_windows(self.pattern) or has_windows(self.replacement)
 
     @cached_property
     def brought(self) -> tuple[Term, ...]:
@@ -585,6 +591,8 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         for assumption, lesser in (oracle.lesser.items() if asks else ())
         if not _shown(of_values, match.direction.brought, ModelFacts(match, graph, lesser, dims))
     ]
+    if match.direction.slides and needs_fitting_windows(match.direction.pattern, match.direction.replacement, facts.type_of):
+        needed.append(Assumption.FITTING)
     oracle.rely(match.direction.id, match.values, needed)
     return dims
 

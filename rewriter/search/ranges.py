@@ -33,6 +33,7 @@ class Assumption(StrEnum):
     FINITE = "floating inputs hold no infinity and no NaN, and nothing that is computed overflows"
     ORDER = "no sum and no product overflows in one order and not in another"
     NONEMPTY = "no dimension that may change is 0"
+    FITTING = "no image is smaller than a window of a pool or a convolution over it"
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
 
 

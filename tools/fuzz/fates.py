@@ -25,6 +25,8 @@ class Fate(StrEnum):
     """One clear error of the optimiser's."""
     RUNTIME = "the runtime's own"
     """onnxruntime computes one thing with its optimisers and another without them, or ends the process: no oracle."""
+    ILL_CONDITIONED = "ill-conditioned"
+    """Written in another form, and on some inputs as far from the original as roundings move that: no oracle for these."""
     DOUBTED = "doubted"
     """A rule fired that numeric acceptance then took back."""
     WRONG = "wrong"
@@ -44,7 +46,7 @@ class Fate(StrEnum):
     @property
     def is_finding(self) -> bool:
         """Whether somebody should look at it."""
-        return self.is_failure or self in (Fate.RUNTIME, Fate.DOUBTED)
+        return self.is_failure or self in (Fate.RUNTIME, Fate.ILL_CONDITIONED, Fate.DOUBTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,28 @@ def test_equations_of_numbers_are_named_or_do_not_fire(tmp_path: Path) -> None:
     assert not results[False].fired and not results[False].assumed
 
 
+@pytest.mark.parametrize(("rows", "named"), [("H", True), ("16", False)])
+def test_a_pool_that_changes_places_with_a_convolution_is_named_where_windows_may_not_fit(
+    tmp_path: Path, rows: str, named: bool
+) -> None:
+    """Of two rows onnxruntime's pool of three makes one place, and its convolution an error (docs/upstream.md)."""
+    model = parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[1,12,{rows},16] x, float[12,12,3,3] w) => (float[1,12,p,q] y) {{
+            c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, w)
+            y = AveragePool<kernel_shape = [3,3], strides = [2,2]>(c)
+        }}""")
+    onnx.save(model, tmp_path / "m.onnx")
+    (exchange,) = [r for r in shipped_rules() if r.id == "c5f10e0d03ac44cc"]
+    outcome = optimize(
+        tmp_path / "m.onnx", rules=[exchange], deterministic=True, provider="cpu", shapes={"x": (1, 12, 16, 16)}, kernels=False
+    )
+    assert ops(tmp_path / "m.superopt.onnx") == ["AveragePool", "Conv"]
+    _, *fitting = outcome.assumed
+    assert [(one.rules, one.nodes, one.option) for one in fitting] == [((f"{exchange.id}>",), ("y",), "--budget 0")] * named
+    assert all("window" in one.assumption for one in fitting)
+
+
 @pytest.mark.parametrize("size", ["N", "8"])
 def test_operators_that_refuse_empty_tensors_are_named_where_sizes_may_change(tmp_path: Path, size: str) -> None:
     """onnxruntime runs a normalisation that is spelled out on no entries, and its own operator on one at least."""

@@ -14,7 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mugraph.domains.base import FLOATS
-from mugraph.onnx import load
+from mugraph.onnx import ModelError, load
 from mugraph.onnx.scopes import graphs_within, nested_nodes
 from mugraph.terms.shape import DataType, TensorType, concrete
 from rewriter.reference.comparison import is_float
@@ -22,7 +22,7 @@ from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import ABSORBING, EMPTY, INFINITE, OVERFLOWING
+from tools.fuzz.oracle import EMPTY, INFINITE, OVERFLOWING, UNFITTING
 from tools.fuzz.running import CannotRun, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -52,8 +52,8 @@ class RandomModel:
     Attributes:
         proto: the model.
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
-            extremes, ``overflowing`` of extremes of which something overflows, ``absorbing`` of those of which a sum loses a
-            term, ``infinite`` with what is no number.
+            extremes, ``overflowing`` of extremes of which something overflows, ``infinite`` with what is no number, ``unfitting``
+            of sizes at which the registry finds fewer operators well-typed.
         options: of the optimiser.
     """
 
@@ -212,7 +212,7 @@ def _feeds(
     greatest = _GREATEST if draft.chance(0.5) else _EXTREME
     for kind, entries in (("extreme", greatest), ("large", _LARGE)):
         feed = _drawn(draft, base, entries)
-        feeds[_strained(model, feed) or kind] = feed
+        feeds[OVERFLOWING if _overflows(model, feed) else kind] = feed
     if infinite or draft.chance(0.2):
         feeds[INFINITE] = _drawn(draft, base, _INFINITE)
     operators = {node.op_type for node in model.graph.node}
@@ -230,27 +230,19 @@ def _feeds(
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
     typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
-    return {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
+    run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
+    return {kind if _is_typed(_at_sizes(model, feed), typed) else UNFITTING: feed for kind, feed in run_on.items()}
 
 
-def _strained(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> str:
-    """What is particular of finite inputs: a number is infinite, or a product of it may be; or a sum loses one of its terms."""
+def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
+    """Whether of finite inputs a number is infinite, or a product of it may be."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     del whole.graph.output[:]
     whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name)
-    computed = run(whole.SerializeToString(), feed, optimize=False)
-    values = {**feed, **dict(zip((value.name for value in whole.graph.output), computed, strict=True))}
-    floats = {name: one for name, one in values.items() if isinstance(one, np.ndarray) and is_float(one)}
-    if not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in floats.values()):
-        return OVERFLOWING
-    for node in model.graph.node:
-        if node.op_type in ("Add", "Sub") and {*node.input, *node.output} <= {*floats}:
-            first, second, result = (floats[name] for name in (*node.input, *node.output))
-            term = second if node.op_type == "Add" else -second
-            if np.any((result == first) & (term != 0)) or np.any((result == term) & (first != 0)):
-                return ABSORBING
-    return ""
+    values = [*feed.values(), *run(whole.SerializeToString(), feed, optimize=False)]
+    floats = [one for one in values if isinstance(one, np.ndarray) and is_float(one)]
+    return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in floats)
 
 
 def _at_sizes(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> onnx.ModelProto:
@@ -277,7 +269,7 @@ def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray], 
     """
     try:
         onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        if typed - _typed_by_the_registry(model):
+        if any(node.domain == "com.microsoft" for node in nested_nodes(model)) and not _is_typed(model, typed):
             return False
         run(running, feed)
     except Exception:  # onnx raises several types
@@ -285,11 +277,17 @@ def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray], 
     return True
 
 
+def _is_typed(model: onnx.ModelProto, typed: Counter[str]) -> bool:
+    """Whether the registry finds all well-typed in a model of some sizes that it does in that of others."""
+    return not typed - _typed_by_the_registry(model)
+
+
 def _typed_by_the_registry(model: onnx.ModelProto) -> Counter[str]:
-    """The operators that the registry finds well-typed, of a model with some that onnx's inference knows nothing of."""
-    if all(node.domain != "com.microsoft" for node in nested_nodes(model)):
+    """The operators that the registry finds well-typed; none of a model that cannot be read."""
+    try:
+        read = load(model)
+    except ModelError:
         return Counter()
-    read = load(model)
     return Counter(read.origins[n.origin].op_type for n in read.graph.nodes() if n.origin is not None and not n.is_opaque)
 
 
