@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint audit rules zoo bench clean
+.PHONY: demo test lint audit rules checked zoo bench clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("onnx-superopt needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
@@ -37,6 +37,11 @@ rules: $(STAMP)
 	$(BIN)/python -m tools.ship.spellings --out build/spellings
 	$(BIN)/rulegen mine build/spellings/*.onnx --out rules_db/shipped/spelling.rules
 	$(BIN)/python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
+	$(MAKE) checked
+
+# The shipped rules checked by the trusted code as it is now: after any change of either.
+checked: $(STAMP)
+	$(BIN)/python -m tools.ship.checked rules_db/shipped/checked.json
 
 zoo: $(STAMP)
 	$(BIN)/python -m pip install --quiet 'torch==2.13.0'

@@ -1,14 +1,16 @@
 """The rules to work with: those that ship with the package, and those of a file or database that is named.
 
-The shipped rules are text (``shipped/*.rules``), checked at first use. A copy in the cache folder remembers that they
-were: it is named by the digest of the text and of the stamp of the trusted base (:mod:`rules_db.stamp`).
+The shipped rules are text (``shipped/*.rules``). A record beside them (``shipped/checked.json``), made where the package is,
+says which text was checked by which trusted base (:mod:`rules_db.stamp`). Where it says so of another text, or of another
+base, the rules are checked at first use, and a copy in the cache folder, which is named by both, remembers that they were.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -21,9 +23,11 @@ from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["are_proved", "open_rules", "presumed_rules", "read_entries", "shipped_rules"]
+__all__ = ["are_proved", "open_rules", "presumed_rules", "read_entries", "record_of_check", "shipped_rules"]
 
 _LOG = logging.getLogger(__name__)
+
+_RECORD = "checked.json"
 
 
 def _shipped_entries() -> list[Entry]:
@@ -34,20 +38,53 @@ def _shipped_entries() -> list[Entry]:
 
 
 @dataclass(frozen=True)
+class _Check:
+    """What a check of the shipped rules is one of: two are the same where both agree.
+
+    Attributes:
+        stamp: that of the trusted base, which checks.
+        rules: a digest of the text that is checked.
+    """
+
+    stamp: str
+    rules: str
+
+    @property
+    def text(self) -> str:
+        """What a record of it holds."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    def is_recorded(self) -> bool:
+        """Whether the package says that it was made, where the package was."""
+        try:
+            return resources.files("rules_db").joinpath("shipped", _RECORD).read_text(encoding="utf-8") == self.text
+        except (OSError, UnicodeDecodeError):
+            return False
+
+
+@dataclass(frozen=True)
 class _Shipment:
-    """The shipped rules, unread, those of several groups once, and a digest of their text and of all that decides whether it is
-    proved."""
+    """The shipped rules, unread, those of several groups once, and what a check of them is."""
 
     entries: tuple[Entry, ...]
-    digest: str
+    check: _Check
 
     @property
     def text(self) -> str:
         """All of it, which the file holds that records the check."""
         return "\n".join(entry.text for entry in self.entries)
 
-    def is_recorded(self, path: Path) -> bool:
-        """Whether a file records that these rules were checked; a damaged or altered one is reported."""
+    def read(self) -> list[Rule]:
+        """The rules. Raises StoreError for one that cannot be read."""
+        try:
+            return [entry.read() for entry in self.entries]
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
+
+    def is_proved(self, path: Path) -> bool:
+        """Whether the package, or else a file, records that these rules were checked; a damaged or altered file is reported."""
+        if self.check.is_recorded():
+            return True
         if not path.exists():
             return False
         try:
@@ -71,20 +108,32 @@ def _shipment() -> _Shipment:
     entries: dict[str, Entry] = {}
     for entry in _shipped_entries():
         entries.setdefault(entry.name, entry)
-    content = hashlib.blake2b(stamp().encode(), digest_size=8)
+    content = hashlib.blake2b(digest_size=16)
     for entry in entries.values():
         content.update(entry.text.encode())
-    return _Shipment(tuple(entries.values()), content.hexdigest())
+    return _Shipment(tuple(entries.values()), _Check(stamp(), content.hexdigest()))
 
 
-def _record(folder: Path) -> Path:
-    """The file that records that the shipped rules were checked."""
-    return folder / f"shipped-{_shipment().digest}.rules"
+def _copy(folder: Path) -> Path:
+    """The file that records that the shipped rules were checked here."""
+    check = _shipment().check
+    return folder / f"shipped-{check.stamp}-{check.rules}.rules"
+
+
+def record_of_check() -> str:
+    """Checks the shipped rules, whatever is recorded of them, and returns the text of ``shipped/checked.json`` that says so.
+
+    Raises:
+        StoreError: one cannot be read or is not proved.
+    """
+    shipment = _shipment()
+    proved(shipment.read(), "the shipped rules")
+    return shipment.check.text
 
 
 def are_proved() -> bool:
     """Whether it is recorded that the shipped rules were checked."""
-    return _shipment().is_recorded(_record(cache_folder()))
+    return _shipment().is_proved(_copy(cache_folder()))
 
 
 @lru_cache(maxsize=1)
@@ -98,14 +147,11 @@ def presumed_rules() -> RuleBook:
 
 @lru_cache(maxsize=4)
 def _proved_rules(folder: Path) -> tuple[Rule, ...]:
-    """The shipped rules, checked, unless a file in ``folder`` records that it was done. Raises StoreError."""
-    shipment, path = _shipment(), _record(folder)
-    if shipment.is_recorded(path):
+    """The shipped rules, checked, unless the package or a file in ``folder`` records that it was done. Raises StoreError."""
+    shipment, path = _shipment(), _copy(folder)
+    if shipment.is_proved(path):
         return tuple(presumed_rules())
-    try:
-        rules = [entry.read() for entry in shipment.entries]
-    except RuleTextError as problem:
-        raise StoreError(str(problem)) from None
+    rules = shipment.read()
     proved(rules, "the shipped rules")
     try:
         shipment.record(path)
@@ -117,8 +163,8 @@ def _proved_rules(folder: Path) -> tuple[Rule, ...]:
 def shipped_rules() -> list[Rule]:
     """The rules that come with the package, those of several groups once.
 
-    They are text. At first use they are checked and copied into a file in the cache folder, which stands for the check
-    afterwards: it must hold that very text.
+    They are text. Unless the package records that this text was checked by the trusted base that is installed, they are checked
+    at first use and copied into a file in the cache folder, which stands for the check afterwards: it must hold that very text.
 
     Raises:
         StoreError: a shipped rule cannot be read or is not proved.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -24,7 +25,8 @@ from rules_db import library
 from rules_db.entries import Entry, RuleBook, preferred
 from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rules, read_rules
 from rules_db.files import StoreError, check_writable, write_text
-from rules_db.library import open_rules, read_entries, shipped_rules
+from rules_db.library import open_rules, read_entries, record_of_check, shipped_rules
+from rules_db.stamp import PACKAGES
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.rule import FloatClass, Rule
@@ -379,6 +381,9 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
     assert len(open_rules(str(path))) == 1
 
 
+OTHER_STAMP = "0123456789abcdef"
+
+
 def forget() -> None:
     library._shipment.cache_clear()
     library.presumed_rules.cache_clear()
@@ -394,12 +399,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def used(own_cache: Path) -> Iterator[Path]:
-    """The record that the shipped rules were checked, after a first use."""
-    forget()
-    (file,) = own_cache.glob("shipped-*")
-    yield file
-    forget()
+def changed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a trusted base that is not that of the package's record."""
+    monkeypatch.setattr(library, "stamp", lambda: OTHER_STAMP)
+    return cache
+
+
+@pytest.fixture
+def used(changed: Path) -> Path:
+    """The file in the cache that records that the shipped rules were checked, after a first use."""
+    shipped_rules()
+    (file,) = changed.glob("shipped-*")
+    return file
 
 
 def again() -> list[Rule]:
@@ -408,16 +419,88 @@ def again() -> list[Rule]:
     return shipped_rules()
 
 
-def test_shipped_rules_are_checked_at_first_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_of_the_package_is_fresh() -> None:
+    """Whoever changes a shipped rule, or what decides whether it stands, checks the rules and writes the record: make checked."""
+    written = Path(library.__file__).parent / "shipped" / "checked.json"
+    assert written.read_text(encoding="utf-8") == record_of_check()
+
+
+def test_recorded_rules_are_not_checked_at_first_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rules_db.entries.check", lambda rule, axioms: pytest.fail("checked"))
+    assert library.are_proved() and len(shipped_rules()) == len(library.presumed_rules())
+    assert not cache.exists()
+
+
+def test_a_record_is_made_by_checking(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rules_db.entries.check", lambda rule, axioms: ["no"])
+    with pytest.raises(StoreError, match=r"the shipped rules: rule [0-9a-f]+ is not proved: no"):
+        record_of_check()
+
+
+@pytest.mark.parametrize("record", [None, b"", b"\xff", b'{"stamp": "x", "rules": "x"}', b"[]"])
+def test_without_a_record_that_agrees_rules_are_checked(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, record: bytes | None
+) -> None:
+    (tmp_path / "shipped").mkdir()
+    if record is not None:
+        (tmp_path / "shipped" / "checked.json").write_bytes(record)
+    entries = library._shipped_entries()
+    monkeypatch.setattr(library, "_shipped_entries", lambda: entries[:3])
+    monkeypatch.setattr(library.resources, "files", lambda package: tmp_path)
+    assert not library.are_proved() and len(again()) == 3
+    assert len(list(cache.iterdir())) == 1 and library.are_proved()
+    (tmp_path / "shipped" / "checked.json").write_text(record_of_check(), encoding="utf-8")
+    forget()
+    next(cache.iterdir()).unlink()
+    assert library.are_proved() and len(again()) == 3 and not list(cache.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages, which may be changed."""
+    home = tmp_path_factory.mktemp("installation")
+    for package in PACKAGES:
+        shutil.copytree(Path(library.__file__).parents[1] / package, home / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return home
+
+
+@pytest.mark.parametrize(
+    ("file", "addition", "told"),
+    [
+        ("rules_db/shipped/linear.rules", "", "True"),
+        ("rules_db/shipped/linear.rules", "\n" + format_rule(rule("Tanh(X)", "X", "X:[m,n]")), "is not proved"),
+        ("rules_db/shipped/mine.rules", format_rule(rule("Tanh(X)", "X", "X:[m,n]")), "is not proved"),
+        ("rules_db/shipped/linear.rules", "\nrule 0123456789abcdef\n", "is the file truncated?"),
+        ("rules_db/trust/check.py", "\n\ndef check(rule, axioms):\n    return ['not by this checker']\n", "not by this checker"),
+        ("rules_db/axioms/activation.axioms", "\ntanh.nothing: Tanh(x) = x\n", "False"),
+    ],
+)
+def test_what_was_edited_is_checked_at_first_use(installation: Path, cache: Path, file: str, addition: str, told: str) -> None:
+    """A false rule in what ships is caught, and so is code of the trusted base to which a rule is none."""
+    edited = installation / file
+    whole = edited.read_bytes() if edited.exists() else None
+    edited.write_bytes((whole or b"") + addition.encode())
+    code = "from rules_db.library import are_proved, shipped_rules; print(are_proved()); shipped_rules()"
+    found = subprocess.run([sys.executable, "-c", code], cwd=installation, capture_output=True, text=True)
+    if whole is None:
+        edited.unlink()
+    else:
+        edited.write_bytes(whole)
+    assert found.stdout.split()[0] == str(not addition) and told in found.stdout + found.stderr
+    assert found.returncode == (told not in ("True", "False"))
+    assert bool(list(cache.glob("shipped-*"))) == (told == "False")
+
+
+def test_shipped_rules_are_checked_at_first_use(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = shipped_rules()
-    (file,) = cache.iterdir()
+    (file,) = changed.iterdir()
     assert [rule.id for rule in read_rules(file)] == [rule.id for rule in first]
     monkeypatch.setattr("rules_db.entries.check", lambda rule, axioms: ["no"])
     assert again() == first, "checked again"
     file.unlink()
     with pytest.raises(StoreError, match="is not proved: no"):
         again()
-    assert list(cache.iterdir()) == []
+    assert list(changed.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["altered", "cut", "no text"])
@@ -457,16 +540,14 @@ def test_changed_shipped_text_gives_another_record(used: Path, monkeypatch: pyte
     assert len(again()) == 3 and len(list(used.parent.glob("shipped-*"))) == 2
 
 
-def test_shipped_rules_do_without_a_cache_folder(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache.write_text("in the way", encoding="utf-8")
+def test_shipped_rules_do_without_a_cache_folder(changed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    changed.write_text("in the way", encoding="utf-8")
     assert shipped_rules() == shipped_rules() != []
     assert len(caplog.records) == 1 and "ONNX_SUPEROPT_CACHE" in caplog.text
 
 
 def test_first_uses_at_the_same_time_do_not_collide(cache: Path) -> None:
-    code = "from rules_db.library import shipped_rules; print(len(shipped_rules()))"
+    code = f"from rules_db import library; library.stamp = lambda: '{OTHER_STAMP}'; print(len(library.shipped_rules()))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]

@@ -1,9 +1,11 @@
-"""Work, counted: how many functions something calls. Unlike seconds it is the same on every machine, however busy."""
+"""Work: how many functions something calls, which is the same on every machine, however busy; and work without end."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 
@@ -22,3 +24,9 @@ def calls(action: Callable[[], object]) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+def checks_endlessly(connection: Connection) -> None:
+    """In a process, which answers nobody."""
+    while True:
+        time.sleep(1)
