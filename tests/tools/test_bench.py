@@ -121,6 +121,30 @@ def test_lines_of_a_run_that_was_cut_short_make_a_table(tmp_path: Path) -> None:
     assert "bigbird:8x512 flex: no answer after 180 s" in text
 
 
+def test_rows_are_timed_beside_blocks() -> None:
+    case = attention.MaskCase("sliding", 1, 128)
+    kernel = attention.kernels_of_case(case)["list"]
+    kinds = attention.schedules_by_rows(kernel, "h200", 5)
+    heights = {kind: [schedule.tile("s") for _, schedule in each] for kind, each in kinds.items()}
+    assert max(heights[attention.FEW_ROWS]) < 16 <= min(heights[attention.BLOCKS])
+    for each in kinds.values():
+        times = [time_us for time_us, _ in each]
+        assert len(times) == 5 and times == sorted(times) and len({s.tiles for _, s in each}) > 1
+    assert attention.equation_1(case) == (pytest.approx(0.34375), pytest.approx(1.2 / 9))
+
+
+def test_what_rows_took_is_shown_beside_its_prediction() -> None:
+    kinds = {
+        attention.FEW_ROWS: {"us": 2.5, "predicted": 2.0, "predicted of it": 2.25},
+        attention.BLOCKS: {"us": 5.0, "predicted": 3.0, "predicted of it": 3.5},
+    }
+    console = Console(width=200, record=True)
+    attention.show_rows({"sliding:1x128": {"rows": kinds}, "bigbird:1x128": {"rows": {"problem": "no GPU"}}}, console)
+    (row,) = [line for line in console.export_text().splitlines() if "sliding" in line or "bigbird" in line]
+    numbers = row.replace("│", " ").split()
+    assert " ".join(numbers) == "sliding:1x128 0.084 0.344 > 0.133 2.50 2.00 2.25 5.00 3.00 3.50 2.00 1.50"
+
+
 # --- searches ----------------------------------------------------------------------------------------------------------
 
 

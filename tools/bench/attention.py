@@ -4,6 +4,7 @@
     python -m tools.bench.attention run FOLDER --json FILE          on the GPU machine: measures, compares, prints the table
     python -m tools.bench.attention run FOLDER --json FILE --only bigbird --only sliding:8x512 --seconds 300
     python -m tools.bench.attention example FOLDER --json FILE      on the GPU machine: two whole models through onnx-superopt
+    python -m tools.bench.attention rows --json FILE                on the GPU machine: tiles of few rows beside larger ones
     python -m tools.bench.attention predict                         what the model of schedules says, anywhere
     python -m tools.bench.attention table FILE                      prints the table again
 
@@ -16,6 +17,9 @@ the formula in double precision on the same random inputs.
 
 Widths are √length, as in the paper: a window of that many positions, as many global positions, and 10 % random blocks, of 64
 positions here (of 16 where there are 128).
+
+``rows`` times what docs/kernels.md says of rows and blocks: of each mask for one sequence of 128 and of 256 positions, the
+schedules with tiles of fewer than 16 rows, which do without matrix units, and all others, each beside its prediction.
 """
 
 from __future__ import annotations
@@ -43,12 +47,16 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
 from rewriter.cost.devices import get_device
-from rewriter.cost.schedules import ranked
+from rewriter.cost.schedules import candidates, ranked
+from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.cost.schedules.ranking import predict_all
+from rewriter.cost.schedules.space import axis_of_few_rows
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure.inputs import kernel_inputs
 from rewriter.kernels.measure.processes import KernelTimer
@@ -167,6 +175,9 @@ DENSITIES = ("random5", "random10", "random25", "random50", "random75", "random1
 
 EXAMPLES = (MaskCase("window", 8, 2048), MaskCase("bigbird", 8, 2048))
 """Whole models."""
+ROW_LENGTHS = (128, 256)
+"""Of the masks for which tiles of few rows are timed."""
+FEW_ROWS, BLOCKS = "few rows", "blocks"
 
 
 def every_case() -> list[MaskCase]:
@@ -422,6 +433,104 @@ class CaseBench:
             self._torch.close()
 
 
+# --- rows or blocks ----------------------------------------------------------------------------------------------------
+
+
+def row_cases() -> list[MaskCase]:
+    """The masks for which tiles of few rows are timed."""
+    return [MaskCase(name, 1, length) for length in ROW_LENGTHS for name in MASKS]
+
+
+def schedules_by_rows(kernel: Kernel, device: str, most: int) -> dict[str, list[tuple[float, Schedule]]]:
+    """The schedules with tiles of few rows and all others, the most promising first, each with its predicted microseconds.
+
+    Args:
+        kernel: of one block graph, over a stored mask.
+        most: of each, no two of one tiling and split.
+    """
+    (schedules,), (block,) = candidates(kernel, get_device(device)), kernel.blocks
+    axis = axis_of_few_rows(BlockFigures(kernel, block, {}))
+    assert axis is not None, "masks of so few positions have tiles of few rows"
+    times = predict_all(kernel, [(schedule,) for schedule in schedules], get_device(device))
+    found: dict[str, dict[tuple[Any, ...], tuple[float, Schedule]]] = {FEW_ROWS: {}, BLOCKS: {}}
+    for number in np.argsort(times, kind="stable"):
+        schedule = schedules[number]
+        found[FEW_ROWS if schedule.tile(axis) < 16 else BLOCKS].setdefault(
+            (schedule.tiles, schedule.split), (float(times[number]), schedule)
+        )
+    return {kind: list(each.values())[:most] for kind, each in found.items()}
+
+
+def rows_of_case(
+    case: MaskCase, timer: KernelTimer, compiler: Compiler, device: str, architecture: Architecture, most: int
+) -> dict[str, Any]:
+    """By kind the best time, the prediction for it, the best prediction, and all that was tried."""
+    kernel = kernels_of_case(case)["list"]
+    result: dict[str, Any] = {}
+    for kind, worth in schedules_by_rows(kernel, device, most).items():
+        compiled, problems = trials(kernel, [(schedule,) for _, schedule in worth], compiler, architecture)
+        predicted = {schedule: time_us for time_us, schedule in worth}
+        measured = timer.measure(kernel, compiled, {})
+        best = best_of(measured)
+        tried = [
+            {"us": r.microseconds, "predicted": predicted[r.schedules[0]], "schedule": schedule_to_json(r.schedules[0])}
+            for r in measured
+            if r.microseconds is not None
+        ]
+        result[kind] = {
+            "us": best.microseconds,
+            "error": best.error,
+            "predicted of it": predicted[best.schedules[0]],
+            "predicted": worth[0][0],
+            "tried": sorted(tried, key=lambda each: float(each["us"])),
+            "problems": [*problems, *(r.problem for r in measured if r.problem)][:3],
+        }
+    return result
+
+
+def equation_1(case: MaskCase) -> tuple[float, float]:
+    """Both sides of the inequality by which STOF takes its kernel by rows (section 4.2.3): it does where the first is less."""
+    count = -(-case.length // 16)
+    tiles = np.zeros((count * 16, count * 16), bool)
+    tiles[: case.length, : case.length] = case.entries
+    shown = tiles.reshape(count, 16, count, 16).any(axis=(1, 3)).sum()
+    return float(shown) / count**2, 1.2 / math.log2(count) ** 2
+
+
+def show_rows(found: dict[str, dict[str, dict[str, Any]]], console: Console) -> None:
+    """Prints what was measured of rows and blocks, beside what was predicted."""
+    table = Table(title="one sequence, 12 heads of 64 in half precision: microseconds of tiles of few rows and of blocks")
+    for column in (
+        "case",
+        "density",
+        "equation 1",
+        "rows",
+        "predicted",
+        "of it",
+        "blocks",
+        "predicted",
+        "of it",
+        "gain",
+        "predicted",
+    ):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    for case in row_cases():
+        entry = found.get(case.label, {}).get("rows", {})
+        if FEW_ROWS not in entry:
+            continue
+        kinds = [entry[FEW_ROWS], entry[BLOCKS]]
+        left, right = equation_1(case)
+        times = [number for kind in kinds for number in (kind["us"], kind["predicted"], kind["predicted of it"])]
+        gains = [kinds[1][key] / kinds[0][key] for key in ("us", "predicted")]
+        table.add_row(
+            case.label,
+            f"{case.density:.3f}",
+            f"{left:.3f} {'<' if left < right else '>'} {right:.3f}",
+            *(_number(number, 2) for number in (*times, *gains)),
+        )
+    console.print(table)
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -633,10 +742,40 @@ def predict(only: Sequence[str], device: str, batch: int | None) -> None:
 
 
 @main.command()
+@click.option("--json", "path", type=click.Path(path_type=Path), required=True, help="Where lines are appended.")
+@click.option("--most", default=12, show_default=True, help="Schedules of each kind.")
+@_DEVICE
+@_ARCHITECTURE
+@click.option("--seconds", default=240.0, show_default=True, help="Nothing is begun after so long.")
+def rows(path: Path, most: int, device: str, architecture: int, seconds: float) -> None:
+    """Compiles and measures tiles of few rows beside larger ones."""
+    deadline, found, timer = time.monotonic() + seconds, read_lines(path), KernelTimer()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Compiler() as compiler:
+        for case in row_cases():
+            if FEW_ROWS in found.get(case.label, {}).get("rows", {}) or time.monotonic() > deadline:
+                continue
+            entry: dict[str, Any] = {"case": case.label, "part": "rows"}
+            try:
+                entry |= rows_of_case(case, timer, compiler, device, Architecture(architecture), most)
+            except Exception as problem:  # the other cases go on
+                entry["problem"] = one_line(problem)
+            found.setdefault(case.label, {})["rows"] = entry
+            with path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+            print(case.label, *(_number(entry.get(kind, {}).get("us"), 2) for kind in (FEW_ROWS, BLOCKS)), flush=True)
+    timer.close()
+    show_rows(found, Console(width=200))
+
+
+@main.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 def table(path: Path) -> None:
-    """Prints the table of lines that were kept."""
-    show(read_lines(path), Console(width=200))
+    """Prints the tables of lines that were kept."""
+    found, console = read_lines(path), Console(width=200)
+    show(found, console)
+    if any("rows" in parts for parts in found.values()):
+        show_rows(found, console)
 
 
 if __name__ == "__main__":

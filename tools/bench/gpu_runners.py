@@ -266,29 +266,45 @@ class TorchSpec:
 
     def open(self) -> Runner:
         """Builds, compiles and captures it."""
-        return TorchRunner(self)
+        module = build_module(self.architecture).half()
+        example = example_inputs(self.architecture, {}, fp16=True)
+        inputs = {name: example[name] for name in self.architecture.inputs}
+        return TorchRunner(module, copy.deepcopy(module).float(), inputs, self.mode, self.device, self.clock)
 
 
 class TorchRunner:
-    """A module of torch in half precision, described by a `TorchSpec`."""
+    """A module of torch in half precision.
 
-    def __init__(self, spec: TorchSpec) -> None:
+    Args:
+        module: of one output.
+        wide: the same in float32, for the reference.
+        inputs: by name, in the order of the module's arguments.
+        mode, device, clock: as of a `TorchSpec`.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        wide: torch.nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        mode: str,
+        device: str,
+        clock: str,
+    ) -> None:
         import torch
 
         torch.set_grad_enabled(False)
-        self.note, self.on_gpu = "", spec.device == "cuda"
-        module = build_module(spec.architecture).half().to(spec.device)
-        self.wide = copy.deepcopy(module).float()
-        example = example_inputs(spec.architecture, {}, fp16=True)
-        self.inputs = {name: example[name].to(spec.device) for name in spec.architecture.inputs}
-        mode = TORCH_MODES[spec.mode]
-        self.call = torch.compile(module, mode=mode, dynamic=False) if mode else module
+        self.note, self.on_gpu = "", device == "cuda"
+        module, self.wide = module.to(device), wide.to(device)
+        self.inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        compiles = TORCH_MODES[mode]
+        self.call = torch.compile(module, mode=compiles, dynamic=False) if compiles else module
         self.clock: Clock | _TorchClock = HostClock()
         self.replay: Callable[[], None] = self._run
         self.result = self._run()
         if self.on_gpu:
             self._capture()
-            if spec.clock == "events":
+            if clock == "events":
                 self.clock = _TorchClock()
 
     def _run(self) -> torch.Tensor:
