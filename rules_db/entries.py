@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -14,7 +14,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Entry", "RuleBook", "by_size", "preferred", "proved"]
+__all__ = ["Entry", "RuleBook", "Usable", "by_size", "preferred", "proved", "read_all", "unproved", "way_out"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,60 @@ def proved(rules: list[Rule], name: str, trust: Trust = Trust.PROVED) -> list[Ru
         others = f", nor are {len(refused) - 1} others" if len(refused) > 1 else ""
         raise StoreError(f"{name}: rule {identity} is not taken{others}: {refusal}")
     for rule in rules:
-        failures = check(rule, load_axioms())
-        if failures:
-            raise StoreError(f"{name}: rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit {name}' and remove it")
+        if reason := unproved(rule):
+            raise StoreError(f"{name}: rule {rule.id} is {reason}; {way_out(name)}")
     return rules
+
+
+def way_out(name: str) -> str:
+    """What to do where rules of a file or database cannot be used."""
+    if name.endswith(".rules"):
+        return f"'rulegen audit {name}' tells which fail"
+    return f"'rulegen status {name}' tells which fail, 'rulegen prune {name}' removes them"
+
+
+def unproved(rule: Rule) -> str:
+    """Why a rule does not stand by its certificate; empty where it does."""
+    failures = check(rule, load_axioms())
+    return f"not proved: {failures[0]}" if failures else ""
+
+
+def read_all(entries: Iterable[Entry]) -> tuple[list[Rule], dict[str, str]]:
+    """The rules that can be read, unchecked; why others cannot, by their names."""
+    rules, unreadable = list[Rule](), dict[str, str]()
+    for entry in entries:
+        try:
+            rules.append(entry.read())
+        except RuleTextError as problem:
+            unreadable[entry.name] = str(problem)
+    return rules, unreadable
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What can be used of some rules by this version, with the evidence that was asked for.
+
+    Attributes:
+        rules: those that stand.
+        skipped: the names of the others, and why: other versions write what this one does not know.
+    """
+
+    rules: tuple[Rule, ...]
+    skipped: Mapping[str, str]
+
+    @staticmethod
+    def of(entries: Iterable[Entry], trust: Trust = Trust.PROVED) -> Usable:
+        """Reads and checks rules one by one."""
+        rules, skipped = read_all(entries)
+        refused = {rule.id: trust.refusal(rule.certificate.evidence) or unproved(rule) for rule in rules}
+        skipped |= {identity: reason for identity, reason in refused.items() if reason}
+        return Usable(tuple(rule for rule in rules if rule.id not in skipped), skipped)
+
+    def told(self, name: str) -> str:
+        """A sentence about what was skipped, of the file or database ``name``; empty where nothing was."""
+        if not self.skipped:
+            return ""
+        first, reason = next(iter(self.skipped.items()))
+        others = f", and {len(self.skipped) - 1} others" if len(self.skipped) > 1 else ""
+        counted = f"{name}: {len(self.rules)} rules used, {len(self.skipped)} skipped"
+        return f"{counted}: {first} ({reason}){others}; {way_out(name)}"

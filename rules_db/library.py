@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from rules_db.entries import Entry, RuleBook, proved
-from rules_db.exchange import RuleTextError, read_rules, read_text, split_rules
+from rules_db.entries import Entry, RuleBook, Usable, proved, way_out
+from rules_db.exchange import RuleTextError, read_text, split_rules
 from rules_db.files import StoreError, cache_folder, write_text
 from rules_db.stamp import stamp
 from rules_db.store import RuleStore
@@ -189,22 +190,29 @@ def read_entries(url: str | None = None) -> list[Entry]:
         return store.entries()
 
 
-def open_rules(url: str | None = None, trust: Trust = Trust.PROVED) -> list[Rule]:
+def open_rules(url: str | None = None, trust: Trust = Trust.PROVED, tell: Callable[[str], None] | None = None) -> list[Rule]:
     """The rules to work with: those shipped, or those of a ``.rules`` file, a database path or a database URL.
 
     Args:
         url: where they are.
         trust: the evidence that each has to bring; those that ship are proved.
+        tell: told in one sentence what was skipped; without it all must stand.
 
     Raises:
-        StoreError: they cannot be read, or one does not stand by its certificate or has less evidence than is asked for.
+        StoreError: they cannot be read, or one, or with ``tell`` each, does not stand by its certificate, has less evidence than
+            is asked for or is not understood by this version.
     """
     if url is None:
         return shipped_rules()
-    if url.endswith(".rules"):
-        try:
-            return proved(read_rules(url), url, trust)
-        except RuleTextError as problem:
-            raise StoreError(str(problem)) from None
-    with RuleStore.open(url, create=False) as store:
-        return store.rules(trust)
+    entries = read_entries(url)
+    if tell is not None:
+        usable = Usable.of(entries, trust)
+        if usable.rules or not usable.skipped:
+            if usable.skipped:
+                tell(usable.told(url))
+            return list(usable.rules)
+    try:
+        rules = [entry.read() for entry in entries]
+    except RuleTextError as problem:
+        raise StoreError(f"{problem}; {way_out(url)}") from None
+    return proved(rules, url, trust)

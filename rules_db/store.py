@@ -1,24 +1,27 @@
 """Where rules live: a table of text blocks in any database SQLAlchemy speaks to, an SQLite file by default.
 
-Nothing in a database is trusted: a rule is checked when it enters and again when it is read.
+Nothing in a database is trusted: a rule is checked when it enters and again when it is read. Versions differ in what they can
+read and prove. So beside each rule stands which version wrote it, and a row of a newer one is not taken for a damaged one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
+from importlib.metadata import version
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from rules_db.entries import Entry, preferred, proved
+from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.late import LateModule
 from rules_db.sqlite import begin_ourselves, writing
+from rules_db.stamp import stamp
 from rules_db.trust.certificate import Trust
-from rules_db.trust.check import check
-from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 else:
     sa = LateModule("sqlalchemy")  # a quarter of a second, and hardly a run opens a database
 
-__all__ = ["SCHEMA_VERSION", "RuleStore"]
+__all__ = ["SCHEMA_VERSION", "RuleStore", "RuleWriter"]
 
 SCHEMA_VERSION = 1
 """Raised with every change of the tables."""
@@ -38,6 +41,7 @@ class _RuleTables(NamedTuple):
     metadata: sa.MetaData
     about: sa.Table
     rules: sa.Table
+    writers: sa.Table
 
 
 @cache
@@ -45,8 +49,57 @@ def _tables() -> _RuleTables:
     metadata = sa.MetaData()
     version = sa.Column("version", sa.Integer, nullable=False)
     about = sa.Table("superopt_schema", metadata, sa.Column("id", sa.Integer, primary_key=True), version)
-    text = sa.Column("text", sa.Text, nullable=False)
-    return _RuleTables(metadata, about, sa.Table("rules", metadata, sa.Column("id", sa.String(16), primary_key=True), text))
+    rules = sa.Table(
+        "rules", metadata, sa.Column("id", sa.String(16), primary_key=True), sa.Column("text", sa.Text, nullable=False)
+    )
+    writers = sa.Table(  # of its own, since versions that know nothing of it write rules, too
+        "rule_writers",
+        metadata,
+        sa.Column("id", sa.String(16), primary_key=True),
+        sa.Column("text_digest", sa.String(32), nullable=False),
+        sa.Column("version", sa.String(64), nullable=False),
+        sa.Column("stamp", sa.String(16), nullable=False),
+    )
+    return _RuleTables(metadata, about, rules, writers)
+
+
+class RuleWriter(NamedTuple):
+    """Who wrote a rule.
+
+    Attributes:
+        version: of the package.
+        stamp: of the trusted base that checked it (:mod:`rules_db.stamp`).
+    """
+
+    version: str
+    stamp: str
+
+    @staticmethod
+    def ourselves() -> RuleWriter:
+        return RuleWriter(version("onnx-superopt"), stamp())
+
+    def __str__(self) -> str:
+        return f"{self.version}, trusted code {self.stamp}"
+
+    @property
+    def is_older(self) -> bool:
+        """Whether this version is newer, or the same one."""
+        return self == RuleWriter.ourselves() or _numbers(self.version) < _numbers(RuleWriter.ourselves().version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _writer(row: sa.Row[Any] | None, text: object) -> RuleWriter | None:
+    """Who wrote a text, where a row says so of that text and no other."""
+    if row is None or not isinstance(text, str) or row.text_digest != _digest(text):
+        return None
+    return RuleWriter(row.version, row.stamp)
 
 
 _Result = TypeVar("_Result")
@@ -182,36 +235,77 @@ class RuleStore:
         for rule in changed:
             if refusal := trust.refusal(rule.certificate.evidence):
                 raise StoreError(f"rule {rule.id} is not taken: {refusal}")
-            failures = check(rule, load_axioms())
-            if failures:
-                raise StoreError(f"rule {rule.id} is not proved: {failures[0]}; run 'rulegen audit' on where it comes from")
+            if reason := unproved(rule):
+                raise StoreError(f"rule {rule.id} is {reason}; run 'rulegen audit' on where it comes from")
+        changed.sort(key=lambda rule: rule.id)  # two that write the same rows in one order wait for each other, not both
 
         def insert() -> int:
             with writing(self._engine) as connection:
+                _tables().writers.create(connection, checkfirst=True)
                 return sum(self._put(connection, rule) for rule in changed)
 
         return self._guard(insert) if changed else 0
 
     def _put(self, connection: sa.Connection, rule: Rule) -> bool:
         """Inserts a rule or replaces the one of its identity, if it is to be preferred; true where there was none."""
-        text, row = format_rule(rule), _tables().rules.c.id == rule.id
+        text, tables = format_rule(rule), _tables()
+        row, writer = tables.rules.c.id == rule.id, tables.writers.c.id == rule.id
         try:
             with connection.begin_nested():
-                connection.execute(_tables().rules.insert().values(id=rule.id, text=text))
-            return True
+                connection.execute(tables.rules.insert().values(id=rule.id, text=text))
+            is_new = True
         except sa.exc.IntegrityError:
-            there = connection.execute(sa.select(_tables().rules.c.text).where(row).with_for_update()).scalar_one()
-        if self._stands_before(rule, there):
-            connection.execute(_tables().rules.update().where(row).values(text=text))
-        return False
+            is_new = False
+            there = connection.execute(sa.select(tables.rules.c.text).where(row).with_for_update()).scalar_one()
+            found = connection.execute(sa.select(tables.writers).where(writer)).one_or_none()
+            if not self._stands_before(rule, there, _writer(found, there)):
+                return False
+            connection.execute(tables.rules.update().where(row).values(text=text))
+        connection.execute(tables.writers.delete().where(writer))
+        ours = RuleWriter.ourselves()._asdict()
+        connection.execute(tables.writers.insert().values(id=rule.id, text_digest=_digest(text), **ours))
+        return is_new
 
-    def _stands_before(self, rule: Rule, text: str) -> bool:
-        """Whether a proved rule replaces a row: always one that cannot be read or is not proved."""
+    def _stands_before(self, rule: Rule, text: str, writer: RuleWriter | None) -> bool:
+        """Whether a proved rule replaces a row: one that cannot be read or is not proved, unless a newer version wrote it."""
         try:
             there = Entry(self._name, text, identity=rule.id).read()
         except RuleTextError:
-            return True
-        return bool(check(there, load_axioms())) or preferred([there, rule]) is rule
+            return writer is None or writer.is_older
+        if unproved(there):
+            return writer is None or writer.is_older
+        return preferred([there, rule]) is rule
+
+    def writers(self) -> dict[str, RuleWriter]:
+        """Who wrote the rules of which it is known, by identity. Raises StoreError."""
+
+        def read() -> dict[str, RuleWriter]:
+            tables = _tables()
+            with self._engine.connect() as connection:
+                if tables.writers.name not in sa.inspect(connection).get_table_names():
+                    return {}
+                found = connection.execute(
+                    sa.select(tables.writers, tables.rules.c.text).join_from(
+                        tables.writers, tables.rules, tables.writers.c.id == tables.rules.c.id
+                    )
+                )
+                by = {one.id: _writer(one, one.text) for one in found}
+                return {identity: writer for identity, writer in by.items() if writer is not None}
+
+        return self._guard(read)
+
+    def remove(self, identities: Collection[str]) -> int:
+        """Removes rows, whatever they hold; returns how many there were. Raises StoreError."""
+
+        def delete() -> int:
+            tables = _tables()
+            with writing(self._engine) as connection:
+                tables.writers.create(connection, checkfirst=True)
+                for table in (tables.writers, tables.rules):
+                    gone = [connection.execute(table.delete().where(table.c.id == one)).rowcount for one in sorted(identities)]
+                return sum(gone)
+
+        return self._guard(delete)
 
     def _texts(self) -> dict[str, str]:
         with self._engine.connect() as connection:
@@ -235,26 +329,6 @@ class RuleStore:
         """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""
         rows = self.texts().items()
         return [Entry(f"{self._name}, row {identity}", text, identity=identity) for identity, text in rows]
-
-    def rules(self, trust: Trust = Trust.PROVED) -> list[Rule]:
-        """All rules, by identity, each checked again.
-
-        Raises:
-            StoreError: the database is damaged, or holds a rule that does not stand by its certificate or has less evidence than
-                is asked for.
-        """
-        return proved(self.unchecked(), self._name, trust)
-
-    def unchecked(self) -> list[Rule]:
-        """All rules, by identity, for whoever checks those that are used.
-
-        Raises:
-            StoreError: the database is damaged.
-        """
-        try:
-            return [entry.read() for entry in self.entries()]
-        except RuleTextError as problem:
-            raise StoreError(f"{problem}; delete that row or restore a copy of the database") from None
 
     def __len__(self) -> int:
         def count() -> int:

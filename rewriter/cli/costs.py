@@ -83,7 +83,7 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
     """Measures the operators of MODELS, and those that rewriting them leads to."""
     options = Options(**values_of_flags(Options, written))
     provider = pick_provider(options.provider)
-    all_rules = open_rules(rules, Trust.TESTED)
+    all_rules = open_rules(rules, Trust.TESTED, lambda told: print(f"superopt-costs: {told}", file=sys.stderr))
     for path in models:
         model = load(path)
         sizes, _ = bind_sizes(model, options.shapes or {})

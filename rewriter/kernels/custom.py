@@ -31,6 +31,7 @@ from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rewriter.search.moves import Moves
+from rules_db.entries import read_all
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
@@ -111,7 +112,11 @@ class CustomKernels:
         try:
             if self.learned is not None and self.learned.exists():
                 with RuleStore.open(str(self.learned), create=False) as database:
-                    self._unproved = {rule.id: rule for rule in database.unchecked() if rule.id not in stored}
+                    entries = database.entries()
+                learned, damaged = read_all(entries)
+                self._unproved = {rule.id: rule for rule in learned if rule.id not in stored}
+                if damaged:
+                    self.notes.append(f"{self.learned}: {len(damaged)} kernels of earlier runs cannot be read and were not used")
         except (StoreError, OSError) as problem:
             self.notes.append(f"kernels of earlier runs were not used: {problem}")
             self.learned = None

@@ -143,11 +143,11 @@ def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
     holds(beside.is_wanted)
 
 
-def _rules(options: Options) -> RuleBook:
-    """The rules that options name. Raises StoreError."""
+def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
+    """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
     if options.rules is None:
         return presumed_rules()
-    return RuleBook(open_rules(options.rules, Trust(options.trust)) if isinstance(options.rules, str) else options.rules)
+    return RuleBook(open_rules(options.rules, Trust(options.trust), tell) if isinstance(options.rules, str) else options.rules)
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
         with clock.lap("import"):
             if options.rules is None:
                 futures.append(background.begin(partial(_unless_it_fails, check_ahead())))
-            rules = _rules(options)
+            rules = _rules(options, notes.add)
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
             store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from rulegen.cli.console import bar, jobs_option, name_of, output, trust_option
+from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, trust_option
 from rulegen.properties.report import LEAST_CASES, LEAST_HITS, properties_report
 from rulegen.share.audit import audit
 from rules_db.files import write_text
-from rules_db.library import open_rules, read_entries
+from rules_db.library import read_entries
 from rules_db.trust.certificate import Trust
 
 __all__ = ["audit_command"]
@@ -73,7 +73,7 @@ def audit_command(
 def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_file: Path | None) -> None:
     """Validates the operator properties and counts who cites them (TASO, table 2)."""
     with bar("axioms") as show:
-        report = properties_report(rules=open_rules(rules, Trust.TESTED), processes=jobs, progress=show)
+        report = properties_report(rules=rules_of(rules), processes=jobs, progress=show)
     table = Table("property", "standing", "cases", "parameters", "by Z3", "samples", "exact", "runs", "lemma", "cited by")
     for record in report.properties:
         symbolic, numeric, runtime = record.symbolic, record.numeric, record.runtime

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mugraph.files import is_device
 from rules_db.files import check_writable
+from rules_db.library import open_rules
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
@@ -28,7 +29,9 @@ __all__ = [
     "progress_console",
     "rules_file",
     "rules_file_option",
+    "rules_of",
     "store_rules",
+    "tell",
     "trust_option",
 ]
 
@@ -107,6 +110,16 @@ def check_targets(rules: str | None, *files: Path | None) -> None:
     if rules is not None:
         with RuleStore.open(rules) as store:
             store.check_writable()
+
+
+def tell(sentence: str) -> None:
+    """On standard error."""
+    progress_console().print(sentence, markup=False, soft_wrap=True)
+
+
+def rules_of(url: str | None) -> list[Rule]:
+    """The rules to show or to work with, those that stand by tests too; tells what this version cannot use. Raises StoreError."""
+    return open_rules(url, Trust.TESTED, tell)
 
 
 def store_rules(console: Console, url: str, rules: Sequence[Rule], trust: Trust = Trust.PROVED) -> None:

@@ -11,6 +11,7 @@ import click
 from mugraph.interrupts import INTERRUPTED_EXIT
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
+from rulegen.cli.keeping import prune_command, remove_command, status_command
 from rulegen.cli.sharing import export_command, import_command, merge_command
 from rulegen.cli.showing import explain_command, show_command, stats_command
 from rules_db.exchange import RuleTextError
@@ -37,6 +38,9 @@ for _command in (
     audit_command,
     export_command,
     merge_command,
+    status_command,
+    remove_command,
+    prune_command,
 ):
     cli.add_command(_command)
 

@@ -10,14 +10,13 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from rulegen.cli.console import bar, jobs_option, output, rules_file, store_rules, trust_option
+from rulegen.cli.console import bar, jobs_option, output, rules_file, rules_of, store_rules, tell, trust_option
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import merge
 from rulegen.share.sources import default_rules, existing_rules, import_file
 from rules_db.entries import by_size
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
-from rules_db.library import open_rules
 from rules_db.trust.certificate import Trust
 
 __all__ = ["export_command", "import_command", "merge_command"]
@@ -39,7 +38,7 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
         check_writable(json_file)
     if rules is not None and "://" not in rules and not dry_run:
         check_writable(Path(rules))
-    existing = existing_rules(rules)
+    existing = existing_rules(rules, tell)
     with bar("import") as show:
         results = import_file(file, existing, progress=show)
     if json_file is not None:
@@ -71,7 +70,7 @@ def export_command(file: Path, rules: str | None) -> None:
 
     Equal rules give equal text, byte for byte.
     """
-    every = by_size(open_rules(rules, Trust.TESTED))
+    every = by_size(rules_of(rules))
     write_text(file, format_rules(every))
     output().print(f"{len(every)} rules in {file}", markup=False)
 

@@ -15,14 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.terms.term import format_term, format_value
-from rulegen.cli.console import name_of, output
+from rulegen.cli.console import name_of, output, rules_of
 from rulegen.show.equations import EquationError, parse_let
 from rulegen.show.explain import explain
 from rulegen.show.picture import svg
 from rulegen.show.words import proof_in_words
 from rules_db.files import StoreError, write_text
-from rules_db.library import open_rules
-from rules_db.trust.certificate import Evidence, Trust
+from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["explain_command", "show_command", "stats_command"]
@@ -36,7 +35,7 @@ def stats_command(rules: str | None) -> None:
     Also those with multiple outputs, by float class (exact, reassociates, approximates) and by kind of evidence: proved
     from operator properties, or tested within a bound. Guards and proof steps are averages.
     """
-    every = open_rules(rules, Trust.TESTED)
+    every = rules_of(rules)
     headings = ("group", "rules", "multi", "exact", "reassoc", "approx", *Evidence, "guards", "steps")
     table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[1:]:
@@ -82,7 +81,7 @@ def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
 
     Both sides, its conditions in words and its certificate step by step. RULE is an identity or its beginning.
     """
-    shown = _rule_named(open_rules(rules, Trust.TESTED), rule, name_of(rules))
+    shown = _rule_named(rules_of(rules), rule, name_of(rules))
     if picture is not None:
         write_text(picture, svg(shown))
     lines = [f"rule {shown.id}   float class: {shown.float_class}"]

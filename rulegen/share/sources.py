@@ -24,12 +24,16 @@ def default_rules() -> str:
     return str(cache_folder() / "rules.sqlite")
 
 
-def existing_rules(url: str | None) -> list[Rule]:
-    """The rules that a database holds; the user's own database stands beside the shipped rules."""
+def existing_rules(url: str | None, tell: Callable[[str], None]) -> list[Rule]:
+    """The rules that a database holds; the user's own database stands beside the shipped rules.
+
+    Args:
+        tell: told in one sentence what this version cannot use.
+    """
     where = url or default_rules()
     if where.endswith(".rules"):
         raise StoreError(f"{where}: rules enter a database, not a text file; give a path such as rules.sqlite")
-    every = [] if "://" not in where and not os.path.exists(where) else open_rules(where, Trust.TESTED)
+    every = [] if "://" not in where and not os.path.exists(where) else open_rules(where, Trust.TESTED, tell)
     rules = [rule for rule in every if rule.certificate.evidence is Evidence.PROVED]  # what tests derive is not proved
     return rules if url else [*shipped_rules(), *rules]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_ru
 from rules_db.files import StoreError, check_writable, write_text
 from rules_db.library import open_rules, read_entries, record_of_check, shipped_rules
 from rules_db.stamp import PACKAGES
-from rules_db.store import RuleStore
+from rules_db.store import RuleStore, RuleWriter
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.rule import FloatClass, Rule
 from tests.support.graphs import rule
@@ -140,7 +141,7 @@ def test_two_stores_may_write_one_file(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from rules_db.exchange import read_rules
-from rules_db.store import RuleStore
+from rules_db.store import RuleStore, RuleWriter
 
 path, text, first = sys.argv[1:]
 rules = read_rules(text)
@@ -203,6 +204,10 @@ def alternatives(name: str) -> list[Rule]:
     ]
 
 
+def kept(store: RuleStore) -> list[Rule]:
+    return [entry.read() for entry in store.entries()]
+
+
 @given(st.permutations(alternatives("scalar")))
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_which_of_equal_rules_stays_does_not_depend_on_the_order(tmp_path: Path, rules: list[Rule]) -> None:
@@ -214,11 +219,11 @@ def test_which_of_equal_rules_stays_does_not_depend_on_the_order(tmp_path: Path,
     path.unlink(missing_ok=True)
     with RuleStore.open(str(path)) as store:
         assert [store.add(rule) for rule in rules] == [True, False, False, False]
-        assert store.rules() == [best]
+        assert kept(store) == [best]
     path.unlink()
     with RuleStore.open(str(path)) as store:
         assert store.add_all(rules) == 1
-        assert store.rules() == [best]
+        assert kept(store) == [best]
 
 
 def test_a_proved_rule_replaces_a_damaged_row(tmp_path: Path) -> None:
@@ -229,7 +234,7 @@ def test_a_proved_rule_replaces_a_damaged_row(tmp_path: Path) -> None:
             store.add(rule)
             tampered(path, text, rule)
             assert not store.add(rule)
-            assert store.rules() == [rule]
+            assert kept(store) == [rule]
 
 
 def test_only_what_is_proved_enters(tmp_path: Path) -> None:
@@ -258,7 +263,9 @@ def test_a_database_is_not_trusted(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has the identity"):
         open_rules(str(path))
     tampered(path, format_rule(landmark("scalar")), rule)
-    with pytest.raises(StoreError, match=rf"row {rule.id}:1: holds rule {landmark('scalar').id}, not {rule.id}; delete that row"):
+    with pytest.raises(
+        StoreError, match=rf"row {rule.id}:1: holds rule {landmark('scalar').id}, not {rule.id}; 'rulegen status "
+    ):
         open_rules(str(path))
     tampered(path, "", rule)
     with pytest.raises(StoreError, match=rf"row {rule.id}:1: expected 'rule ID'"):
@@ -267,6 +274,64 @@ def test_a_database_is_not_trusted(tmp_path: Path) -> None:
     file.write_text(format_rule(replace(rule, certificate=Certificate(()))))
     with pytest.raises(StoreError, match=r"false\.rules: rule \w+ is not proved"):
         open_rules(str(file))
+
+
+def test_rules_that_this_version_cannot_use_are_skipped_and_named(tmp_path: Path) -> None:
+    """One foreign row does not cost all others: other versions know other operators, guards and properties."""
+    path, told = tmp_path / "rules.db", list[str]()
+    with RuleStore.open(str(path)) as store:
+        store.add_all(RULES[:4])
+        by_version = store.writers()
+        assert {*by_version} == {rule.id for rule in RULES[:4]} and {*by_version.values()} == {RuleWriter.ourselves()}
+    foreign = format_rule(RULES[0]).replace(RULES[0].certificate.instances[0].axiom, "matmul.of_tomorrow")
+    tampered(path, foreign, RULES[0])
+    tampered(path, format_rule(RULES[1]).replace("class ", "klass "), RULES[1])
+    assert {rule.id for rule in open_rules(str(path), tell=told.append)} == {rule.id for rule in RULES[2:4]}
+    (sentence,) = told
+    assert f"{path}: 2 rules used, 2 skipped: " in sentence and f"'rulegen prune {path}' removes them" in sentence
+    with pytest.raises(StoreError, match="'rulegen status"):
+        open_rules(str(path))
+    with RuleStore.open(str(path)) as store:
+        assert {*store.writers()} == {rule.id for rule in RULES[2:4]}, "nobody wrote the others as they are"
+
+
+def test_where_no_rule_can_be_used_that_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "false.rules"
+    file.write_text(format_rule(replace(RULES[0], certificate=Certificate(()))))
+    with pytest.raises(StoreError, match="is not proved"):
+        open_rules(str(file), tell=lambda told: pytest.fail(told))
+
+
+@pytest.mark.parametrize(("version", "stays"), [("99.0.0", True), ("0.0.0", False)])
+def test_a_row_of_a_newer_version_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, stays: bool
+) -> None:
+    path, rule = tmp_path / "rules.db", RULES[0]
+    theirs = format_rule(rule).replace("class ", "klass ")
+    with RuleStore.open(str(path)) as store:
+        store.add(rule)
+    tampered(path, theirs, rule)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rule_writers SET version = ?, stamp = 'x', text_digest = ?", (version, digest_of(theirs)))
+    with RuleStore.open(str(path)) as store:
+        assert not store.add(rule)
+        assert store.texts() == {rule.id: theirs if stays else format_rule(rule)}
+
+
+def digest_of(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def test_a_database_of_an_earlier_version_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "rules.db"
+    with RuleStore.open(str(path)) as store:
+        store.add(RULES[0])
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE rule_writers")
+    with RuleStore.open(str(path)) as store:
+        assert store.writers() == {} and kept(store) == [RULES[0]]
+        assert store.add(RULES[1]) and {*store.writers()} == {RULES[1].id}
+        assert store.remove([RULES[0].id, RULES[1].id, "nothing"]) == 2 and len(store) == 0 and not store.writers()
 
 
 def error(url: str, *, create: bool = True) -> str:
@@ -372,7 +437,7 @@ def test_a_read_only_database_is_read_and_not_written(tmp_path: Path) -> None:
         store.add(RULES[0])
     url = f"sqlite:///file:{path}?mode=ro&uri=true"
     with RuleStore.open(url) as store:
-        assert len(store.rules()) == 1
+        assert len(kept(store)) == 1
         with pytest.raises(StoreError, match="make the file and its folder writable"):
             store.add_all(RULES)
         with pytest.raises(StoreError, match="make the file and its folder writable"):

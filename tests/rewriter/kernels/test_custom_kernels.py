@@ -48,6 +48,7 @@ from rewriter.run.searching import _CAUTION
 from rewriter.run.target import Target
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
+from rules_db.entries import read_all
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
@@ -299,7 +300,7 @@ def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, 
     assert first.improved and first.kernels == 1 and gpu and first.measured_costs >= 2, first
     assert len(set(gpu)) == len(gpu)
     with RuleStore.open(str(learned_path())) as database:
-        (learned,) = [r for r in database.rules() if any(t.op == "Kernel" for t in r.target)]
+        (learned,) = [r for r in read_all(database.entries())[0] if any(t.op == "Kernel" for t in r.target)]
     assert not learned.provenance.get("kernel")
     del gpu[:]
     second = at_leisure(model, tmp_path / "second.onnx")
@@ -398,7 +399,7 @@ def test_a_rule_that_is_not_proved_does_not_cost_the_others(
     (note,) = [note for note in outcome.notes if "not remembered" in note]
     assert "was not remembered for other models: more than 1048576 entries" in note
     with RuleStore.open(str(learned_path())) as database:
-        (learned,) = [r for r in database.rules() if any(t.op == "Kernel" for t in r.target)]
+        (learned,) = [r for r in read_all(database.entries())[0] if any(t.op == "Kernel" for t in r.target)]
     kernel = kernel_of_rule(learned)
     assert learned.id not in note and kernel is not None and kernel.symbols
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sqlite3
@@ -75,6 +76,30 @@ def test_a_deep_audit_tells_its_seed() -> None:
     assert "seed" not in invoke("audit", text).output
 
 
+def test_a_database_that_several_versions_write_is_kept_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, rules = tmp_path / "shared.db", read_rules(SHIPPED / "lowrank.rules")[:4]
+    with RuleStore.open(str(path)) as store:
+        store.add_all(rules)
+    damaged, foreign, sound, unwanted = (rule.id for rule in rules)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE rules SET text = replace(text, 'class ', 'klass ') WHERE id IN (?, ?)", (damaged, foreign))
+        (text,) = connection.execute("SELECT text FROM rules WHERE id = ?", (foreign,)).fetchone()
+        written = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        connection.execute("UPDATE rule_writers SET version = '99.0', text_digest = ? WHERE id = ?", (written, foreign))
+    status = invoke("status", path).output
+    assert f"4 rules in {path}: 2 usable, 2 not" in status and "99.0, trusted code" in status and f"{foreign}: " in status
+    for command in (("stats", path), ("export", "--rules", path, tmp_path / "x.rules")):
+        assert invoke(*command).exit_code == 0
+    assert {rule.id for rule in read_rules(tmp_path / "x.rules")} == {sound, unwanted}
+    assert f"rule {'0' * 16} is not there" in fails(capsys, "remove", path, "0" * 16, sound)
+    assert invoke("remove", path, unwanted).output == f"1 rules removed from {path}\n"
+    pruned = invoke("prune", path).output
+    assert pruned.startswith(f"{damaged}: ") and f"1 rules removed from {path}; 1 that other versions wrote stay" in pruned
+    assert f"1 rules removed from {path}" in invoke("prune", "--newer", path).output
+    with RuleStore.open(str(path)) as store:
+        assert {*store.texts()} == {sound}
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = fails(capsys, "grow", "--group", "linaer")
     assert "unknown group 'linaer'; known groups: " in line and line.endswith("; did you mean 'linear'?")
@@ -111,7 +136,7 @@ def test_what_cannot_be_written_is_told_before_growing(
 
 
 def test_our_own_mistakes_are_not_called_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "open_rules", lambda *arguments: {}["missing"])
+    monkeypatch.setattr(showing, "rules_of", lambda *arguments: {}["missing"])
     monkeypatch.setattr(sys, "argv", ["rulegen", "stats"])
     with pytest.raises(KeyError):
         main()

@@ -1,0 +1,74 @@
+"""The commands that keep a database in order: status, remove, prune."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from rulegen.cli.console import output
+from rules_db.entries import Usable
+from rules_db.files import StoreError
+from rules_db.store import RuleStore
+from rules_db.trust.certificate import Trust
+
+__all__ = ["prune_command", "remove_command", "status_command"]
+
+
+@click.command("status")
+@click.argument("database", metavar="URL")
+def status_command(database: str) -> None:
+    """Says who wrote a database's rules, and which serve here.
+
+    Of those that this version cannot use it says why. Other versions may know operators, guards and properties that this one does
+    not, and the other way round.
+    """
+    with RuleStore.open(database, create=False) as store:
+        entries, writers = store.entries(), store.writers()
+    usable, console = Usable.of(entries, Trust.TESTED), output()
+    table = Table("written by", "rules", "usable here", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    by = {entry.name: str(writers.get(entry.name, "-")) for entry in entries}
+    every, skipped = Counter(by.values()), Counter(by[name] for name in usable.skipped)
+    for writer, count in sorted(every.items()):
+        table.add_row(writer, str(count), str(count - skipped[writer]))
+    console.print(table)
+    for name, reason in usable.skipped.items():
+        console.print(f"{name}: {reason}", markup=False)
+    console.print(f"{len(entries)} rules in {database}: {len(usable.rules)} usable, {len(usable.skipped)} not", markup=False)
+
+
+@click.command("remove")
+@click.argument("database", metavar="URL")
+@click.argument("identities", nargs=-1, required=True, metavar="RULE...")
+def remove_command(database: str, identities: tuple[str, ...]) -> None:
+    """Removes rules from a database, whatever their rows hold.
+
+    RULE is a whole identity. Nothing is removed where one of them is not there.
+    """
+    with RuleStore.open(database, create=False) as store:
+        missing = sorted({*identities} - {*store.texts()})
+        if missing:
+            others = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise StoreError(f"{database}: rule {missing[0]} is not there{others}; 'rulegen stats {database}' counts what is")
+        output().print(f"{store.remove(identities)} rules removed from {database}", markup=False)
+
+
+@click.command("prune")
+@click.argument("database", metavar="URL")
+@click.option("--newer", is_flag=True, help="Also what a newer version wrote, or another one of the same number.")
+def prune_command(database: str, newer: bool) -> None:
+    """Removes the rules that this version cannot use.
+
+    What a newer version wrote stays, as that can use it; so does what one of the same number wrote whose trusted code is other.
+    """
+    with RuleStore.open(database, create=False) as store:
+        skipped, writers = Usable.of(store.entries(), Trust.TESTED).skipped, store.writers()
+        kept = [name for name in skipped if not newer and name in writers and not writers[name].is_older]
+        console = output()
+        for name in sorted({*skipped} - {*kept}):
+            console.print(f"{name}: {skipped[name]}", markup=False)
+        gone = store.remove({*skipped} - {*kept})
+    told = f"; {len(kept)} that other versions wrote stay (--newer removes them)" if kept else ""
+    console.print(f"{gone} rules removed from {database}{told}", markup=False)
