@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -76,7 +76,11 @@ class RuleWriter(NamedTuple):
 
     @staticmethod
     def ourselves() -> RuleWriter:
-        return RuleWriter(version("onnx-superopt"), stamp())
+        try:
+            ours = version("onnx-superopt")
+        except PackageNotFoundError:  # it runs where its source stands, and is not installed
+            ours = "0"
+        return RuleWriter(ours, stamp())
 
     def __str__(self) -> str:
         return f"{self.version}, trusted code {self.stamp}"
