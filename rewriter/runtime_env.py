@@ -7,8 +7,9 @@ import hashlib
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,61 @@ class RuntimeFailure(Exception):
     """onnxruntime refuses a model, or fails while it runs one; the message is the first line of what it says."""
 
 
+class _Device:
+    """Calls for the GPU, of any thread: many at once, but a graph is captured alone.
+
+    While one thread captures, CUDA refuses to allocate, to copy and to synchronise in all others of the process, and the capture
+    fails as well (CUDA's programming guide, Prohibited and Unhandled Operations).
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls, self._capturing = 0, False
+
+    @contextmanager
+    def called(self) -> Iterator[None]:
+        """While nothing is captured."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._capturing)
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While no other thread calls, nor this one by :meth:`called`."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._capturing)
+            self._capturing = True  # no call begins any more
+            self._changed.wait_for(lambda: not self._calls)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._capturing = False
+                self._changed.notify_all()
+
+
+_DEVICE = _Device()
+
+
 @contextmanager
-def calling_runtime() -> Iterator[None]:
-    """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in."""
-    try:
-        yield
-    except Exception as problem:
-        raise RuntimeFailure(_first_line(problem)) from problem
+def calling_runtime(provider: str = "cpu", *, captures: bool = False) -> Iterator[None]:
+    """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in.
+
+    Args:
+        provider: ``cuda`` where something is asked of the GPU: no other thread captures a graph meanwhile.
+        captures: a graph may be captured: no other thread asks anything of the GPU meanwhile.
+    """
+    with nullcontext() if provider == "cpu" else _DEVICE.alone() if captures else _DEVICE.called():
+        try:
+            yield
+        except Exception as problem:
+            raise RuntimeFailure(_first_line(problem)) from problem
 
 
 def _first_line(problem: BaseException) -> str:
@@ -67,13 +116,17 @@ class Session:
 
     Args:
         session: of onnxruntime.
+        provider: of it.
     """
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, provider: str = "cpu") -> None:
+        self._session, self._provider = session, provider
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
+        if self._provider != "cpu":
+            with calling_runtime(self._provider):
+                return list(self._session.run(names, feed))
         try:
             outputs: list[Any] = self._session.run(names, feed)
         except Exception as problem:  # a call of its own, since what is timed should be short
@@ -89,7 +142,7 @@ class Session:
         return self._session.io_binding()
 
     def run_with_iobinding(self, binding: Any) -> None:
-        """Runs on bound tensors."""
+        """Runs on bound tensors; where the session captures graphs, in the thread that captured this one."""
         try:
             self._session.run_with_iobinding(binding)
         except Exception as problem:
@@ -151,8 +204,9 @@ def new_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
-    with calling_runtime():
-        return Session(ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names))
+    source = str(model) if isinstance(model, Path) else model
+    with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
+        return Session(ort.InferenceSession(source, options, providers=names, enable_fallback=0), provider)
 
 
 def settings_elsewhere(provider: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     """
     session = open_session(model.SerializeToString(), any(entry.domain == KERNEL_DOMAIN for entry in model.opset_import))
     generator = np.random.default_rng(0)
-    with calling_runtime():
+    with calling_runtime("cuda"):
         inputs = {info.name: _random_value(_declared(info), generator) for info in model.graph.input}
         outputs = {info.name: _empty_value(_declared(info)) for info in model.graph.output}
     replay = Replay(session, inputs, outputs)
@@ -83,13 +83,13 @@ class Replay:
 
     def __init__(self, session: Session, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         self._session, self._binding = session, session.io_binding()
-        with calling_runtime():
+        with calling_runtime("cuda", captures=True):
             for name, value in inputs.items():
                 self._binding.bind_ortvalue_input(name, value)
             for name, value in outputs.items():
                 self._binding.bind_ortvalue_output(name, value)
-        for _ in range(4):  # the first runs warm up and capture the graph
-            self.run()
+            for _ in range(4):  # the first runs warm up and capture the graph
+                self.run()
 
     def run(self, names: Sequence[str] | None = None, feed: Mapping[str, Any] | None = None) -> None:
         """Replays the graph once, and waits for the end of the last kernel; the arguments are a session's, and play no part.
@@ -113,7 +113,7 @@ def replayed(path: Path, feed: Mapping[str, np.ndarray], outputs: Sequence[np.nd
         RuntimeFailure: the model cannot be captured: a part of it is the processor's, an If or a Loop.
     """
     session = open_session(str(path), is_built(), strictly=False)
-    with calling_runtime():
+    with calling_runtime("cuda"):
         inputs = {name: _device_value(array) for name, array in feed.items()}
         types = [TensorType(DataType(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape) for array in outputs]
         results = {name: _empty_value(type_) for name, type_ in zip(session.output_names(), types, strict=True)}
@@ -130,10 +130,11 @@ def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: boo
     options.log_severity_level = 4
     if strictly:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    with calling_runtime():
+    providers = [("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]
+    with calling_runtime("cuda"):
         if has_kernels:
             register(options)
-        return Session(ort.InferenceSession(model, options, providers=[("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]))
+        return Session(ort.InferenceSession(model, options, providers=providers, enable_fallback=0), "cuda")
 
 
 def _declared(info: onnx.ValueInfoProto) -> TensorType:

@@ -146,8 +146,8 @@ def _executed(model: bytes, provider: str) -> tuple[str, ...]:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
         try:
-            with calling_runtime():
-                ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
+            with calling_runtime(provider):  # without a second try on another provider
+                ort.InferenceSession(model, options, providers=[PROVIDERS[provider]], enable_fallback=0)
         except RuntimeFailure:
             optimized = onnx.load_from_string(model)
         else:

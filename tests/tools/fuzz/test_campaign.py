@@ -60,7 +60,7 @@ def test_no_case_begins_after_the_end() -> None:
 def test_sessions_of_a_case_have_one_thread() -> None:
     def told(name: str, show: Show) -> CaseReport:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("onnxruntime.InferenceSession", lambda model, options, providers: options.intra_op_num_threads)
+            patch.setattr("onnxruntime.InferenceSession", lambda model, options, **given: options.intra_op_num_threads)
             threads = new_session(b"")._session
         return CaseReport(Fate.WRONG, str(threads))
 
