@@ -15,6 +15,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from mugraph.deadline import deadline, heed
 from rewriter.runtime import is_built, register
 
 __all__ = [
@@ -47,10 +48,14 @@ class RuntimeFailure(Exception):
 
 @contextmanager
 def calling_runtime() -> Iterator[None]:
-    """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in."""
+    """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in.
+
+    Where the deadline of the work is over, it raises BudgetSpent instead: what was stopped did not fail.
+    """
     try:
         yield
     except Exception as problem:
+        heed()
         raise RuntimeFailure(_first_line(problem)) from problem
 
 
@@ -63,19 +68,33 @@ def _first_line(problem: BaseException) -> str:
 class Session:
     """A session of onnxruntime whose calls raise :class:`RuntimeFailure` and nothing else of onnxruntime's.
 
+    They heed the deadline of the work that made it, in whatever thread they are made, and raise BudgetSpent where that is over.
+
     Args:
         session: of onnxruntime.
     """
 
     def __init__(self, session: Any) -> None:
-        self._session = session
+        self._session, self._running, self._deadline = session, ort.RunOptions(), deadline()
+        if self._deadline is not None:
+            self._deadline.stops(self)
+
+    def stop(self) -> None:
+        """Ends a run that goes on after the node that it is at, and every later one."""
+        self._running.terminate = True
+
+    def _failure(self, problem: Exception) -> RuntimeFailure:
+        """What to raise for what onnxruntime raised. Raises BudgetSpent where it was stopped."""
+        if self._deadline is not None:
+            self._deadline.heed()
+        return RuntimeFailure(_first_line(problem))
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
         try:
-            outputs: list[Any] = self._session.run(names, feed)
+            outputs: list[Any] = self._session.run(names, feed, self._running)
         except Exception as problem:  # a call of its own, since what is timed should be short
-            raise RuntimeFailure(_first_line(problem)) from problem
+            raise self._failure(problem) from problem
         return outputs
 
     def output_names(self) -> list[str]:
@@ -89,9 +108,9 @@ class Session:
     def run_with_iobinding(self, binding: Any) -> None:
         """Runs on bound tensors."""
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, self._running)
         except Exception as problem:
-            raise RuntimeFailure(_first_line(problem)) from problem
+            raise self._failure(problem) from problem
 
 
 def pick_provider(name: str) -> str:
@@ -115,6 +134,21 @@ def _cuda_device_present() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))
 
 
+class _Opening:
+    """A session that is being opened.
+
+    Args:
+        options: with which it is.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def stop(self) -> None:
+        """Ends it at the next step of onnxruntime's."""
+        self._options.set_load_cancellation_flag(True)
+
+
 def new_session(
     model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int = 0
 ) -> Session:
@@ -135,6 +169,10 @@ def new_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
+    heed()
+    opening, ends = _Opening(options), deadline()
+    if ends is not None:
+        ends.stops(opening)
     with calling_runtime():
         return Session(ort.InferenceSession(str(model) if isinstance(model, Path) else model, options, providers=names))
 

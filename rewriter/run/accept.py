@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -492,7 +493,7 @@ class Acceptance:
         """
         if self._device is None and self.provider == "cuda" and not self.evaluates:
             self._device = ThreadPoolExecutor(1)
-            self._replay = self._device.submit(self._captured, self._path).result()
+            self._replay = self._device.submit(copy_context().run, self._captured, self._path).result()
         return self._replay is not None
 
     def on_device(self, path: Path, seconds: float) -> Timing | None:
@@ -503,7 +504,7 @@ class Acceptance:
         if not self.capture():
             return None
         assert self._device is not None, "it captured the original's"
-        return self._device.submit(self._replayed_in_turn, path, seconds).result()
+        return self._device.submit(copy_context().run, self._replayed_in_turn, path, seconds).result()
 
     def _replayed_in_turn(self, path: Path, seconds: float) -> Timing | None:
         candidate = self._captured(path)

@@ -68,7 +68,7 @@ def proposals_of(bench: Workbench) -> Proposals:
 
 def test_a_lap_that_is_not_finished_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0]))
     clock = Clock(10.0)
     for _ in range(2):
         with clock.lap("search"):

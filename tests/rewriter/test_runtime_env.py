@@ -1,0 +1,91 @@
+"""Sessions heed the deadline of the work that made them, and blame nobody else for what it ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.deadline import BudgetSpent, Deadline
+from rewriter.runtime_env import RuntimeFailure, new_session
+
+BUSY = """<ir_version: 8, opset_import: ["" : 17]> g (int64 times, float[64,64] x) => (float[64,64] y) {
+    keep = Constant <value = bool {1}> ()
+    y = Loop (times, keep, x) <body = b (int64 i, bool c, float[64,64] a) => (bool c_out, float[64,64] a_out) {
+        c_out = Identity(c)
+        m = MatMul(a, a)
+        a_out = Tanh(m)
+    }>
+}"""
+FEED = {"x": np.eye(64, dtype=np.float32)}
+
+
+def endless() -> dict[str, np.ndarray]:
+    return {**FEED, "times": np.asarray(2**40)}
+
+
+@pytest.fixture
+def model() -> bytes:
+    return bytes(parse_model(BUSY).SerializeToString())
+
+
+def test_a_run_that_goes_on_is_ended(model: bytes) -> None:
+    ends = Deadline()
+    with ends.heeded():
+        session = new_session(model, threads=1)
+        session.run(None, {**FEED, "times": np.asarray(2)})
+        ends.set(time.monotonic() + 0.3)
+        with pytest.raises(BudgetSpent):
+            session.run(None, endless())
+        with pytest.raises(BudgetSpent):
+            new_session(model, threads=1)
+    with pytest.raises(BudgetSpent):
+        session.run(None, {**FEED, "times": np.asarray(2)})
+
+
+def test_so_is_one_of_another_thread(model: bytes) -> None:
+    ends, problems = Deadline(), list[BaseException]()
+    with ends.heeded():
+        session = new_session(model, threads=1)
+
+    def run() -> None:
+        try:
+            session.run(None, endless())
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    ends.end()
+    thread.join(10.0)
+    assert [type(problem) for problem in problems] == [BudgetSpent]
+
+
+def test_others_go_on(model: bytes) -> None:
+    session = new_session(model, threads=1)
+    Deadline().end()
+    (y,) = session.run(None, {**FEED, "times": np.asarray(3)})
+    assert y.shape == (64, 64)
+
+
+def test_what_fails_of_itself_is_a_failure(model: bytes) -> None:
+    with Deadline().heeded():
+        with pytest.raises(RuntimeFailure):
+            new_session(b"nonsense")
+        with pytest.raises(RuntimeFailure):
+            new_session(model, threads=1).run(None, {"x": FEED["x"]})
+
+
+def test_a_model_that_is_being_opened_is_given_up() -> None:
+    """Once onnxruntime asks, which it does between its steps."""
+    text = " ".join(f"v{i + 1} = Tanh(v{i})" for i in range(3000))
+    large = parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[8] v0) => (float[8] y) {{ {text} y = Relu(v3000) }}')
+    ends = Deadline()
+    with ends.heeded():
+        ends.set(time.monotonic() + 0.001)
+        with pytest.raises(BudgetSpent):
+            for _ in range(1000):
+                new_session(large.SerializeToString(), threads=1)
