@@ -61,8 +61,7 @@ class Judgement:
         winner: the candidate to write; ``None`` for the original.
         message: why the original is kept, where it is.
         error_before, error_after: of the original and of the winner against the reference.
-        paired: the first impression of the winner's speed.
-        speed: of the winner; of one that the device chose, the latency is the first impression.
+        speed: of the winner.
         is_interrupted: the user stopped the run: this is no verdict.
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
@@ -73,7 +72,6 @@ class Judgement:
     message: str = ""
     error_before: Error | None = None
     error_after: Error | None = None
-    paired: accept.Timing | None = None
     speed: accept.Speed = accept.UNTIMED
     is_interrupted: bool = False
     is_undecided: bool = False
@@ -159,7 +157,7 @@ class Judge:
         if self._incumbent is None or self._right_again is None:
             return None
         self._bench.notes.add("the budget ended before the best of earlier runs could be timed again: it was written again")
-        return replace(self._won(self._right_again), speed=self._incumbent.speed)
+        return self._won_again(self._right_again, self._incumbent)
 
     def _compared(self, proposals: Proposals) -> Judgement:
         """The judgement where there is something to compare."""
@@ -371,7 +369,7 @@ class Judge:
         timing = acceptance.pair(opened.session, seconds)
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        trial = replace(trial, speed=accept.Speed(timing, acceptance.on_device(trial.path, seconds)))
+        trial = replace(trial, speed=accept.Speed(on_device=acceptance.on_device(trial.path, seconds), paired=timing))
         if trial.speed.is_slower and self._is_incumbent(trial):
             self._right_again = None
         return trial
@@ -394,7 +392,7 @@ class Judge:
         for trial in trials:
             self._best_right = trial
             if trial.speed.is_decided_by_device:
-                return replace(self._won(trial), speed=trial.speed)
+                return replace(self._won(trial), speed=replace(trial.speed, latency=trial.speed.paired))
             self._bench.progress("measuring the most promising candidate under default settings")
             timing = self._decisive(original, trial, feeds)
             if timing is None:
@@ -419,7 +417,7 @@ class Judge:
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
                 )
-                return replace(self._won(trial), speed=self._incumbent.speed)
+                return self._won_again(trial, self._incumbent)
             if self._is_incumbent(trial):
                 self._right_again = None
             undecided |= may_be_faster
@@ -461,10 +459,13 @@ class Judge:
             trial.candidate,
             error_before=self._own_error,
             error_after=trial.error,
-            paired=trial.speed.latency,
-            speed=replace(trial.speed, latency=None),
+            speed=trial.speed,
             assumed=trial.assumed,
         )
+
+    def _won_again(self, trial: Trial, incumbent: Incumbent) -> Judgement:
+        """For a trial of the best of earlier runs, which keeps its times but for the first impression."""
+        return replace(self._won(trial), speed=replace(incumbent.speed, paired=trial.speed.paired))
 
     def _kept(self, message: str) -> Judgement:
         """For the original."""
