@@ -41,10 +41,10 @@ class Deadline:
         """Whether work that heeds it has to end."""
         return self._over.is_set() or time.monotonic() >= self._instant
 
-    def set(self, instant: float) -> None:
-        """Work ends at an instant of :func:`time.monotonic`, once for each deadline."""
-        self._instant = instant
-        watcher = threading.Thread(target=_end_at, args=(instant, self._over, weakref.ref(self)), daemon=True)
+    def end_in(self, seconds: float) -> None:
+        """Work ends in so many seconds: to be said once."""
+        self._instant = time.monotonic() + seconds
+        watcher = threading.Thread(target=_end_in, args=(seconds, self._over, weakref.ref(self)), daemon=True)
         with suppress(RuntimeError):  # no thread can be started: what cannot ask goes on
             watcher.start()
 
@@ -82,9 +82,9 @@ class Deadline:
 _HEEDED: ContextVar[Deadline | None] = ContextVar("the deadline of the work of a thread", default=None)
 
 
-def _end_at(instant: float, over: threading.Event, which: weakref.ref[Deadline]) -> None:
+def _end_in(seconds: float, over: threading.Event, which: weakref.ref[Deadline]) -> None:
     """Holds no deadline that its run forgot."""
-    if not over.wait(max(instant - time.monotonic(), 0.0)) and (found := which()) is not None:
+    if not over.wait(max(seconds, 0.0)) and (found := which()) is not None:
         found.end()
 
 

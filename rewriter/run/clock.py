@@ -57,10 +57,6 @@ class Clock:
         taken = time.monotonic() - self._began
         return min(max(taken / max(time.thread_time() - self._computed, 1e-3), 1.0), _MOST_SLOWNESS)
 
-    def end(self, *steps: str) -> float:
-        """The instant of :func:`time.monotonic` at which these steps have to begin."""
-        return time.monotonic() + self.room(*steps)
-
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
         return self.left() - sum(self._needs.get(step, 0.0) for step in steps)

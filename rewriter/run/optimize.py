@@ -117,8 +117,6 @@ def optimize(
         with clock.lap("import"):
             progress("reading the model")
             task = read_task(model, output, asked, target)
-            if asked.searches or asked.clean:
-                task = without_previews(task, scratch.path)
         slowness = clock.slowness()
         clock.needs("write", slowness * writing_seconds(task.original))
         clock.needs("load", slowness * loading_seconds())
@@ -129,15 +127,18 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
     """Works on a clean model while it is compared with the one that came, and begins anew with another where they differ.
 
     Args:
-        folder: for files of clean models.
+        folder: for files of models that are written out, or clean.
     """
     options, reason = task.options, ""
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
-    attempts = clean_tasks(task, folder, until) if options.budget > 0 or options.clean else iter(())
+    attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
     while True:
         try:
             with clock.lap("clean"), _cleaning(options, clock):
                 progress("cleaning up")
+                if attempts is None:
+                    task = without_previews(task, folder)
+                    attempts = clean_tasks(task, folder, until)
                 attempt = next(attempts, None)
         except (*USER_ERRORS, OSError):
             raise
@@ -162,7 +163,7 @@ def _cleaning(options: Options, clock: Clock) -> Iterator[None]:
     """Cleaning up, which ends where writing has to begin."""
     deadline = Deadline()
     if options.keeps_to_budget:
-        deadline.set(clock.end("write"))
+        deadline.end_in(clock.room("write"))
     with deadline.heeded():
         try:
             yield

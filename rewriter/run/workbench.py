@@ -170,7 +170,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
         background = Background()
         stack.callback(background.end)
         if options.keeps_to_budget:
-            background.deadline.set(clock.end("write"))
+            background.deadline.end_in(clock.room("write"))
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
         if not options.searches:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -43,10 +42,10 @@ def test_work_of_a_block_ends_with_its_deadline_and_no_other() -> None:
     heed()
 
 
-def test_it_ends_at_an_instant() -> None:
+def test_it_ends_in_time() -> None:
     ends, work = Deadline(), Endless()
     ends.stops(work)
-    ends.set(time.monotonic() + 0.2)
+    ends.end_in(0.2)
     with ends.heeded():
         heed()
         assert work.stopped.wait(10.0) and ends.is_over()
@@ -54,9 +53,9 @@ def test_it_ends_at_an_instant() -> None:
             heed()
 
 
-def test_an_instant_that_is_past_ends_at_once() -> None:
+def test_a_time_that_is_past_ends_at_once() -> None:
     ends = Deadline()
-    ends.set(time.monotonic() - 1.0)
+    ends.end_in(-1.0)
     with ends.heeded(), pytest.raises(BudgetSpent):
         heed()
 
@@ -80,7 +79,7 @@ def test_work_that_nobody_holds_is_forgotten() -> None:
 
 def test_whoever_forgot_a_deadline_is_not_held_up_by_it() -> None:
     ends = Deadline()
-    ends.set(time.monotonic() + 60.0)
+    ends.end_in(60.0)
     gone = weakref.ref(ends)
     del ends
     gc.collect()
@@ -93,7 +92,7 @@ def test_where_no_thread_can_be_started_work_that_asks_ends_all_the_same(monkeyp
 
     ends = Deadline()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    ends.set(time.monotonic() - 1.0)
+    ends.end_in(-1.0)
     assert ends.is_over()
 
 

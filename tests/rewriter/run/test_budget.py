@@ -102,8 +102,6 @@ def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatc
     assert clock.slowness() == 3.0
     instant[0] = 200.0
     assert clock.slowness() == 8.0, "no more than this"
-    clock.needs("write", 2.0)
-    assert clock.end("write") == 118.0
 
 
 def test_a_process_is_as_old_as_it_is() -> None:
