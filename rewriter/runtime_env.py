@@ -16,6 +16,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from mugraph.deadline import deadline, heed
 from rewriter.runtime import is_built, library_path, register
 
 __all__ = [
@@ -94,6 +95,8 @@ _DEVICE = _Device()
 def calling_runtime(provider: str = "cpu", *, captures: bool = False) -> Iterator[None]:
     """Turns whatever a call of onnxruntime raises into :class:`RuntimeFailure`: it raises many types. Nothing else goes in.
 
+    Where the deadline of the work is over, it raises BudgetSpent instead: what was stopped did not fail.
+
     Args:
         provider: ``cuda`` where something is asked of the GPU: no other thread captures a graph meanwhile.
         captures: a graph may be captured: no other thread asks anything of the GPU meanwhile.
@@ -102,6 +105,7 @@ def calling_runtime(provider: str = "cpu", *, captures: bool = False) -> Iterato
         try:
             yield
         except Exception as problem:
+            heed()
             raise RuntimeFailure(_first_line(problem)) from problem
 
 
@@ -114,23 +118,35 @@ def _first_line(problem: BaseException) -> str:
 class Session:
     """A session of onnxruntime whose calls raise :class:`RuntimeFailure` and nothing else of onnxruntime's.
 
+    They heed the deadline of the work that made it, in whatever thread they are made, and raise BudgetSpent where that is over.
+
     Args:
         session: of onnxruntime.
         provider: of it.
     """
 
     def __init__(self, session: Any, provider: str = "cpu") -> None:
-        self._session, self._provider = session, provider
+        self._session, self._provider, self._running, self._deadline = session, provider, ort.RunOptions(), deadline()
+        if self._deadline is not None:
+            self._deadline.stops(self)
+
+    def stop(self) -> None:
+        """Ends a run that goes on after the node that it is at, and every later one."""
+        self._running.terminate = True
+
+    def _failure(self, problem: Exception) -> RuntimeFailure:
+        """What to raise for what onnxruntime raised. Raises BudgetSpent where it was stopped."""
+        if self._deadline is not None:
+            self._deadline.heed()
+        return RuntimeFailure(_first_line(problem))
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
-        if self._provider != "cpu":
-            with calling_runtime(self._provider):
-                return list(self._session.run(names, feed))
-        try:
-            outputs: list[Any] = self._session.run(names, feed)
-        except Exception as problem:  # a call of its own, since what is timed should be short
-            raise RuntimeFailure(_first_line(problem)) from problem
+        with nullcontext() if self._provider == "cpu" else _DEVICE.called():
+            try:
+                outputs: list[Any] = self._session.run(names, feed, self._running)
+            except Exception as problem:  # a call of its own, since what is timed should be short
+                raise self._failure(problem) from problem
         return outputs
 
     def output_names(self) -> list[str]:
@@ -144,9 +160,9 @@ class Session:
     def run_with_iobinding(self, binding: Any) -> None:
         """Runs on bound tensors; where the session captures graphs, in the thread that captured this one."""
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(binding, self._running)
         except Exception as problem:
-            raise RuntimeFailure(_first_line(problem)) from problem
+            raise self._failure(problem) from problem
 
 
 def pick_provider(name: str) -> str:
@@ -184,6 +200,21 @@ def limit_threads(count: int) -> None:
     _Threads.usual = count
 
 
+class _Opening:
+    """A session that is being opened.
+
+    Args:
+        options: with which it is.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def stop(self) -> None:
+        """Ends it at the next step of onnxruntime's."""
+        self._options.set_load_cancellation_flag(True)
+
+
 def new_session(
     model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int | None = None
 ) -> Session:
@@ -204,6 +235,10 @@ def new_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
+    heed()
+    opening, ends = _Opening(options), deadline()
+    if ends is not None:
+        ends.stops(opening)
     source = str(model) if isinstance(model, Path) else model
     with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
         return Session(ort.InferenceSession(source, options, providers=names, enable_fallback=0), provider)

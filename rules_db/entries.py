@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from mugraph.deadline import heed
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Evidence, Trust
@@ -78,6 +79,7 @@ class RuleBook(Sequence[Rule]):
             return [self[number] for number in range(*place.indices(len(self)))]
         rule = self._rules[place]
         if isinstance(rule, Entry):
+            heed()
             try:
                 self._rules[place] = rule = rule.read(is_known=True)
             except RuleTextError as problem:

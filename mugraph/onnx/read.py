@@ -17,6 +17,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
+from mugraph.deadline import heed
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
 from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
@@ -230,6 +231,7 @@ class _GraphReader:
 
     def read_node(self, origin: int, node: NodeProto) -> None:
         """Enters a node: a constant, an operator that its record understands, one with bodies, or an opaque node."""
+        heed()
         names = [*(name for name in node.input if name), *captured(node)]
         values = {name: self.scope.find(name) for name in names}
         missing = [name for name, value in values.items() if value is None]

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from mugraph.deadline import heed
 from mugraph.domains.range import Range
 from mugraph.ops import NotUnderstood, get_operator
 from mugraph.ops.interp import infer_types
@@ -54,8 +55,13 @@ def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str
     known = known_directions(asked)
     answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
     answers |= _kept([direction for direction in doubtful if direction not in answers], store, asked)
-    fresh = {d: _happens(d, added, asked) for d, added in doubtful.items() if d not in answers}
-    store.remember_all({_key(direction, asked): _YES if answer else _NO for direction, answer in fresh.items()})
+    fresh: dict[Direction, bool] = {}
+    try:
+        for direction, added in doubtful.items():
+            if direction not in answers:
+                fresh[direction] = _happens(direction, added, asked)
+    finally:  # where the budget ends, the next run goes on from there
+        store.remember_all({_key(direction, asked): _YES if answer else _NO for direction, answer in fresh.items()})
     return frozenset(direction.id for direction, answer in (answers | fresh).items() if answer)
 
 
@@ -102,6 +108,7 @@ def _added(direction: Direction) -> str | None:
 
 @lru_cache(maxsize=_DIRECTIONS)
 def _happens(direction: Direction, added: str, provider: str) -> bool:
+    heed()
     wanted = Counter(_onnx_name(op) for op in _operators(direction.replacement).elements())
     for model in pattern_models(direction):
         for tried in (model, _with_readers(model)):

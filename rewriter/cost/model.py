@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
+from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
@@ -96,6 +97,7 @@ class CostModel:
         price = self._memo.get(node)
         if price is not None:
             return price
+        heed()
         try:
             price, final = self._price(graph, node)
         except Exception as problem:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,17 +121,25 @@ class Speed:
     """What was measured of a candidate's time beside the original's.
 
     Attributes:
-        latency: under default settings; as a first impression with spinning off. ``None`` where that was not measured to the end.
+        latency: under default settings, or a first impression of that where the device chose; ``None`` where that was not
+            measured to the end.
         on_device: on the GPU alone, both as captured CUDA graphs; ``None`` where that cannot be told.
+        paired: a first impression, with spinning off; ``None`` before there is one.
     """
 
     latency: Timing | None = None
     on_device: Timing | None = None
+    paired: Timing | None = None
+
+    @property
+    def on_processor(self) -> Timing | None:
+        """As known until now: under default settings, or else the first impression."""
+        return self.latency or self.paired
 
     @property
     def is_slower(self) -> bool:
         """Whether it leaves no doubt that the candidate is slower than the original, run in one way or the other."""
-        return any(timing is not None and timing.slower for timing in (self.latency, self.on_device))
+        return any(timing is not None and timing.slower for timing in (self.on_processor, self.on_device))
 
     @property
     def is_decided_by_device(self) -> bool:
@@ -149,7 +158,7 @@ class Speed:
         What launching kernels takes beside them hides what they take themselves: the two scales say nothing of each other.
         """
         by_device = all(speed.on_device is not None for speed in speeds)
-        timings = [speed.on_device if by_device else speed.latency for speed in speeds]
+        timings = [speed.on_device if by_device else speed.on_processor for speed in speeds]
         return [1.0 if timing is None else timing.ratio for timing in timings]
 
 
@@ -494,7 +503,7 @@ class Acceptance:
         """
         if self._device is None and self.provider == "cuda" and not self.evaluates:
             self._device = ThreadPoolExecutor(1)
-            self._replay = self._device.submit(self._captured, self._path).result()
+            self._replay = self._device.submit(copy_context().run, self._captured, self._path).result()
         return self._replay is not None
 
     def on_device(self, path: Path, seconds: float) -> Timing | None:
@@ -505,7 +514,7 @@ class Acceptance:
         if not self.capture():
             return None
         assert self._device is not None, "it captured the original's"
-        return self._device.submit(self._replayed_in_turn, path, seconds).result()
+        return self._device.submit(copy_context().run, self._replayed_in_turn, path, seconds).result()
 
     def _replayed_in_turn(self, path: Path, seconds: float) -> Timing | None:
         candidate = self._captured(path)

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from mugraph.deadline import Deadline
+
 __all__ = ["Background", "Beside", "Presumption", "in_background"]
 
 _T = TypeVar("_T")
@@ -68,9 +70,14 @@ class Beside:
 
 
 class Background:
-    """The work beside that of one run, some of which would disturb whoever measures times meanwhile."""
+    """The work beside that of one run, some of which would disturb whoever measures times meanwhile.
+
+    Attributes:
+        deadline: that it heeds.
+    """
 
     def __init__(self) -> None:
+        self.deadline = Deadline()
         self._works: list[Beside] = []
         self._futures: list[Future[Any]] = []
 
@@ -83,7 +90,7 @@ class Background:
         beside = Beside()
         self._works.append(beside)
         try:
-            self._futures.append(in_background(partial(_worked, work, beside)))
+            self._futures.append(in_background(partial(_worked, work, beside, self.deadline)))
         except RuntimeError:  # no thread can be started
             beside.ends()
             raise
@@ -96,6 +103,7 @@ class Background:
 
     def end(self) -> None:
         """Gives up what still goes on, and returns when it has ended: a process must not end while a session is opened or run."""
+        self.deadline.end()
         for work in self._works:
             work.give_up()
         for work in self._works:
@@ -104,9 +112,10 @@ class Background:
             _free_frames(future.exception())
 
 
-def _worked(work: Callable[[Beside], _T], beside: Beside) -> _T:
+def _worked(work: Callable[[Beside], _T], beside: Beside, deadline: Deadline) -> _T:
     try:
-        return work(beside)
+        with deadline.heeded():
+            return work(beside)
     finally:
         beside.ends()
         beside.disturbs_no_more()

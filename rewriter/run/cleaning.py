@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,7 @@ def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bo
     compared = False
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
-            opening = beside.submit(session_as_it_came, task.model)
+            opening = beside.submit(copy_context().run, session_as_it_came, task.model)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
             before = opening.result()

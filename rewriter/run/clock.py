@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BudgetSpent", "Clock", "process_seconds"]
+__all__ = ["Clock", "process_seconds"]
 
 _JUDGING, _MOST_JUDGING = 0.3, 0.5
 """Shares of the budget that are left for judging candidates at least and, where that is seen to take longer, at most: no search
 goes on in them. What is seen beside other work is slower than it will be."""
 
 
-class BudgetSpent(Exception):
-    """The budget ended while something was waited for; the message says what."""
+_MOST_SLOWNESS = 8.0
+"""What other work does to the steps to come at most, lest nothing else be done for their sake."""
 
 
 class Clock:
@@ -27,7 +27,7 @@ class Clock:
 
     Args:
         budget: seconds for the whole run.
-        spent: seconds of it that are over already.
+        spent: seconds of it that are over already, since its process began.
 
     Attributes:
         stage: of the lap that began last.
@@ -36,6 +36,7 @@ class Clock:
     def __init__(self, budget: float, spent: float = 0.0) -> None:
         self.budget = budget
         self._began = time.monotonic() - spent
+        self._computed = 0.0 if spent else time.thread_time()
         self._laps: dict[str, float] = {}
         self._needs: dict[str, float] = {}
         self.stage = ""
@@ -47,6 +48,14 @@ class Clock:
     def needs(self, step: str, seconds: float) -> None:
         """Notes what a step at the end of the run will take: ``judge`` a candidate, ``decide`` about it, ``write``, ``load``."""
         self._needs[step] = seconds
+
+    def slowness(self) -> float:
+        """How many times as long as it computed the run took so far, in this thread: what other work on the machine does to it.
+
+        To be asked before the thread waits for others.
+        """
+        taken = time.monotonic() - self._began
+        return min(max(taken / max(time.thread_time() - self._computed, 1e-3), 1.0), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""

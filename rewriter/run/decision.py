@@ -60,7 +60,6 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         assumed=judgement.assumed,
         fired=() if winner is None else _fired(task.model, winner),
         speed=judgement.speed,
-        paired=judgement.paired,
         error_before=judgement.error_before,
         error_after=judgement.error_after,
         predicted_before=predictions.start,

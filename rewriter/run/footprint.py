@@ -44,11 +44,11 @@ def on_disk(files: Iterable[Path]) -> ModelFootprint | None:
     return ModelFootprint(sum(sizes)) if sizes else None
 
 
-def loading_seconds(opening: float, running: float) -> float:
+def loading_seconds(opening: float = 0.0, running: float = 0.0) -> float:
     """Seconds that :func:`measured` takes at least for two models.
 
     Args:
-        opening, running: seconds to open a session of such a model, and to run it.
+        opening, running: seconds to open a session of such a model, and to run it, where they are known.
     """
     return _STARTING + _OPENED * opening + 2 * running
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from mugraph.deadline import BudgetSpent
 from mugraph.onnx import Model
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.reference import Error, NoReference, References
@@ -44,8 +46,6 @@ _LATER = 1 / 3
 """Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
 _COMPILING = 1.0
 """Seconds to compile what kernels of a candidate were not timed."""
-_BYTES, _ENDING = 3e8, 0.3
-"""Bytes that are written in a second, and seconds to end the process."""
 
 _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
@@ -61,8 +61,7 @@ class Judgement:
         winner: the candidate to write; ``None`` for the original.
         message: why the original is kept, where it is.
         error_before, error_after: of the original and of the winner against the reference.
-        paired: the first impression of the winner's speed.
-        speed: of the winner; of one that the device chose, the latency is the first impression.
+        speed: of the winner.
         is_interrupted: the user stopped the run: this is no verdict.
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
@@ -73,7 +72,6 @@ class Judgement:
     message: str = ""
     error_before: Error | None = None
     error_after: Error | None = None
-    paired: accept.Timing | None = None
     speed: accept.Speed = accept.UNTIMED
     is_interrupted: bool = False
     is_undecided: bool = False
@@ -101,6 +99,8 @@ class Judge:
         self._own_error: Error | None = None
         self._entered: frozenset[int] = frozenset()
         self._best_right: Trial | None = None
+        self._incumbent: Incumbent | None = None
+        self._right_again: Trial | None = None
         self._took = self._pace = (0.0, 0.0)
         self._known: accept.Acceptance | Judgement | None = None
 
@@ -115,9 +115,7 @@ class Judge:
         self._times |= times and self._bench.task.measures
         if self._opening is not None:
             return
-        task, weights = self._bench.task, self._bench.task.original.weights
-        size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
-        self._bench.clock.needs("write", _ENDING + size / _BYTES)
+        task = self._bench.task
         if _untyped_inputs(task.model):
             return
         self._inputs = task.feeds(), probes(task, task.choices()[0])
@@ -131,7 +129,7 @@ class Judge:
         Raises:
             KeyboardInterrupt: the caller goes on with :meth:`stopped`.
         """
-        task = self._bench.task
+        task, self._incumbent = self._bench.task, proposals.incumbent
         if proposals.is_empty:
             reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
             undecided = not proposals.searched.is_complete
@@ -154,6 +152,13 @@ class Judge:
         self._bench.notes.add("interrupted: the best that was known to be right was written, not timed to the end")
         return replace(self._won(trial), is_interrupted=True)
 
+    def repeated(self) -> Judgement | None:
+        """The best of earlier runs once more, where the budget ended after it was seen to be right; else nothing."""
+        if self._incumbent is None or self._right_again is None:
+            return None
+        self._bench.notes.add("the budget ended before the best of earlier runs could be timed again: it was written again")
+        return self._won_again(self._right_again, self._incumbent)
+
     def _compared(self, proposals: Proposals) -> Judgement:
         """The judgement where there is something to compare."""
         task = self._bench.task
@@ -169,7 +174,7 @@ class Judge:
             self._ran(*self._took, True)
         trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
-        judgement = self._confirmed(self._original(), trials, acceptance.feeds, proposals.incumbent)
+        judgement = self._confirmed(self._original(), trials, acceptance.feeds)
         return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
 
     def _original(self) -> Path:
@@ -358,45 +363,47 @@ class Judge:
         if opened is None:
             return None
         self._best_right = self._best_right or opened.trial
+        if self._is_incumbent(opened.trial):
+            self._right_again = opened.trial
         trial, seconds = opened.trial, self._bench.clock.budget * _IMPRESSION
         timing = acceptance.pair(opened.session, seconds)
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        return replace(trial, speed=accept.Speed(timing, acceptance.on_device(trial.path, seconds)))
+        trial = replace(trial, speed=accept.Speed(on_device=acceptance.on_device(trial.path, seconds), paired=timing))
+        if trial.speed.is_slower and self._is_incumbent(trial):
+            self._right_again = None
+        return trial
+
+    def _is_incumbent(self, trial: Trial) -> bool:
+        """Whether a trial is the best of earlier runs, as a whole."""
+        return self._incumbent is not None and trial.candidate.graph.digest == self._incumbent.candidate.graph.digest
 
     def _confirmed(
         self,
         original: Path,
         trials: Iterable[Trial],
         feeds: Sequence[Mapping[str, np.ndarray]],
-        incumbent: Incumbent | None,
     ) -> Judgement:
         """The first trial that is faster beyond noise; else the incumbent, unless it is slower now.
 
         That is on the GPU alone, where that leaves no doubt; else under default settings. No trial is slower in the other way.
         """
-        task, clock = self._bench.task, self._bench.clock
         message, undecided = "", False
         for trial in trials:
             self._best_right = trial
             if trial.speed.is_decided_by_device:
-                return replace(self._won(trial), speed=trial.speed)
+                return replace(self._won(trial), speed=replace(trial.speed, latency=trial.speed.paired))
             self._bench.progress("measuring the most promising candidate under default settings")
-            room = clock.room("write")
-            least = next((n for n in _ROUNDS if accept.deciding_seconds(*self._pace, n) <= room), None)
-            if least is None:
+            timing = self._decisive(original, trial, feeds)
+            if timing is None:
+                if (repeated := self.repeated()) is not None:
+                    return repeated
                 self._best_right, undecided = None, True
                 message = message or (
                     "undecided: the budget ended before the most promising candidate could be timed; the original was kept, and "
                     "another run with a larger --budget may tell"
                 )
                 break
-            seconds = min(max(clock.budget / 3, 2.0), 30.0, room)
-            timing = accept.confirm(original, trial.path, feeds, task.target.provider, seconds, briefly=True, least=least)
-            longer = min(2 * seconds, clock.room("write"))
-            if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
-                self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
-                timing = accept.confirm(original, trial.path, feeds, task.target.provider, longer)
             if timing.faster:
                 return replace(self._won(trial), speed=replace(trial.speed, latency=timing))
             self._best_right = None
@@ -406,11 +413,13 @@ class Judge:
                     f" on a busy machine (the original against itself [{timing.control_low:.3f}, {timing.control_high:.3f}])"
                 )
             may_be_faster = timing.low < 1.0 or timing.busy
-            if may_be_faster and incumbent is not None and trial.candidate.graph.digest == incumbent.candidate.graph.digest:
+            if may_be_faster and self._incumbent is not None and self._is_incumbent(trial):
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
                 )
-                return replace(self._won(trial), speed=incumbent.speed)
+                return self._won_again(trial, self._incumbent)
+            if self._is_incumbent(trial):
+                self._right_again = None
             undecided |= may_be_faster
             way_out = "on a quieter machine" if timing.busy else "on a quieter machine or with a larger --budget"
             message = message or (
@@ -422,6 +431,26 @@ class Judge:
         message = message or "no candidate seemed faster end to end: the original was kept"
         return replace(self._kept(message), is_undecided=undecided)
 
+    def _decisive(self, original: Path, trial: Trial, feeds: Sequence[Mapping[str, np.ndarray]]) -> accept.Timing | None:
+        """The measurement of a trial that decides; ``None`` where the budget ends before it does."""
+        provider, clock = self._bench.task.target.provider, self._bench.clock
+        room = clock.room("write")
+        least = next((n for n in _ROUNDS if accept.deciding_seconds(*self._pace, n) <= room), None)
+        if least is None:
+            return None
+        beside = accept.deciding_seconds(*self._pace, 1)  # to open sessions, and rounds that end late
+        seconds = min(max(clock.budget / 3, 2.0), 30.0, room - beside)
+        try:
+            timing = accept.confirm(original, trial.path, feeds, provider, seconds, briefly=True, least=least)
+        except BudgetSpent:
+            return None
+        longer = min(2 * seconds, clock.room("write") - beside)
+        if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
+            self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
+            with suppress(BudgetSpent):
+                return accept.confirm(original, trial.path, feeds, provider, longer)
+        return timing
+
     def _won(self, trial: Trial) -> Judgement:
         """For a trial; the notes say under which conditions."""
         notes = notes_on_branches(self._bench.task.model, self._entered, trial.candidate)
@@ -430,10 +459,13 @@ class Judge:
             trial.candidate,
             error_before=self._own_error,
             error_after=trial.error,
-            paired=trial.speed.latency,
-            speed=replace(trial.speed, latency=None),
+            speed=trial.speed,
             assumed=trial.assumed,
         )
+
+    def _won_again(self, trial: Trial, incumbent: Incumbent) -> Judgement:
+        """For a trial of the best of earlier runs, which keeps its times but for the first impression."""
+        return replace(self._won(trial), speed=replace(incumbent.speed, paired=trial.speed.paired))
 
     def _kept(self, message: str) -> Judgement:
         """For the original."""

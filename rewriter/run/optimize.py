@@ -8,20 +8,23 @@ the workbench is opened (``workbench``), a remembered verdict is replayed (``rem
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
 import onnx
 
+from mugraph.deadline import BudgetSpent, Deadline
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
 from rewriter.run.cleaning import Unclean, clean_tasks, left_unclean
-from rewriter.run.clock import BudgetSpent, Clock
+from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
 from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
+from rewriter.run.footprint import loading_seconds
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
@@ -31,12 +34,16 @@ from rewriter.run.remembering import Verdicts
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Workbench, open_workbench
-from rewriter.run.writing import write
+from rewriter.run.writing import write, writing_seconds
 from rewriter.search.explain import NearMiss
 
 __all__ = ["optimize"]
 
 _UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
+_NOT_CLEANED = Judgement(
+    message="undecided: the budget ended while cleaning up; the original was written",
+    is_undecided=True,
+)
 _UNCHECKED = Judgement(
     message="interrupted before what the result rests on was checked: the original was kept", is_interrupted=True
 )
@@ -110,8 +117,9 @@ def optimize(
         with clock.lap("import"):
             progress("reading the model")
             task = read_task(model, output, asked, target)
-            if asked.searches or asked.clean:
-                task = without_previews(task, scratch.path)
+        slowness = clock.slowness()
+        clock.needs("write", slowness * writing_seconds(task.original))
+        clock.needs("load", slowness * loading_seconds())
         return _run(task, scratch.path, clock, progress)
 
 
@@ -119,15 +127,18 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
     """Works on a clean model while it is compared with the one that came, and begins anew with another where they differ.
 
     Args:
-        folder: for files of clean models.
+        folder: for files of models that are written out, or clean.
     """
     options, reason = task.options, ""
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
-    attempts = clean_tasks(task, folder, until) if options.budget > 0 or options.clean else iter(())
+    attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
     while True:
         try:
-            with clock.lap("clean"):
+            with clock.lap("clean"), _cleaning(options, clock):
                 progress("cleaning up")
+                if attempts is None:
+                    task = without_previews(task, folder)
+                    attempts = clean_tasks(task, folder, until)
                 attempt = next(attempts, None)
         except (*USER_ERRORS, OSError):
             raise
@@ -137,12 +148,27 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
             return _worked(task, (), clock, progress, _mistake(problem, clock))
         except KeyboardInterrupt:
             return _worked(task, (), clock, progress, _UNCLEAN)
+        except BudgetSpent:
+            return _worked(task, (), clock, progress, _NOT_CLEANED)
         if attempt is None:
             return _worked(left_unclean(task, reason) if reason else task, (), clock, progress)
         try:
             return _worked(attempt[0], attempt[1:], clock, progress)
         except Unclean as problem:
             reason = str(problem)
+
+
+@contextmanager
+def _cleaning(options: Options, clock: Clock) -> Iterator[None]:
+    """Cleaning up, which ends where writing has to begin."""
+    deadline = Deadline()
+    if options.keeps_to_budget:
+        deadline.end_in(clock.room("write"))
+    with deadline.heeded():
+        try:
+            yield
+        finally:
+            deadline.end()
 
 
 def _worked(
@@ -208,7 +234,8 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     judge = Judge(bench, quarantine)
     verdicts = Verdicts(bench, judge)
     try:
-        remembered = verdicts.recall()
+        with bench.background.deadline.heeded():
+            remembered = verdicts.recall()
     except KeyboardInterrupt:
         return _kept(bench, _UNREPEATED)
     decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
@@ -241,24 +268,34 @@ def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | No
 
 
 def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
-    """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right."""
+    """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right.
+
+    Raises:
+        BudgetSpent: the budget ended either before there was anything to write.
+    """
     proposer = Proposer(bench, quarantine)
     explained: tuple[NearMiss, ...] = ()
     try:
-        bench.kernels.warm()
-        judge.prepare(times=True)
-        with bench.clock.lap("search"):
-            proposals = proposer.propose()
-            if not proposals.is_interrupted:
-                bench.confirm()
-            proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
-        if bench.task.options.explain and not proposals.is_interrupted:
-            with bench.clock.lap("explain"):
-                explained = explanations(bench, proposals.search)
-        with bench.clock.lap("accept"):
-            judgement = judge.judge(proposals)
+        with bench.background.deadline.heeded():
+            bench.kernels.warm()
+            judge.prepare(times=True)
+            with bench.clock.lap("search"):
+                proposals = proposer.propose()
+                if not proposals.is_interrupted:
+                    bench.confirm()
+                proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
+            if bench.task.options.explain and not proposals.is_interrupted:
+                with bench.clock.lap("explain"):
+                    explained = explanations(bench, proposals.search)
+            with bench.clock.lap("accept"):
+                judgement = judge.judge(proposals)
     except KeyboardInterrupt:
         judgement = judge.stopped()
+    except BudgetSpent:
+        repeated = judge.repeated()
+        if repeated is None:
+            raise
+        judgement = repeated
     if judgement.winner is not None:
         bench.kernels.learn(judgement.winner)
     return decided(bench, proposer.predictions, judgement, explained)

@@ -215,6 +215,11 @@ class Options:
         """Whether a better model is looked for."""
         return self.budget > 0 and not self.clean
 
+    @property
+    def keeps_to_budget(self) -> bool:
+        """Whether the budget ends the run: one that only cleans up, or reads no clock, takes as long as it takes."""
+        return self.searches and not self.deterministic
+
     def result_digest(self) -> str:
         """A digest of all that says which results may be written; how they are looked for and tried plays no part."""
         values = verdict_values(self)

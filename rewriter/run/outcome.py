@@ -64,9 +64,9 @@ class Outcome:
 
     Attributes:
         improved: the written model is the rewritten one: faster beyond noise, or by the cost model where nothing was measured.
-        speed: beside the original, as a user runs it, or a first impression of that where the device chose; and on the device,
-            which decides where it leaves no doubt. JSON has its parts (:attr:`latency`, :attr:`on_device`) beside other fields.
-        paired: the first impression, with spinning off.
+        speed: beside the original, as a user runs it, or a first impression of that where the device chose; on the device, which
+            decides where it leaves no doubt; and as a first impression. JSON has its parts beside other fields (``latency``,
+            ``on_device``, ``paired``).
         error_before, error_after: against the float64 reference.
         assumed: what the written model takes for granted of the inputs.
         kernels: custom kernels that the written model holds.
@@ -104,7 +104,6 @@ class Outcome:
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     speed: accept.Speed = accept.UNTIMED
-    paired: accept.Timing | None = None
     error_before: Error | None = None
     error_after: Error | None = None
     predicted_before: float = 0.0
@@ -167,9 +166,7 @@ class Outcome:
         values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
         for name in ("dropped", "notes"):
             values[name] = tuple(_checked(line, str) for line in record[name])
-        timings = {name: _timing(record[name]) for name in ("latency", "on_device", "paired")}
-        values["paired"] = timings.pop("paired")
-        values["speed"] = accept.Speed(**timings)
+        values["speed"] = accept.Speed(**{part.name: _timing(record[part.name]) for part in fields(accept.Speed)})
         for name in ("error_before", "error_after"):
             values[name] = Error(**_numbers(record[name])) if record[name] else None
         return Outcome(model, output, **values, cached_verdict=True)

@@ -176,7 +176,7 @@ class Verdicts:
         predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
         if judgement.winner is None:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
-        judgement = replace(judgement, speed=told.speed, paired=told.paired)
+        judgement = replace(judgement, speed=told.speed)
         decision = decided(bench, predictions, judgement)
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.terms.shape import Dim
 from rewriter.cost import runtime_directions
@@ -19,7 +20,7 @@ from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption
-from rewriter.run.clock import BudgetSpent, Clock
+from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
 from rewriter.run.options import Options
@@ -96,8 +97,7 @@ class Workbench:
         Raises:
             BudgetSpent: it does not come in time.
         """
-        options = self.task.options
-        allowed = self.clock.room(*steps) if options.searches and not options.deterministic else math.inf
+        allowed = self.clock.room(*steps) if self.task.options.keeps_to_budget else math.inf
         seconds = max(min(allowed, patience), 0.0)
         if not wait([future], None if math.isinf(seconds) else seconds).done:
             raise BudgetSpent(f"the budget ended before {event}")
@@ -155,7 +155,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
     Ensures that what was measured is written when the workbench is closed, however the run ends, and that nothing goes on in
-    the background then.
+    the background then, nor later than the instant at which writing has to begin.
 
     Args:
         presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
@@ -169,6 +169,8 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         background = Background()
         stack.callback(background.end)
+        if options.keeps_to_budget:
+            background.deadline.end_in(clock.room("write"))
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
         if not options.searches:

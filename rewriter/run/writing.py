@@ -6,14 +6,24 @@ import shlex
 from collections.abc import Iterator
 
 from mugraph.files import Scratch, same_file
-from mugraph.onnx import Saved, copy
+from mugraph.onnx import Model, Saved, copy
 from rewriter.run.decision import Decision, Footprints, written
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 
-__all__ = ["write"]
+__all__ = ["write", "writing_seconds"]
+
+_BYTES, _ENDING = 3e8, 0.15
+"""Bytes that are written in a second, and seconds to end the process."""
+
+
+def writing_seconds(model: Model) -> float:
+    """Seconds to write a model, or another with its weights, and to end the process, where nothing else is done."""
+    weights = model.weights
+    size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
+    return _ENDING + size / _BYTES
 
 
 def write(bench: Workbench, decision: Decision) -> Outcome:

@@ -105,9 +105,11 @@ class Expansion:
                 return
 
     def admitted(self, generators: Sequence[Generator], candidate: Candidate) -> Iterator[Candidate]:
-        """What generators propose without a banned rule."""
+        """What generators propose without a banned rule, which they do not know: what they take beside it they propose alone."""
+        known = (direction for direction in self.moves.matches.directions if direction.rule.id not in self.banned)
+        moves = self.moves.subset(known) if self.banned else self.moves
         for generator in generators:
-            for child in generator(self.moves, candidate):
+            for child in generator(moves, candidate):
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from mugraph.deadline import heed
 from mugraph.graph import Definition, Graph, Tables
 from rewriter.search.apply import Plan, inexpressible, plan_match, substitute_match
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
@@ -60,6 +61,7 @@ class MatchPool:
             graph: a candidate in which it holds.
         """
         if match not in self._plans:
+            heed()
             self._plans[match] = plan_match(match, graph, self.oracle)
         return self._plans[match]
 
@@ -134,6 +136,7 @@ class Matcher:
             answered = answered.answers.get(graph.definition(answered.value))
         if answered is not None:
             return answered
+        heed()
         recorder = _Recorder(graph.tables, graph)
         hits = tuple(map(self._pool.hit, find_root_matches(recorder, self._index, value)))
         question = self._asked.setdefault(value, _Question(value))

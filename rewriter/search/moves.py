@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
 from rewriter.search.candidate import Candidate, Move
 from rewriter.search.executed import Change
@@ -189,6 +190,7 @@ class Moves:
         redefined, plain = set[int](), Counter[Node]()  # what is executed has yet to follow this
         total: Change = Counter()
         for match in matches:
+            heed()
             try:
                 applied = self.matches.pool.apply(match, graph)
             except Exception as problem:

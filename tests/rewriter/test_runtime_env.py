@@ -1,75 +1,90 @@
-"""Calls of onnxruntime from several threads, and none that quietly goes to another provider."""
+"""Sessions heed the deadline of the work that made them, and blame nobody else for what it ended."""
 
 from __future__ import annotations
 
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import onnx
+import numpy as np
 import pytest
+from onnx.parser import parse_model
 
-from rewriter import runtime_env
-from rewriter.cost import cuda, fused
-from rewriter.runtime_env import RuntimeFailure, Session, calling_runtime, new_session
+from mugraph.deadline import BudgetSpent, Deadline
+from rewriter.runtime_env import RuntimeFailure, new_session
 
-
-class Slow:
-    """What a session of onnxruntime runs: it takes a while, and knows how many do so at once."""
-
-    def __init__(self) -> None:
-        self.running, self.most = 0, 0
-        self.begun = threading.Event()
-
-    def run(self, names: object, feed: object) -> list[Any]:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        self.begun.set()
-        time.sleep(0.1)
-        self.running -= 1
-        return []
+BUSY = """<ir_version: 8, opset_import: ["" : 17]> g (int64 times, float[64,64] x) => (float[64,64] y) {
+    keep = Constant <value = bool {1}> ()
+    y = Loop (times, keep, x) <body = b (int64 i, bool c, float[64,64] a) => (bool c_out, float[64,64] a_out) {
+        c_out = Identity(c)
+        m = MatMul(a, a)
+        a_out = Tanh(m)
+    }>
+}"""
+FEED = {"x": np.eye(64, dtype=np.float32)}
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-def test_a_graph_is_captured_alone(calls: int) -> None:
-    """CUDA refuses what other threads ask while one captures; onnxruntime then fails, or goes to the processor."""
-    slow = Slow()
-    with ThreadPoolExecutor(calls) as threads:
-        running = [threads.submit(Session(slow, "cuda").run, None, {}) for _ in range(calls)]
-        slow.begun.wait()
-        with calling_runtime("cuda", captures=True):
-            assert all(future.done() for future in running) and slow.most == calls, "calls go on beside each other"
-            waiting = [threads.submit(Session(slow, "cuda").run, None, {}) for _ in range(calls)]
-            time.sleep(0.2)
-            assert not slow.running
-        assert [future.result(timeout=10) for future in waiting] == [[]] * calls
+def endless() -> dict[str, np.ndarray]:
+    return {**FEED, "times": np.asarray(2**40)}
 
 
-def test_what_fails_while_capturing_lets_others_in() -> None:
-    with pytest.raises(RuntimeFailure, match="refused"), calling_runtime("cuda", captures=True):
-        raise ValueError("refused")
-    with calling_runtime("cuda"), ThreadPoolExecutor(1) as other:
-        assert other.submit(Session(Slow(), "cuda").run, None, {}).result(timeout=10) == []
+@pytest.fixture
+def model() -> bytes:
+    return bytes(parse_model(BUSY).SerializeToString())
 
 
-def test_the_processor_waits_for_no_capture() -> None:
-    with calling_runtime("cuda", captures=True):
-        assert Session(Slow()).run(None, {}) == []
+def test_a_run_that_goes_on_is_ended(model: bytes) -> None:
+    ends = Deadline()
+    with ends.heeded():
+        session = new_session(model, threads=1)
+        session.run(None, {**FEED, "times": np.asarray(2)})
+        ends.end_in(0.3)
+        with pytest.raises(BudgetSpent):
+            session.run(None, endless())
+        with pytest.raises(BudgetSpent):
+            new_session(model, threads=1)
+    with pytest.raises(BudgetSpent):
+        session.run(None, {**FEED, "times": np.asarray(2)})
 
 
-def test_no_session_falls_back_to_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime would print that a session failed on the GPU, and make one on the processor, whose times are others."""
-    asked = []
+def test_so_is_one_of_another_thread(model: bytes) -> None:
+    ends, problems = Deadline(), list[BaseException]()
+    with ends.heeded():
+        session = new_session(model, threads=1)
 
-    def refuse(model: object, options: object, **given: Any) -> None:
-        asked.append(given["enable_fallback"])
-        raise ValueError("refused")
+    def run() -> None:
+        try:
+            session.run(None, endless())
+        except BaseException as problem:
+            problems.append(problem)
 
-    monkeypatch.setattr("onnxruntime.InferenceSession", refuse)
-    monkeypatch.setattr(runtime_env, "is_built", lambda: False)
-    for make in (lambda: new_session(b"", "cuda"), lambda: new_session(b""), lambda: cuda.open_session(b"")):
-        with pytest.raises(RuntimeFailure, match="refused"):
-            make()
-    assert fused._executed(onnx.ModelProto().SerializeToString(), "cuda") == (), "those of the model as it came"
-    assert asked == [0, 0, 0, 0]
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    ends.end()
+    thread.join(10.0)
+    assert [type(problem) for problem in problems] == [BudgetSpent]
+
+
+def test_others_go_on(model: bytes) -> None:
+    session = new_session(model, threads=1)
+    Deadline().end()
+    (y,) = session.run(None, {**FEED, "times": np.asarray(3)})
+    assert y.shape == (64, 64)
+
+
+def test_what_fails_of_itself_is_a_failure(model: bytes) -> None:
+    with Deadline().heeded():
+        with pytest.raises(RuntimeFailure):
+            new_session(b"nonsense")
+        with pytest.raises(RuntimeFailure):
+            new_session(model, threads=1).run(None, {"x": FEED["x"]})
+
+
+def test_a_model_that_is_being_opened_is_given_up() -> None:
+    """Once onnxruntime asks, which it does between its steps."""
+    text = " ".join(f"v{i + 1} = Tanh(v{i})" for i in range(3000))
+    large = parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[8] v0) => (float[8] y) {{ {text} y = Relu(v3000) }}')
+    ends = Deadline()
+    with ends.heeded():
+        ends.end_in(0.001)
+        with pytest.raises(BudgetSpent):
+            for _ in range(1000):
+                new_session(large.SerializeToString(), threads=1)

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from onnx import ModelProto
 
+from mugraph.deadline import heed
 from mugraph.onnx.cleaning.absorbing import absorb
 from mugraph.onnx.cleaning.constants import lift_constants, merge_constants
 from mugraph.onnx.cleaning.declaring import declare_sizes
@@ -101,6 +102,7 @@ def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> Model
 
 def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
     """A model's message with each step of cleaning made once."""
+    heed()
     proto = ModelProto()
     proto.CopyFrom(model.proto)
     proto.ir_version = max(proto.ir_version, _INITIALIZERS_FROM_IR)

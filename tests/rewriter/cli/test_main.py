@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +189,12 @@ def test_an_interrupt_ends_the_command_with_the_exit_code_of_one(tmp_path: Path,
     monkeypatch.setattr("rewriter.cli.main.optimize", interrupted)
     result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx")
     assert (result.exit_code, result.output.strip()) == (130, "")
+
+
+@pytest.mark.parametrize("argument, code", [("--version", 0), ("missing.onnx", 2)])
+def test_a_command_ends_its_process_at_once(tmp_path: Path, argument: str, code: int) -> None:
+    """All that it prints is there by then; only what it made is not taken apart."""
+    program = "import atexit, sys; atexit.register(print, 'apart'); from rewriter.cli.main import run; sys.argv[0] = 'x'; run()"
+    ended = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == code and "apart" not in ended.stdout
+    assert "version" in ended.stdout or "missing.onnx" in ended.stderr

@@ -16,7 +16,9 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
+from mugraph.deadline import BudgetSpent
 from rewriter import optimize
+from rewriter.cost import CostModel
 from rewriter.kernels.workers import WorkerDied
 from rewriter.reference import nodes
 from rewriter.run import accept, rules_ahead
@@ -24,12 +26,14 @@ from rewriter.run.accept import Timing, deciding_seconds
 from rewriter.run.background import Background, Beside
 from rewriter.run.checking import Checker
 from rewriter.run.cleaning import Unclean
-from rewriter.run.clock import BudgetSpent, Clock, process_seconds
+from rewriter.run.clock import Clock, process_seconds
 from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
+from rewriter.search.matcher import Matcher, MatchPool
+from rules_db.entries import Entry
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Trust
 from tests.support.graphs import rule
@@ -46,7 +50,7 @@ RULES = (rule("Neg(Neg(X))", "X", "X:[m,n]"), CLAMP)
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The instant that the clocks of runs read."""
     instant = [100.0]
-    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: instant[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: instant[0], thread_time=lambda: instant[0]))
     return instant
 
 
@@ -88,6 +92,18 @@ def test_searching_ends_when_judging_has_to_begin(now: list[float]) -> None:
     assert clock.spare() == -3.0 and clock.instant(0.9) == 113.0, "an instant to measure until is never in the past"
 
 
+def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    instant, computed = [100.0], [7.0]
+    times = SimpleNamespace(monotonic=lambda: instant[0], thread_time=lambda: computed[0])
+    monkeypatch.setattr("rewriter.run.clock.time", times)
+    clock, command = Clock(20.0), Clock(20.0, 14.0)
+    assert clock.slowness() == 1.0 and command.slowness() == 2.0, "what a command computed before counts"
+    instant[0], computed[0] = 103.0, 8.0
+    assert clock.slowness() == 3.0
+    instant[0] = 200.0
+    assert clock.slowness() == 8.0, "no more than this"
+
+
 def test_a_process_is_as_old_as_it_is() -> None:
     code = "import time; time.sleep(0.5); from rewriter.run.clock import process_seconds; print(process_seconds())"
     began = time.monotonic()
@@ -105,6 +121,56 @@ def test_a_run_whose_budget_is_over_writes_what_it_has(source: Path) -> None:
     outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=20, spent=30.0)
     assert not outcome.improved and outcome.message and outcome.seconds["total"] > 30
     assert ops(source.with_name("o.onnx")) == cleaned_ops(source)
+
+
+def _slowly(work: Any, seconds: float) -> Any:
+    """A function that takes longer."""
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return work(*args, **kwargs)
+
+    return slow
+
+
+def test_a_run_ends_in_whatever_it_does_when_its_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each place is asked on the way to a candidate; the model is written cleaned up, since that was known to be right."""
+    source = tmp_path / "m.onnx"
+    text = "i = Identity(x) a = Neg(i) b = Neg(a) c = Relu(b) d = Relu(c) y = Tanh(d)"
+    onnx.save(
+        parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[64,64] x) => (float[64,64] y) {{ {text} }}'), source
+    )
+    places: list[tuple[Any, str]] = [
+        (Entry, "read"),
+        (MatchPool, "plan"),
+        (Matcher, "at"),
+        (CostModel, "cost"),
+        (MatchPool, "apply"),
+    ]
+    for owner, name in places:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, _slowly(getattr(owner, name), 1.0))
+            outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=3)
+        assert "undecided: the budget ended" in outcome.message, name
+        assert outcome.seconds["total"] < 5 and outcome.cleaned and ops(tmp_path / "o.onnx") == cleaned_ops(source)
+
+
+def test_cleaning_up_ends_when_the_budget_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mugraph.onnx.cleaning.steps.lift_constants", lambda *_: time.sleep(2.5))
+    outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=2)
+    assert "undecided: the budget ended while cleaning up" in outcome.message and outcome.seconds["total"] < 4
+    assert ops(source.with_name("o.onnx")) == ops(source)
+
+
+def test_no_session_goes_on_when_a_run_has_ended(tmp_path: Path) -> None:
+    """The original takes an hour to run: neither is it waited for, nor does the process have to be killed."""
+    body = "b (int64 i, bool c, float[64,64] a) => (bool c_out, float[64,64] a_out) { c_out = Identity(c) a_out = MatMul(a, a) }"
+    sizes = "times = Constant <value = int64 {1000000000000}> () on = Constant <value = bool {1}> ()"
+    loop = f"{sizes} y = Loop (times, on, x) <body = {body}>"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[64,64] x) => (float[64,64] y) {{ {loop} }}'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", rules=list(RULES), budget=3)
+    assert not outcome.improved and outcome.seconds["total"] < 5
 
 
 def test_a_measurement_waits_for_what_would_disturb_it() -> None:
@@ -260,10 +326,37 @@ def test_fewer_rounds_are_measured_where_no_more_fit(
         judge = Judge(bench, quarantine)
         judge._pace = 0.5, 0.01
         monkeypatch.setattr(Clock, "room", lambda *_: room)
-        judgement = judge._confirmed(source, [opened.trial], bench.task.feeds(), None)
+        judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
     assert asked == [rounds] * bool(rounds)
     assert judgement.is_undecided is not bool(rounds) and (judgement.winner is not None) is bool(rounds)
     assert ("the budget ended before the most promising candidate could be timed" in judgement.message) is not bool(rounds)
+
+
+def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 1.01), BudgetSpent("no")]
+    asked: list[float] = []
+
+    def confirm(*given: Any, **_: Any) -> Timing:
+        asked.append(given[4])
+        answer = answers.pop(0)
+        if isinstance(answer, BudgetSpent):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(accept, "confirm", confirm)
+    with workbench(source, RULES, deterministic=False) as bench:
+        checker, quarantine = checker_of(bench, proposals_of(bench))
+        opened = checker.check(next(iter(proposals_of(bench))))
+        assert opened is not None
+        judge = Judge(bench, quarantine)
+        judge._pace = 0.5, 0.01
+        monkeypatch.setattr(Clock, "room", lambda *_: 15.0)
+        judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
+        assert "undecided: the most promising candidate took 0.980" in judgement.message and len(asked) == 2
+        assert asked[1] == 15.0 - deciding_seconds(0.5, 0.01, 1), "sessions are opened beside it"
+        answers += [Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 1.01), BudgetSpent("no"), BudgetSpent("no")]
+        judgement = judge._confirmed(source, [opened.trial, opened.trial], bench.task.feeds())
+        assert "undecided: the most promising candidate took 0.980" in judgement.message and not answers, "the second has no time"
 
 
 def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_took(monkeypatch: pytest.MonkeyPatch) -> None:

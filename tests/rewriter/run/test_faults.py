@@ -22,6 +22,7 @@ from tests.support.runs import run_model, small
 
 PLACES = {
     "rewriter.run.remembering.Verdicts.recall": "reading",
+    "rewriter.run.task.written_out": "cleaning up",
     "rewriter.run.proposing.Proposer.propose": "searching",
     "rewriter.run.checking.Checker.check": "checking candidates",
     "rewriter.run.accept.compare": "checking candidates",

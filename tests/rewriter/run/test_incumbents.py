@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mugraph.deadline import BudgetSpent
 from mugraph.graph import Graph
 from rewriter import optimize
 from rewriter.cost.store import default_profile_path
@@ -73,6 +74,48 @@ def test_an_incumbent_that_is_slower_now_is_not_written(source: Path, tmp_path: 
     timing["confirm"] = SLOWER
     outcome = run(source, out, budget=25)
     assert not outcome.improved and ops(out) == cleaned_ops(source)
+
+
+def spent(*_: object, **__: object) -> Any:
+    raise BudgetSpent("the budget ended")
+
+
+@pytest.mark.parametrize("step", ["pair", "confirm", "deciding_seconds"])
+def test_where_the_time_ends_before_it_is_measured_it_is_written_again(
+    source: Path, tmp_path: Path, timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    first = run(source, out, budget=20)
+    if step == "deciding_seconds":
+        monkeypatch.setattr(accept, step, lambda *_: 100.0)
+    else:
+        monkeypatch.setattr(accept.Acceptance if step == "pair" else accept, step, spent)
+    again = run(source, out, budget=25)
+    assert again.improved and again.latency == first.latency and "Neg" not in ops(out)
+    assert any("the budget ended before the best of earlier runs could be timed again" in note for note in again.notes)
+
+
+def test_where_the_time_ends_before_it_is_known_to_be_right_it_is_not(
+    source: Path, tmp_path: Path, timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    monkeypatch.setattr(accept.Acceptance, "judge", spent)
+    for budget in (20, 25):
+        outcome = run(source, out, budget=budget)
+        assert not outcome.improved and "undecided: the budget ended" in outcome.message and ops(out) == cleaned_ops(source)
+    monkeypatch.undo()
+
+
+def test_one_that_seems_slower_now_is_not_written_for_want_of_time(
+    source: Path, tmp_path: Path, timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    timing["pair"] = SLOWER
+    monkeypatch.setattr(accept.Acceptance, "close", spent)
+    outcome = run(source, out, budget=25)
+    assert not outcome.improved and "undecided: the budget ended" in outcome.message
 
 
 def test_what_noise_decided_is_no_verdict(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:

@@ -160,7 +160,7 @@ def test_measurements_keep_to_the_budget(
 ) -> None:
     """A small saving is measured again only in the time that is left, and never for longer than that."""
     clock = [0.0]
-    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: clock[0], thread_time=lambda: clock[0]))
     asked: list[float] = []
 
     def measured(
@@ -171,5 +171,6 @@ def test_measurements_keep_to_the_budget(
         return accept.Timing(1.0, 0.99, 0.1, 0.1, 0.99, 0.9, 1.1)
 
     monkeypatch.setattr(accept, "confirm", measured)
+    monkeypatch.setattr(accept, "deciding_seconds", lambda *_: 0.25)  # a part of which sessions take beside it
     outcome = optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=[NEGATION, SQUARE], budget=42)
-    assert not outcome.improved and asked == pytest.approx([14.0, 27.7], abs=0.01), "and the result is written within the budget"
+    assert not outcome.improved and asked == pytest.approx([14.0, 27.6], abs=0.01), "and the result is written within the budget"

@@ -68,7 +68,7 @@ def proposals_of(bench: Workbench) -> Proposals:
 
 def test_a_lap_that_is_not_finished_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0]))
     clock = Clock(10.0)
     for _ in range(2):
         with clock.lap("search"):
@@ -376,7 +376,7 @@ def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch
     with workbench(source, RULES) as bench:
         proposals, judge = proposals_of(bench), judge_of(bench)
         judgement = judge.judge(proposals)
-        assert judgement.winner is not None and not judgement.message and judgement.speed.latency is judgement.paired is None
+        assert judgement.winner is not None and not judgement.message and judgement.speed == accept.UNTIMED
         assert judgement.winner.graph.digest == next(iter(proposals)).candidate.graph.digest
     with workbench(source, [WRONG]) as bench:
         judgement = judge_of(bench).judge(proposals_of(bench))
@@ -505,7 +505,7 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     """For the best proposal, as if it had been measured."""
     proposals = proposals_of(bench)
     best = next(iter(proposals)).candidate
-    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), FASTER, accept.Speed(FASTER, SAME), is_interrupted)
+    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), accept.Speed(FASTER, SAME, FASTER), is_interrupted)
     judgement = replace(judgement, assumed=proposals.search.assumed(best))
     return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -172,8 +173,8 @@ def test_greedy_search_ignores_alpha() -> None:
 
 
 def both(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
-    """Takes every transposed product, twice, and what cancels then, as one child."""
-    for wanted in (PRODUCT, PRODUCT, CANCEL):
+    """Takes every transposed product, twice, and what cancels then, as one child, as far as these rules are known."""
+    for wanted in (one for one in (PRODUCT, PRODUCT, CANCEL) if any(d.rule is one for d in moves.matches.directions)):
         matches = moves.sites(candidate, direction_of(moves, wanted))
         candidate = moves.take(candidate, matches) if matches else candidate  # type: ignore[assignment]
     yield candidate
@@ -189,6 +190,27 @@ def test_generators_propose_layouts_that_single_moves_do_not_reach() -> None:
     assert not helped.run(graph, banned=frozenset({PRODUCT.id})).better, "a banned rule is in no proposal either"
     unwanted = backtracking([PRODUCT, CANCEL], costs, alpha=1.0, layouts=(both,), strategy=SUBSTITUTIONS)
     assert not unwanted.run(graph).better, "layouts are not wanted"
+
+
+def test_a_banned_rule_takes_nothing_else_along() -> None:
+    """What a generator takes together it takes without the rule."""
+    b = Builder()
+    x = b.input("[4,4]")
+    graph = b.graph(b.op("Add", b.op("Neg", b.op("Neg", x)), b.op("Relu", b.op("Relu", x))))
+    clamp = rule("Relu(Relu(X))", "Relu(X)", "X:[m,n]")
+
+    def together(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+        current = candidate
+        for direction in moves.matches.directions:
+            matches = moves.sites(current, direction)
+            current = (moves.take(current, matches) if matches else None) or current
+        yield current
+
+    search = backtracking([NEGATION, clamp])
+    for banned, left in ((None, {"Relu": 1}), (NEGATION, {"Neg": 2, "Relu": 1}), (clamp, {"Relu": 2})):
+        expansion = Expansion(search.moves, banned=frozenset({banned.id} if banned else ()))
+        (child,) = expansion.admitted([together], search.moves.start(graph))
+        assert Counter(op for op in ops(child.graph) if op != "Identity") == {"Add": 1, **left}
 
 
 def test_kernels_are_proposed_by_generators_of_their_own() -> None:
