@@ -69,5 +69,11 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
 
 
 def run() -> None:
-    """The command as a process of its own, whose budget began with it."""
-    main(obj=process_seconds())
+    """The command as a process of its own, whose budget began with it. An interrupt at whatever moment is no failure."""
+    try:
+        sys.exit(main(obj=process_seconds(), standalone_mode=False) or 0)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except click.Abort:
+        sys.exit(INTERRUPTED_EXIT)
