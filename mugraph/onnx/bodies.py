@@ -16,7 +16,7 @@ from mugraph.graph import Tables
 from mugraph.onnx.scopes import defined_names, graphs_within
 from mugraph.terms.shape import TensorType
 
-__all__ = ["BRANCHES", "BodyScope", "GraphBody", "body_graph", "readable_bodies"]
+__all__ = ["BRANCHES", "BodyScope", "GraphBody", "body_graph", "fitting_bodies", "readable_bodies"]
 
 BRANCHES = ("then_branch", "else_branch")
 """The attributes of an If, the one of a condition that holds first."""
@@ -94,15 +94,20 @@ def body_graph(node: NodeProto, attribute: str) -> GraphProto:
     return graphs[0]
 
 
-def readable_bodies(node: NodeProto) -> tuple[str, ...]:
-    """The attributes that hold the bodies of an If, Loop or Scan; none where they hold more than tensors or do not fit it."""
+def fitting_bodies(node: NodeProto) -> tuple[str, ...]:
+    """The attributes that hold the bodies of an If, Loop or Scan; none where one has other inputs and outputs than it needs."""
     wanted = BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
     graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
     if not wanted or set(graphs) != set(wanted):
         return ()
-    if any(_places(node, graph) != (len(graph.input), len(graph.output)) for graph in graphs.values()):
-        return ()
-    return wanted if all(map(_is_plain, graphs.values())) else ()
+    fits = all(_places(node, graph) == (len(graph.input), len(graph.output)) for graph in graphs.values())
+    return wanted if fits else ()
+
+
+def readable_bodies(node: NodeProto) -> tuple[str, ...]:
+    """The attributes of :func:`fitting_bodies`; none where bodies hold more than tensors."""
+    names = fitting_bodies(node)
+    return names if all(_is_plain(body_graph(node, name)) for name in names) else ()
 
 
 def _places(node: NodeProto, body: GraphProto) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
 from mugraph.deadline import heed
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
-from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, readable_bodies
+from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, fitting_bodies, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.inference import expanded_nodes, infer
@@ -305,7 +305,7 @@ class _GraphReader:
 
     def known_branch(self, origin: int, node: NodeProto) -> str | None:
         """The branch that an If always takes; ``None`` where that is not known, and for any other node."""
-        if node.op_type != "If" or not self.operators.is_standard(node) or not if_name(node):
+        if node.op_type != "If" or not self.operators.is_standard(node) or not if_name(node) or not fitting_bodies(node):
             return None
         condition = self.reads[origin][0] if node.input else None
         known = None if condition is None else self.tables.small_constant(condition, 1)

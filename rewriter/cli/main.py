@@ -73,14 +73,21 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
 def run() -> None:
     """The command as a process of its own, whose budget began with it and ends with it.
 
-    What the run has made is not taken apart, which takes a second on a busy machine: all files are closed by now.
+    An interrupt at whatever moment is no failure. What the run has made is not taken apart, which takes a second on a
+    busy machine: all files are closed by now.
     """
     try:
-        main(obj=process_seconds())
+        code = main(obj=process_seconds(), standalone_mode=False) or 0
+    except click.ClickException as problem:
+        problem.show()
+        code = problem.exit_code
+    except click.Abort:
+        code = INTERRUPTED_EXIT
     except SystemExit as end:
         if not isinstance(end.code, int):
             raise
-        with suppress(OSError):  # nobody reads them any more
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(end.code)
+        code = end.code
+    with suppress(OSError):  # nobody reads them any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mugraph.ops import ImageRole, traits_of
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, evaluate_dim, symbols_within
+from mugraph.terms.shape import DerivedSymbol, Dim, ShapeError, TensorType, Undecided, evaluate_dim, symbols_within
 from mugraph.terms.term import Attrs, Term, walk
 from rules_db.trust.rule import Side
 
@@ -69,5 +69,6 @@ def _open(side: Side, type_of: Callable[[Term], TensorType]) -> _Open:
 
 def _may_be_none(dim: Dim) -> bool:
     """Whether a number of places is none where each size that may change is 1: it grows with them."""
-    least = evaluate_dim(dim, dict.fromkeys(symbols_within(dim), 1))
+    names = (name for name in symbols_within(dim) if not isinstance(name, DerivedSymbol))
+    least = evaluate_dim(dim, dict.fromkeys(names, 1))
     return isinstance(least, int) and least < 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import BYTES, Unsupported
 from mugraph.domains.real import Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
@@ -68,9 +68,9 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
     assumed = []
     for condition in axiom.conditions:
         if condition.guard.of_values:
-            term, *others = condition.substitute({}, case.attrs).arguments
-            number = graph.add_term(term, case.types)
-            assumed += [] if number is None else [(condition.predicate, (number, *others))]
+            arguments = condition.substitute({}, case.attrs).arguments
+            known = [graph.add_term(one, case.types) if isinstance(one, Term) else one for one in arguments]
+            assumed += [] if None in known else [(condition.predicate, tuple(known))]
     return ProofSearch(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
@@ -159,10 +159,7 @@ def _examine(
         assumed += [(predicate, (node,)) for predicate in sorted(name for name, guard in GUARDS.items() if guard.of_ranges)]
     stranger = graph.leaf(var("another"), graph.type[root])  # never reached, so that the closure goes on
     ProofSearch(graph, laws, [(root, stranger)], assumed=assumed).run(limits)
-    inputs = {}
-    for name, type_ in types.items():
-        drawn = generator.random(concrete(type_.shape) or ()) + 0.2
-        inputs[name] = drawn > 0.7 if type_.dtype == DataType.BOOL else drawn
+    inputs = {name: _positive(type_, generator) for name, type_ in types.items()}
     nodes = [node for node in range(len(graph.op)) if node != stranger]
     values: dict[int, np.ndarray] = {}
     memo: dict[Term, np.ndarray] = {}
@@ -181,6 +178,15 @@ def _examine(
             names = dict.fromkeys(r.direction.law.origin.name for r in reasons if isinstance(r.direction.law.origin, Axiom))
             return Inconsistency(graph.term(other), graph.term(node), tuple(names))
     return None
+
+
+def _positive(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
+    """Positive entries for a variable, quantised ones whole; truth values."""
+    shape = concrete(type_.shape) or ()
+    if type_.dtype in BYTES:
+        return generator.integers(1, 128, shape).astype(np.float64)
+    drawn = np.asarray(generator.random(shape) + 0.2)
+    return drawn > 0.7 if type_.dtype == DataType.BOOL else drawn
 
 
 def _differ(a: np.ndarray, b: np.ndarray) -> bool:

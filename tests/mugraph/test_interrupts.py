@@ -43,9 +43,12 @@ def test_python_alone_loses_it() -> None:
     assert done.stdout == "" and "KeyboardInterrupt" in done.stderr
 
 
-@pytest.mark.parametrize(
+COMMANDS = pytest.mark.parametrize(
     "command", ["rewriter.cli optimize_command", "rewriter.cli costs_command", "rulegen.cli rulegen_command"]
 )
+
+
+@COMMANDS
 def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str) -> None:
     module, function = command.split()
     code = f"""
@@ -60,3 +63,19 @@ sys.meta_path.insert(0, Interrupts())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@COMMANDS
+def test_a_command_that_is_interrupted_while_it_reads_its_arguments_was_interrupted(command: str) -> None:
+    """The library that reads them calls that a failure, and says so."""
+    module, function = command.split()
+    code = f"""
+import click
+from {module} import {function}
+def interrupted(*_):
+    raise KeyboardInterrupt
+click.Command.parse_args = click.Group.parse_args = interrupted
+{function}()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")

@@ -21,7 +21,7 @@ import psutil
 from rewriter.runtime_env import limit_threads
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 
-__all__ = ["CaseLimits", "Examine", "Show", "campaign", "signal_of"]
+__all__ = ["CaseLimits", "Examine", "Show", "campaign", "end_of"]
 
 Show = Callable[[Mapping[str, bytes]], None]
 """Told what shows a case before it is tried, so that it is known even of a case that kills its process."""
@@ -78,22 +78,15 @@ def campaign(
             server.stop()
 
 
-def signal_of(run: Callable[[str], None], name: str, seconds: float) -> str:
-    """The signal that ends a process of its own in which something is run; empty where it ends by itself, or not in time."""
+def end_of(run: Callable[[str], None], name: str, limits: CaseLimits) -> CaseReport:
+    """What becomes of a process of its own in which something is run and nothing compared."""
 
-    def quietly() -> None:
-        _say_nothing()
+    def examine(name: str, _: Show) -> CaseReport:
         run(name)
+        return CaseReport(Fate.UNCHANGED)
 
-    process = _FORK.Process(target=quietly, daemon=True)
-    process.start()
-    process.join(seconds)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        return ""
-    code = process.exitcode or 0
-    return signal.Signals(-code).name if code < 0 else ""
+    ((_, report),) = campaign([name], examine, 1, limits)
+    return report
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rules_db.library import open_rules
-from tools.fuzz.campaign import CaseLimits, Examine, campaign, signal_of
+from tools.fuzz.campaign import CaseLimits, Examine, campaign, end_of
 from tools.fuzz.fates import CaseReport, Fate, Tallies
 from tools.fuzz.running import poison_memory
 
@@ -55,7 +55,8 @@ def attack(
     """Runs cases, says how it goes, writes what was found, prints the tally; ends the process with its exit code.
 
     Args:
-        originals: runs the original of a case in onnxruntime and nothing else: what ends a process there is no defect of ours.
+        originals: runs the original of a case in onnxruntime and nothing else: what ends a process there, or takes too
+            much memory, is no defect of ours.
     """
     console = Console(width=160 if not sys.stdout.isatty() else None)
     poison_memory()
@@ -72,9 +73,12 @@ def attack(
     wanted = list(left)
     began = told = time.monotonic()
     tallies = Tallies()
-    for name, report in campaign(wanted, examine, jobs, CaseLimits(seconds, memory << 20), began + 60 * minutes):
-        if report.fate is Fate.DIED and originals is not None and (by := signal_of(originals, name, seconds)):
-            report = CaseReport(Fate.RUNTIME, f"the original by itself ends the process ({by})", files=report.files)
+    limits = CaseLimits(seconds, memory << 20)
+    for name, report in campaign(wanted, examine, jobs, limits, began + 60 * minutes):
+        if report.fate in (Fate.DIED, Fate.MEMORY) and originals is not None:
+            alone = end_of(originals, name, limits)
+            if alone.fate is report.fate:
+                report = CaseReport(Fate.RUNTIME, f"the original by itself: {alone.fate}, {alone.reason}", files=report.files)
         tallies.add(name, report)
         if report.fate.is_finding:
             console.print(f"{report.fate}: {name}: {report.reason}", markup=False)

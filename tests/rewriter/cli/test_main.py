@@ -178,8 +178,9 @@ def test_the_budget_of_a_command_begins_with_its_process(monkeypatch: pytest.Mon
     told: dict[str, float] = {}
     monkeypatch.setattr("rewriter.cli.main.main", lambda **fields: told.update(fields))
     monkeypatch.setattr("rewriter.cli.main.process_seconds", lambda: 1.5)
-    run()
-    assert told == {"obj": 1.5}
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert told["obj"] == 1.5 and not ended.value.code
 
 
 def test_an_interrupt_ends_the_command_with_the_exit_code_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

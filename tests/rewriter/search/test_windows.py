@@ -33,6 +33,7 @@ MEAN, MOST = "AveragePool", "MaxPool"
         (pool(MEAN, conv("x", 1), 3, 0, 2), conv(pool(MEAN, "x", 3, 1), 0, 2), True),  # the convolution moves behind the pool
         (conv(pool(MEAN, "x", 3, 1), 0, 2), pool(MEAN, conv("x", 1), 3, 0, 2), False),  # the original ran: its convolution fits
         (pool(MEAN, "x"), conv("x"), True),  # a pool becomes a convolution
+        (pool(MEAN, "x", 2, 0, 2), pool(MEAN, "x", 2, 1, 2), True),  # half of one row is none
         (pool(MEAN, "x", 3, 1), conv("x", 1), False),  # with pads such a window fits into any image
         (pool(MEAN, "Neg(x)"), f"Neg({pool(MEAN, 'x')})", False),  # the same pool of as large an image
         (conv("Neg(x)"), f"Neg({conv('x')})", False),

@@ -16,8 +16,31 @@ def test_a_property_that_follows_is_a_lemma() -> None:
     assert list(lemmas(some("mul.commutative", "mul.add", "add.associative"))) == []
 
 
+def test_what_is_assumed_of_two_terms_is_assumed_in_a_derivation() -> None:
+    """A condition on values may speak of several terms: the other property is about the same two."""
+    hides = some("softmax.hides")
+    again = one(
+        "again: Neg(Softmax[axis=-1](Where(c, x, y))) = Neg(Softmax[axis=-1](Where(c, x, -inf)))"
+        " when hides(c, y), finite(x), fits(y, Where(c, x, -inf))"
+    )
+    assert list(lemmas(hides | {again.name: again})) == ["again"]
+    other = one(
+        "other: Neg(Softmax[axis=-1](Where(c, x, y))) = Neg(Softmax[axis=-1](Where(c, x, -inf)))"
+        " when hides(c, x), finite(x), fits(y, Where(c, x, -inf))"
+    )
+    assert list(lemmas(hides | {other.name: other})) == []
+
+
 def test_sound_properties_entail_nothing_false() -> None:
     assert list(inconsistencies(some(*LINEAR, "matmul.neg_left", "relu.idempotent", "relu.factor"))) == []
+
+
+def test_quantised_variables_are_whole_numbers() -> None:
+    """As fractions they refuted what is true: that quantising undoes what dequantising did."""
+    undone = some("quantize.undone.uint", "quantize.undone_plain.int")
+    assert list(inconsistencies(undone)) == []
+    false = one("false: DequantizeLinear[axis=0](q, s, z) = DequantizeLinear[axis=0](q, s)")
+    assert list(inconsistencies(undone | {false.name: false}))
 
 
 @pytest.mark.parametrize(

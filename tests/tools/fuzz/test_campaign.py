@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rewriter.runtime_env import new_session
-from tools.fuzz.campaign import CaseLimits, Show, campaign, signal_of
+from tools.fuzz.campaign import CaseLimits, Show, campaign, end_of
 from tools.fuzz.console import attack
 from tools.fuzz.fates import CaseReport, Fate, Tallies
 
@@ -75,26 +75,33 @@ def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:
     assert tallies.examples[Fate.WRONG, "because of wrong"] == "wrong"
 
 
-def test_what_ends_a_process_by_itself_is_told_apart() -> None:
-    ends = {"dies": signal.SIGKILL, "fails": signal.SIGTERM}
-
+def test_what_becomes_of_something_that_is_run_by_itself() -> None:
     def run(name: str) -> None:
-        if name == "raises":
-            raise LookupError(name)
-        if name in ends:
-            os.kill(os.getpid(), ends[name])
-        time.sleep(60 if name == "sleeps" else 0)
+        examine(name, lambda _: None)
 
-    names = ("dies", "fails", "raises", "sleeps", "fine")
-    assert [signal_of(run, name, 5 if name != "sleeps" else 0.2) for name in names] == ["SIGKILL", "SIGTERM", "", "", ""]
+    ends = {name: end_of(run, name, limits()) for name in ("dies", "fills", "raises", "fine")}
+    assert [report.fate for report in ends.values()] == [Fate.DIED, Fate.MEMORY, Fate.TRACEBACK, Fate.UNCHANGED]
+    assert ends["dies"].reason == "SIGKILL"
 
 
-@pytest.mark.parametrize("fails, fate", [(True, "the runtime's own"), (False, "died")])
-def test_a_case_whose_original_ends_the_process_is_no_defect(fails: bool, fate: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("case", "alone", "fate"),
+    [
+        ("dies", "dies", "the runtime's own"),
+        ("dies", "fine", "died"),
+        ("fills", "fills", "the runtime's own"),
+        ("fills", "dies", "memory"),
+        ("fills", "fine", "memory"),
+        ("raises", "raises", "traceback"),
+    ],
+)
+def test_a_case_whose_original_ends_as_it_does_is_no_defect(
+    case: str, alone: str, fate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def original(_: str) -> None:
-        if fails:
-            os.kill(os.getpid(), signal.SIGKILL)
+        examine(alone, lambda _: None)
 
+    memory = limits().memory >> 20
     with pytest.raises(SystemExit) as ended:
-        attack("t", ["dies"], examine, jobs=1, minutes=1, seconds=8, memory=1 << 20, out=None, only=None, originals=original)
-    assert ended.value.code == (0 if fails else 1) and f"{fate}: dies: " in capsys.readouterr().out
+        attack("t", [case], examine, jobs=1, minutes=1, seconds=8, memory=memory, out=None, only=None, originals=original)
+    assert ended.value.code == (0 if fate == "the runtime's own" else 1) and f"{fate}: {case}: " in capsys.readouterr().out

@@ -128,6 +128,20 @@ def test_sizes_at_which_windows_do_not_fit_are_told_from_others() -> None:
     assert all(count >= 3 for kind, count in rows.items() if kind != UNFITTING)
 
 
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("kind", "fate"), [(UNFITTING, Fate.REWRITTEN), ("other", Fate.LOST)])
+def test_sizes_at_which_windows_do_not_fit_are_excused_where_the_result_names_them(kind: str, fate: Fate, tmp_path: Path) -> None:
+    exchanged = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[1,12,H,16] x, float[12,12,3,3] w) => (float[1,12,p,q] y) {
+            c = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, w)
+            y = AveragePool<kernel_shape = [3,3], strides = [2,2]>(c)
+        }""")
+    feeds = {kind: {"x": np.ones((1, 12, 2, 16), np.float32), "w": np.ones((12, 12, 3, 3), np.float32)}}
+    options = {"deterministic": True, "provider": "cpu", "shapes": {"x": (1, 12, 16, 16)}}
+    assert examine_model(exchanged.SerializeToString(), feeds, tmp_path, **options).fate is fate
+
+
 def test_what_onnxruntime_breaks_is_held_against_it_without_its_optimisers() -> None:
     """They fuse a Transpose before a product with a vector, and compute another thing (docs/upstream.md)."""
 

@@ -295,6 +295,24 @@ def test_a_declared_type_that_contradicts_an_operator_is_no_reason_to_fail() -> 
     assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
 
 
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+def test_a_decided_if_whose_branches_do_not_fit_it_is_left_alone(branch: str) -> None:
+    """A damaged file, in which onnxruntime never comes to the If: nothing needs it."""
+    proto = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) <bool always = {1}> {
+            y = Identity(x)
+            deep = If (always) <
+                then_branch = a () => (float[2] p) { p = Neg(x) }, else_branch = b () => (float[2] q) { q = Exp(x) }
+            >
+        }""")
+    (graph,) = (a.g for a in proto.graph.node[1].attribute if a.name == branch)
+    del graph.output[:]
+    model = load(proto)
+    assert not model.taken
+    assert clean(model, computed) is not None
+
+
 def test_training_information_is_left_alone() -> None:
     proto = parse_model(f"{HEAD} g (float[2,3] x) => (float[2,3] y) {{ a = Identity(x) y = Relu(a) }}")
     proto.training_info.add()
