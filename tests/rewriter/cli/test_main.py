@@ -178,6 +178,7 @@ def test_the_budget_of_a_command_begins_with_its_process(monkeypatch: pytest.Mon
     told: dict[str, float] = {}
     monkeypatch.setattr("rewriter.cli.main.main", lambda **fields: told.update(fields))
     monkeypatch.setattr("rewriter.cli.main.process_seconds", lambda: 1.5)
+    monkeypatch.setattr("rewriter.cli.main.os._exit", sys.exit)
     with pytest.raises(SystemExit) as ended:
         run()
     assert told["obj"] == 1.5 and not ended.value.code
