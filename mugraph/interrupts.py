@@ -39,10 +39,15 @@ def heed_interrupts() -> None:
 def run_command(module: str, name: str) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too.
+    Its module is imported here, since that takes a second, in which people change their mind, too. Before Python 3.12 what is
+    raised while a class gets its names becomes the cause of a RuntimeError.
     """
     heed_interrupts()
     try:
         getattr(import_module(module), name)()
     except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
+    except RuntimeError as problem:
+        if not isinstance(problem.__cause__, KeyboardInterrupt):
+            raise
         sys.exit(INTERRUPTED_EXIT)

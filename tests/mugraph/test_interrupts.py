@@ -49,15 +49,21 @@ COMMANDS = pytest.mark.parametrize(
 
 
 @COMMANDS
-def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str) -> None:
+@pytest.mark.parametrize("moment", ["interrupted()", "type('Owner', (), {'name': Name()})"])
+def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str, moment: str) -> None:
+    """Between the lines of a module, or while a class gets its names."""
     module, function = command.split()
     code = f"""
 import sys
 from {module} import {function}
+def interrupted(*_):
+    raise KeyboardInterrupt
+class Name:
+    __set_name__ = interrupted
 class Interrupts:
     def find_spec(self, name, path, target=None):
         if name in ("click", "numpy", "onnx", "sqlalchemy"):
-            raise KeyboardInterrupt
+            {moment}
 sys.meta_path.insert(0, Interrupts())
 {function}()
 """
