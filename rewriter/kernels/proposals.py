@@ -30,10 +30,12 @@ from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["PROVIDER", "KernelProposals", "joins", "matches_of", "positioned", "shows_positions"]
+__all__ = ["PROVIDER", "KernelProposals", "is_lowered", "joins", "matches_of", "positioned", "shows_positions"]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
 """Element types that kernels read and write."""
+_LOWERED = "kernels"
+"""The group of rules whose kernels were built by lowering."""
 PROVIDER = "cuda"
 """Of the models that get kernels."""
 _SINGLES = 6
@@ -122,10 +124,14 @@ class KernelProposals:
         self._builder.confirm(kernel)
 
     def proposals(self, graph: Graph) -> Iterator[Direction]:
-        """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built."""
+        """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built.
+
+        What a stored rule of the lowering's covers is not lowered again; what a search found stands beside what is lowered.
+        """
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
         for direction, matches in self.known(graph):
-            covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
+            if is_lowered(direction.rule):
+                covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
             yield direction
         for fusable in propose(graph):
             if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
@@ -167,7 +173,7 @@ class KernelProposals:
         key = (rule.id, tuple(sorted(types.items())))
         if key not in self._readings:
             kernel = retyped(stored, types)
-            self._readings[key] = kernel, self._direction(kernel_rule(kernel, {"kernel": rule.id}))
+            self._readings[key] = kernel, self._direction(kernel_rule(kernel, _origin(rule)))
         return self._readings[key]
 
     def _in_turn(self, moves: Moves, candidate: Candidate) -> tuple[Candidate, _Priced]:
@@ -223,7 +229,17 @@ class KernelProposals:
             for bound, matches in groups.items():
                 sized = specialised(kernel, dict(bound))
                 if not sized.is_empty:
-                    yield self._direction(kernel_rule(sized, {"kernel": rule.id}, general=kernel)), matches
+                    yield self._direction(kernel_rule(sized, _origin(rule), general=kernel)), matches
+
+
+def is_lowered(rule: Rule) -> bool:
+    """Whether a stored rule's kernel is what lowering builds, so that nothing is built beside it; a searched one is not."""
+    return rule.provenance.get("group", _LOWERED) == _LOWERED
+
+
+def _origin(rule: Rule) -> dict[str, str]:
+    """The provenance of a stored rule's kernel for a place: the rule, and who found it."""
+    return {"group": rule.provenance.get("group", _LOWERED), "kernel": rule.id}
 
 
 def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:

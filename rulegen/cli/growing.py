@@ -11,22 +11,26 @@ import click
 from rich.table import Table
 
 import rules_db
+from mugraph.blocks.schedule import LIMITS
+from mugraph.graph import Graph
 from mugraph.onnx import ModelError, load
 from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, rules_file_option, store_rules
-from rulegen.cli.texts import mined_text, shipped_text
+from rulegen.cli.texts import kernels_text, mined_text, shipped_text
 from rulegen.grow.growth import Growth
 from rulegen.grow.journal import Journal
 from rulegen.grow.stages import grow_parts
 from rulegen.grow.tested import rules_on_tests
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import mine
-from rulegen.mugraphs.enumerate import GOALS, Goal, search
+from rulegen.mugraphs.enumerate import EnumerationLimits
+from rulegen.mugraphs.lax import SubprogramBounds
+from rulegen.mugraphs.mining import mine_kernels
+from rulegen.mugraphs.search import KernelSearch
 from rulegen.show.equations import typing_text
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
-from rules_db.exchange import format_rules
 from rules_db.files import StoreError, check_writable, write_text
-from rules_db.trust.certificate import Trust
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["SHIPPED", "grow_command", "mine_command", "ship_command"]
@@ -38,11 +42,7 @@ _fresh = click.option("--fresh", is_flag=True, help="Do not resume: forget what 
 
 
 def _group(context: click.Context, parameter: click.Parameter, name: str | None) -> tuple[str, tuple[Workload, ...]]:
-    """The parts of a group, or one part alone; none with ``--levels block``, whose programs have names of their own."""
-    if context.params.get("levels") == "block":
-        if name is not None and name not in GOALS:
-            raise click.BadParameter(f"unknown program '{name}'; known programs: {', '.join(GOALS)}")
-        return name or "", ()
+    """The parts of a group, or one part alone."""
     if name is None:
         raise click.MissingParameter(ctx=context, param=parameter)
     if name in GROUPS:
@@ -85,19 +85,10 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 
 @click.command("grow")
 @click.option(
-    "--levels",
-    type=click.Choice(["kernel", "block"]),
-    default="kernel",
-    show_default=True,
-    is_eager=True,
-    help="Kernel graphs, or block graphs that compute a given kernel graph.",
-)
-@click.option("--max-block-ops", type=click.IntRange(min=1), default=4, show_default=True, help="Of a block graph.")
-@click.option(
     "--group",
     callback=_group,
     metavar="NAME",
-    help=f"One of {', '.join(GROUPS)}, or a part of one; with --levels block one of {', '.join(GOALS)}, all where left out.",
+    help=f"One of {', '.join(GROUPS)}, or a part of one.",
 )
 @click.option("--max-ops", type=click.IntRange(min=1), help="Greatest number of operators a side; default: the group's.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
@@ -107,8 +98,6 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
 @_fresh
 def grow_command(
-    levels: str,
-    max_block_ops: int,
     group: tuple[str, tuple[Workload, ...]],
     max_ops: int | None,
     seed: int,
@@ -124,9 +113,6 @@ def grow_command(
     """
     check_targets(rules, out, unproved)
     name, parts = group
-    if levels == "block":
-        _grow_blocks([GOALS[name]] if name else list(GOALS.values()), max_block_ops, seed, rules, out)
-        return
     growths, journals = _grow(parts, max_ops, seed, fresh)
     for growth in growths if with_tests else ():
         growth.rules += rules_on_tests(growth)
@@ -144,28 +130,6 @@ def grow_command(
     if out is None and rules is None:
         print_rules(console, grown)
     _tell_contradicted(growths)
-
-
-def _grow_blocks(goals: Sequence[Goal], max_ops: int, seed: int, rules: str | None, out: Path | None) -> None:
-    """Every block graph of at most so many operators that computes one of the programs."""
-    with progress_console().status("enumerating block graphs"):
-        outcomes = [search(goal, max_ops, seed) for goal in goals]
-    console = output()
-    headings = ("program", "states", "pruned", "candidates", "refuted", "rules", "seconds")
-    table = Table(*headings)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for one in outcomes:
-        numbers = (one.states, one.pruned, one.candidates, one.refuted, len(one.rules))
-        table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}")
-    console.print(table)
-    grown = [rule for one in outcomes for rule in one.rules]
-    if out is not None:
-        write_text(out, format_rules(grown))
-    if rules is not None:
-        store_rules(console, rules, grown, Trust.TESTED)
-    if out is None and rules is None:
-        print_rules(console, grown)
 
 
 def _tell_contradicted(growths: Iterable[Growth]) -> None:
@@ -187,6 +151,15 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @click.option("--leaves", type=click.IntRange(1, 8), default=Cutting.leaves, show_default=True, help="Of a cone, at most.")
 @click.option("--operators", type=click.IntRange(1, 40), default=Cutting.operators, show_default=True, help="Of a cone, at most.")
+@click.option("--kernels", is_flag=True, help="Search kernels for the Lax subprograms of the models instead.")
+@click.option("--block-ops", type=click.IntRange(1, 20), default=11, show_default=True, help="With --kernels: of a block graph.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --kernels: for a subprogram."
+)
+@click.option(
+    "--device", type=click.Choice(list(LIMITS)), default="h200", show_default=True, help="With --kernels: whose memory they fit."
+)
+@_fresh
 def mine_command(
     models: tuple[Path, ...],
     out: Path | None,
@@ -195,11 +168,17 @@ def mine_command(
     seed: int,
     leaves: int,
     operators: int,
+    kernels: bool,
+    block_ops: int,
+    seconds: float,
+    device: str,
+    fresh: bool,
 ) -> None:
     """Finds rules for what models spell out.
 
     The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
-    and with smaller pieces; what agrees in numbers and is proved becomes a rule.
+    and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
+    graphs that compute a subprogram are enumerated. Such a search that was stopped goes on where it was.
     """
     check_targets(rules, out, unproved)
     graphs = {}
@@ -208,6 +187,10 @@ def mine_command(
             graphs[path.stem] = load(path).graph
         except ModelError as problem:
             raise StoreError(str(problem)) from None
+    if kernels:
+        how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
+        _mine_kernels(graphs, how, fresh, rules, out)
+        return
     with bar("mine") as show:
         mining = mine(graphs, Cutting(leaves=leaves, operators=operators), seed, show)
     if out is not None:
@@ -225,6 +208,30 @@ def mine_command(
         console.print(f"proof contradicted: {pair}", markup=False)
     if mining.suspicious:
         sys.exit(1)
+
+
+def _mine_kernels(graphs: Mapping[str, Graph], how: KernelSearch, fresh: bool, rules: str | None, out: Path | None) -> None:
+    """Searches kernels for the subprograms of models, and writes the rules that lead to them."""
+    journal = Journal.of({"group": "kernels", "how": how}, fresh=fresh)
+    with bar("search kernels") as show:
+        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show)
+    found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
+    if out is not None:
+        write_text(out, kernels_text(found, how.seed))
+    console = output()
+    table = Table("subprogram", "operators", "states", "pruned", "candidates", "refuted", "rules", "seconds", "note")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for one in outcomes:
+        numbers = (one.operators, one.states, one.pruned, one.candidates, one.refuted, len(one.rules))
+        table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}", one.note)
+    console.print(table)
+    proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
+    console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
+    if rules is not None:
+        store_rules(console, rules, found, Trust.TESTED)
+    if out is None and rules is None:
+        print_rules(console, found)
 
 
 @click.command("ship")

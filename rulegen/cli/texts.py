@@ -9,7 +9,7 @@ from rulegen.rules import GENERATOR_VERSION
 from rules_db.exchange import format_rules
 from rules_db.trust.rule import Rule
 
-__all__ = ["mined_text", "shipped_text"]
+__all__ = ["kernels_text", "mined_text", "shipped_text"]
 
 
 def shipped_text(name: str, growths: Sequence[Growth]) -> str:
@@ -31,4 +31,10 @@ def mined_text(rules: Sequence[Rule], seed: int) -> str:
         "on the models of tools/ship/spellings.py.\n"
         "# To change it, change these or the operator properties and run 'make rules'.\n\n"
     )
+    return header + format_rules(rules)
+
+
+def kernels_text(rules: Sequence[Rule], seed: int) -> str:
+    """The text of multi-level rules that a search found."""
+    header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}).\n\n"
     return header + format_rules(rules)

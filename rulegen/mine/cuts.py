@@ -18,7 +18,7 @@ from mugraph.graph import Graph, Node
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, const, var, walk
 
-__all__ = ["Cone", "Cutting", "cones", "whole"]
+__all__ = ["Cone", "Cutting", "cone", "cones", "number", "whole"]
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ def cones(graph: Graph, limits: Cutting | None = None) -> Iterator[Cone]:
                     continue
                 outputs = _outputs(graph, value, inside)
                 if len(outputs) <= limits.outputs:
-                    yield _cone(graph, outputs, leaves)
+                    yield cone(graph, outputs, leaves)
 
 
 def whole(graph: Graph) -> Cone:
     """A model as one cone, over its inputs and its constants of more than one element. It must have no opaque node."""
-    return _cone(graph, graph.outputs, frozenset())
+    return cone(graph, graph.outputs, frozenset())
 
 
 def _cuts(graph: Graph, nodes: Sequence[Node], limits: Cutting) -> dict[int, list[_Cut]]:
@@ -168,7 +168,7 @@ def _looks(graph: Graph, nodes: Sequence[Node], depth: int) -> dict[int, int]:
     return looks
 
 
-def _cone(graph: Graph, outputs: Sequence[int], leaves: frozenset[int]) -> Cone:
+def cone(graph: Graph, outputs: Sequence[int], leaves: frozenset[int]) -> Cone:
     """The cone between leaves and outputs; model inputs and constants that are no numbers are leaves too."""
     terms: dict[int, Term] = {}
     types: dict[str, TensorType] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mugraph.graph import Definition, Node
-from rewriter.kernels.proposals import PROVIDER, KernelProposals, matches_of, positioned, shows_positions
+from rewriter.kernels.proposals import PROVIDER, KernelProposals, is_lowered, matches_of, positioned, shows_positions
 from rewriter.kernels.schemes.region import Region
 from rewriter.kernels.schemes.sampling import RewardSampler
 from rewriter.kernels.schemes.scheme import Context, Scheme, Segment
@@ -157,7 +157,7 @@ class _Descents:
 
     @cached_property
     def _stored(self) -> dict[Segment, list[Direction]]:
-        """The kernels that are known for segments: for these none is built."""
+        """The kernels that are known for segments."""
         stored: dict[Segment, list[Direction]] = {}
         for direction, _ in self._proposals.known(self._base.graph):
             if self._may_use(direction.rule):
@@ -226,16 +226,20 @@ class _Descents:
         return self._options[key]
 
     def _directions(self, segment: Segment, tail: frozenset[Node]) -> list[Direction]:
-        """The kernels of a segment: stored ones, or those of every form, with as many of the movements beside it as can be."""
-        if segment in self._stored:
-            return self._stored[segment]
+        """The kernels of a segment: stored ones, and those of every form, with as many of the movements beside it as can be.
+
+        What a stored rule of the lowering's is for is not lowered again.
+        """
+        stored = self._stored.get(segment, [])
+        if any(is_lowered(direction.rule) for direction in stored):
+            return stored
         for end in dict.fromkeys((tail, frozenset[Node]())):
             for with_movements in (True, False):
                 fusable = self._region.fusable(segment, end, with_movements=with_movements)
                 made = () if fusable is None else self._proposals.built(fusable, proved=True)
                 if usable := [direction for direction in made if self._may_use(direction.rule)]:
-                    return usable
-        return []
+                    return [*stored, *usable]
+        return stored
 
     def _sites_of(self, direction: Direction) -> dict[Segment, Match]:
         """Where a kernel may stand: the operators of each match that has the sizes of its rule."""

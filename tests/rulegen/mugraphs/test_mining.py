@@ -1,0 +1,96 @@
+"""Kernels for models: searched goal by goal, resumed, written as rules, and used by the rewriter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
+from mugraph.onnx import load
+from rewriter import optimize
+from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.triton.compile import Architecture
+from rulegen.cli.main import cli
+from rulegen.grow.journal import Journal
+from rulegen.mugraphs import mining
+from rulegen.mugraphs.enumerate import EnumerationLimits
+from rulegen.mugraphs.lax import SubprogramBounds
+from rulegen.mugraphs.mining import mine_kernels
+from rulegen.mugraphs.search import KernelSearch
+from rules_db.exchange import read_rules
+from tools.mirage import programs
+
+
+@pytest.fixture
+def lora(tmp_path: Path) -> Path:
+    program = next(program for program in programs() if program.label == "LoRA:1")
+    path = tmp_path / "lora.onnx"
+    onnx.save(program.model(), path)
+    return path
+
+
+HOW = KernelSearch(EnumerationLimits(6))
+
+
+def test_a_model_gives_rules_for_its_subprograms_and_their_parts(lora: Path) -> None:
+    found = mine_kernels({"lora": load(lora).graph}, SubprogramBounds(), HOW)
+    whole = found[0]
+    assert whole.operators == 4 and whole.rules and len(found) > 1
+    keys = [(str(one.goal.root), str(one.goal.types)) for one in found]
+    assert len(set(keys)) == len(keys)
+    assert all(rule.target[0].op == KERNEL for one in found for rule in one.rules)
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(lora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, path = {"lora": load(lora).graph}, tmp_path / "kernels.journal"
+    searched = 0
+
+    def stopped(*arguments: object) -> object:
+        nonlocal searched
+        searched += 1
+        if searched == 3:
+            raise KeyboardInterrupt
+        return genuine(*arguments)  # type: ignore[arg-type]
+
+    genuine = mining.search
+    monkeypatch.setattr(mining, "search", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path))
+    searched = 10
+    again = mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path))
+    assert searched == 10 + len(again) - 2
+    monkeypatch.setattr(mining, "search", genuine)
+    fresh = mine_kernels(graphs, SubprogramBounds(), HOW)
+    assert [rule.id for one in again for rule in one.rules] == [rule.id for one in fresh for rule in one.rules]
+
+
+def test_the_command_line(lora: Path, tmp_path: Path, own_cache: Path) -> None:
+    file = tmp_path / "found.rules"
+    done = CliRunner().invoke(cli, ["mine", "--kernels", str(lora), "--block-ops", "6", "--out", str(file)])
+    assert done.exit_code == 0, done.output
+    rules = read_rules(file)
+    assert rules and f"{len(rules)} rules, {len(rules)} of them proved" in done.output
+    assert CliRunner().invoke(cli, ["audit", str(file)]).exit_code == 0
+    wrong = CliRunner().invoke(cli, ["mine", "--kernels", str(lora), "--device", "abacus"])
+    assert wrong.exit_code == 2 and "abacus" in wrong.output
+
+
+def test_the_rewriter_uses_what_was_found_beside_what_it_lowers(lora: Path, tmp_path: Path, own_cache: Path) -> None:
+    """Rules that were found apply by matching and are priced like any other; they take nothing away from lowering."""
+    rules = [rule for one in mine_kernels({"lora": load(lora).graph}, SubprogramBounds(), HOW) for rule in one.rules]
+    options = {"device": "h200", "deterministic": True, "architectures": (Architecture(90),)}
+    lowered = optimize(lora, tmp_path / "lowered.onnx", rules=[], **options)
+    outcome = optimize(lora, tmp_path / "found.onnx", rules=rules, **options)
+    nodes = [node for node in onnx.load(tmp_path / "found.onnx").graph.node if node.domain == KERNEL_DOMAIN]
+    assert nodes and outcome.predicted_after < 0.95 * lowered.predicted_after
+
+
+def test_a_worse_kernel_that_was_found_does_not_keep_the_lowering_s_away(lora: Path, own_cache: Path) -> None:
+    graph = load(lora).graph
+    (whole, *_) = mine_kernels({"lora": graph}, SubprogramBounds(), HOW)
+    own = {d.id for d in KernelProposals().proposals(graph)}
+    beside = {d.id for d in KernelProposals(lambda: whole.rules).proposals(graph)}
+    assert own < beside
