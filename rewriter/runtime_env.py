@@ -49,7 +49,7 @@ class RuntimeFailure(Exception):
     """onnxruntime refuses a model, or fails while it runs one; the message is the first line of what it says."""
 
 
-class _Device:
+class _GpuCalls:
     """Calls for the GPU, of any thread: many at once, but a graph is captured alone.
 
     While one thread captures, CUDA refuses to allocate, to copy and to synchronise in all others of the process, and the capture
@@ -88,7 +88,7 @@ class _Device:
                 self._changed.notify_all()
 
 
-_DEVICE = _Device()
+_GPU = _GpuCalls()
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def calling_runtime(provider: str = "cpu", *, captures: bool = False) -> Iterato
         provider: ``cuda`` where something is asked of the GPU: no other thread captures a graph meanwhile.
         captures: a graph may be captured: no other thread asks anything of the GPU meanwhile.
     """
-    with nullcontext() if provider == "cpu" else _DEVICE.alone() if captures else _DEVICE.called():
+    with nullcontext() if provider == "cpu" else _GPU.alone() if captures else _GPU.called():
         try:
             yield
         except Exception as problem:
@@ -142,7 +142,7 @@ class Session:
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
-        with nullcontext() if self._provider == "cpu" else _DEVICE.called():
+        with nullcontext() if self._provider == "cpu" else _GPU.called():
             try:
                 outputs: list[Any] = self._session.run(names, feed, self._running)
             except Exception as problem:  # a call of its own, since what is timed should be short
