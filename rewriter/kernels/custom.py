@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 
@@ -195,7 +196,9 @@ class CustomKernels:
             return self._compiled(kernel, self._trials(deadline, left))
 
         with ThreadPoolExecutor(1) as ahead:
-            jobs = [(kernel, ahead.submit(compiled, kernel, len(fresh) - i)) for i, kernel in enumerate(fresh)]
+            jobs = [
+                (kernel, ahead.submit(copy_context().run, compiled, kernel, len(fresh) - i)) for i, kernel in enumerate(fresh)
+            ]
             for kernel, future in jobs:
                 began = time.monotonic()
                 if not (settled := self._settle(kernel, future.result)):

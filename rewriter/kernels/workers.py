@@ -7,6 +7,7 @@ this project as it is imported: each process would begin the whole run again. Th
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import signal
 import socket
@@ -19,7 +20,13 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mugraph.deadline import heed
+
 __all__ = ["Worker", "WorkerDied"]
+
+
+_ASKING = 0.1
+"""Seconds after which who waits for an answer asks whether there is still time."""
 
 
 class WorkerDied(Exception):
@@ -65,13 +72,17 @@ class Worker:
 
         Raises:
             WorkerDied: nothing comes.
+            BudgetSpent: nothing came until the deadline of this thread's work.
         """
+        until = math.inf if seconds is None else time.monotonic() + seconds
         try:
-            if self._connection.poll(seconds):
-                return self._connection.recv()
+            while not self._connection.poll(min(_ASKING, max(until - time.monotonic(), 0.0))):
+                if time.monotonic() >= until:
+                    raise WorkerDied
+                heed()
+            return self._connection.recv()
         except (EOFError, ConnectionResetError):
-            pass
-        raise WorkerDied
+            raise WorkerDied from None
 
     def is_awaited(self, seconds: float) -> bool:
         """Waits so long at most for what the process sends next; whether that still has to come."""

@@ -26,7 +26,7 @@ def calls(action: Callable[[], object]) -> int:
     return count
 
 
-def checks_endlessly(connection: Connection) -> None:
+def checks_endlessly(connection: Connection, *_: object) -> None:
     """In a process, which answers nobody."""
     while True:
         time.sleep(1)

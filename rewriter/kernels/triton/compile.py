@@ -22,7 +22,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -231,7 +233,8 @@ class Compiler:
             return
         with ThreadPoolExecutor(min(self.workers, len(jobs))) as threads:
             try:
-                yield from zip(jobs, threads.map(self._one, jobs), strict=True)
+                works = [partial(copy_context().run, self._one, job) for job in jobs]  # which heed the deadline of this one
+                yield from zip(jobs, threads.map(lambda work: work(), works), strict=True)
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 self._end_all()

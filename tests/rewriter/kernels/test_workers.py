@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from mugraph.deadline import BudgetSpent, Deadline
+from rewriter.kernels.triton import compile
 from rewriter.kernels.workers import Worker, WorkerDied
+from tests.support.work import checks_endlessly
 
 SCRIPT = """
 import sys
@@ -48,6 +51,32 @@ def test_a_worker_answers_until_it_dies() -> None:
     with pytest.raises(WorkerDied):
         worker.answer(60)
     worker.close()
+
+
+def test_an_answer_is_not_waited_for_beyond_a_deadline() -> None:
+    worker, ends = Worker(echo, 5), Deadline()
+    with ends.heeded():
+        worker.tell(1)
+        assert worker.answer() == 6
+        ends.end_in(0.3)
+        for seconds in (None, 60.0):
+            with pytest.raises(BudgetSpent):
+                worker.answer(seconds)
+        worker.tell(2)
+        assert worker.is_awaited(60.0) is False and worker.answer() == 7, "what is there already counts"
+    worker.close()
+
+
+def test_what_is_compiled_heeds_the_deadline_of_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes end that compile."""
+    monkeypatch.setattr(compile, "_serve", checks_endlessly)
+    jobs = [compile._CompileJob("a", text, (), compile.DEFAULT_ARCHITECTURES[0]) for text in ("first", "second", "third")]
+    ends, compiler = Deadline(), compile.Compiler(tmp_path, workers=2)
+    with ends.heeded(), compiler:
+        ends.end_in(0.5)
+        with pytest.raises(BudgetSpent):
+            list(compiler._run(jobs))
+        assert compiler._all and all(worker._process.poll() is not None for worker in compiler._all)
 
 
 def test_a_script_that_starts_workers_as_it_is_imported_runs_once(tmp_path: Path) -> None:
