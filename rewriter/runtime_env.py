@@ -278,30 +278,32 @@ def environment(provider: str) -> str:
 
 def _gpu_name() -> str:
     """The first GPU's name and the driver's version."""
-    answer = _asked_of_gpu("name,driver_version")
+    answer = _asked_of_gpu()
     if answer:
-        return ", driver ".join(part.strip() for part in answer.split(","))
+        return f"{answer[0]}, driver {answer[1]}"
     try:
         return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except OSError:
         return "CUDA device"
 
 
-@functools.cache
 def gpu_architecture() -> int:
     """The first GPU's compute capability as one number, such as 90; 0 where it is not told."""
-    major, _, minor = _asked_of_gpu("compute_cap").partition(".")
+    answer = _asked_of_gpu()
+    major, _, minor = (answer[2] if answer else "").partition(".")
     return 10 * int(major) + int(minor) if major.isdecimal() and minor.isdecimal() else 0
 
 
-def _asked_of_gpu(fields: str) -> str:
-    """The answer of the driver's tool about the first GPU; empty where there is none."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+@functools.cache
+def _asked_of_gpu() -> tuple[str, ...]:
+    """Name, driver and compute capability of the first GPU, as the driver's tool tells them; nothing where there is none."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return lines[0].strip() if lines else ""
+        return ()
+    fields = tuple(field.strip() for field in lines[0].split(",")) if lines else ()
+    return fields if len(fields) == 3 else ()
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +38,7 @@ class Clock:
     def __init__(self, budget: float, spent: float = 0.0) -> None:
         self.budget = budget
         self._began = time.monotonic() - spent
-        self._computed = 0.0 if spent else time.thread_time()
+        self._scheduled = (0.0, 0.0) if spent else _scheduled()
         self._laps: dict[str, float] = {}
         self._needs: dict[str, float] = {}
         self.stage = ""
@@ -50,12 +52,12 @@ class Clock:
         self._needs[step] = seconds
 
     def slowness(self) -> float:
-        """How many times as long as it computed the run took so far, in this thread: what other work on the machine does to it.
+        """How many times as long as it computed this thread took so far, for want of a processor: what other work does to it.
 
-        To be asked before the thread waits for others.
+        1 where the system does not tell. What is waited for otherwise, files and other processes, says nothing about that.
         """
-        taken = time.monotonic() - self._began
-        return min(max(taken / max(time.thread_time() - self._computed, 1e-3), 1.0), _MOST_SLOWNESS)
+        computed, waited = (now - then for now, then in zip(_scheduled(), self._scheduled, strict=True))
+        return min(1.0 + waited / max(computed, 1e-3), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
@@ -83,12 +85,29 @@ class Clock:
         return {**self._laps, "total": round(time.monotonic() - self._began, 3)}
 
 
+def _scheduled() -> tuple[float, float]:
+    """Seconds in which this thread computed, and in which it could have and others did; 0 where the system does not tell."""
+    try:
+        computed, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return int(computed) / 1e9, int(waited) / 1e9
+
+
 def process_seconds() -> float:
     """Seconds since this process began, or at least those that it computed, where the system does not tell."""
-    computed = time.process_time()
+    began: list[float] = []
+    thread = threading.Thread(target=lambda: began.append(_began("thread-self")))
+    thread.start()  # it begins now, by the clock by which the process began, which need not be any that is to be read
+    thread.join()
+    age = began[0] - _began("self") if began else math.nan
+    return max(time.process_time(), 0.0 if math.isnan(age) else age)
+
+
+def _began(which: str) -> float:
+    """When a process or thread began, in seconds since some instant; NaN where the system does not tell."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        fields = Path("/proc", which, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, LookupError, ValueError):
-        return computed
-    return max(age, computed)
+        return math.nan

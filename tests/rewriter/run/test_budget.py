@@ -26,7 +26,7 @@ from rewriter.run.accept import Timing, deciding_seconds
 from rewriter.run.background import Background, Beside
 from rewriter.run.checking import Checker
 from rewriter.run.cleaning import Unclean
-from rewriter.run.clock import Clock, process_seconds
+from rewriter.run.clock import Clock, _scheduled, process_seconds
 from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
@@ -94,15 +94,23 @@ def test_searching_ends_when_judging_has_to_begin(now: list[float]) -> None:
 
 
 def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    instant, computed = [100.0], [7.0]
-    times = SimpleNamespace(monotonic=lambda: instant[0], thread_time=lambda: computed[0])
-    monkeypatch.setattr("rewriter.run.clock.time", times)
+    """What it waits for otherwise, a file or another process, does not count."""
+    computed, waited = [7.0], [7.0]
+    monkeypatch.setattr("rewriter.run.clock._scheduled", lambda: (computed[0], waited[0]))
     clock, command = Clock(20.0), Clock(20.0, 14.0)
     assert clock.slowness() == 1.0 and command.slowness() == 2.0, "what a command computed before counts"
-    instant[0], computed[0] = 103.0, 8.0
+    computed[0], waited[0] = 8.0, 9.0
     assert clock.slowness() == 3.0
-    instant[0] = 200.0
+    waited[0] = 100.0
     assert clock.slowness() == 8.0, "no more than this"
+
+
+def test_waiting_for_nobody_is_not_slow() -> None:
+    clock = Clock(20.0)
+    time.sleep(0.5)
+    assert clock.slowness() < 8.0
+    computed, waited = _scheduled()
+    assert computed > 0.0 and waited >= 0.0, "Linux tells"
 
 
 def test_a_process_is_as_old_as_it_is() -> None:
