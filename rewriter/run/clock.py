@@ -57,7 +57,7 @@ class Clock:
         1 where the system does not tell. What is waited for otherwise, files and other processes, says nothing about that.
         """
         computed, waited = (now - then for now, then in zip(_scheduled(), self._scheduled, strict=True))
-        return min(1.0 + waited / max(computed, 1e-3), _MOST_SLOWNESS)
+        return min(1.0 + waited / max(computed, 0.05), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
