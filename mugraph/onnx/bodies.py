@@ -16,7 +16,7 @@ from mugraph.graph import Tables
 from mugraph.onnx.scopes import defined_names, graphs_within
 from mugraph.terms.shape import TensorType
 
-__all__ = ["BRANCHES", "BodyScope", "GraphBody", "body_graph", "readable_bodies"]
+__all__ = ["BRANCHES", "BodyScope", "GraphBody", "bodies_fit", "body_graph", "readable_bodies"]
 
 BRANCHES = ("then_branch", "else_branch")
 """The attributes of an If, the one of a condition that holds first."""
@@ -96,13 +96,22 @@ def body_graph(node: NodeProto, attribute: str) -> GraphProto:
 
 def readable_bodies(node: NodeProto) -> tuple[str, ...]:
     """The attributes that hold the bodies of an If, Loop or Scan; none where they hold more than tensors or do not fit it."""
-    wanted = BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
+    if not bodies_fit(node):
+        return ()
+    return _wanted(node) if all(_is_plain(body_graph(node, name)) for name in _wanted(node)) else ()
+
+
+def bodies_fit(node: NodeProto) -> bool:
+    """Whether a node is an If, Loop or Scan with all of its bodies, each with as many inputs and outputs as it must have."""
+    wanted = _wanted(node)
     graphs = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
-    if not wanted or set(graphs) != set(wanted):
-        return ()
-    if any(_places(node, graph) != (len(graph.input), len(graph.output)) for graph in graphs.values()):
-        return ()
-    return wanted if all(map(_is_plain, graphs.values())) else ()
+    fits = (_places(node, graph) == (len(graph.input), len(graph.output)) for graph in graphs.values())
+    return bool(wanted) and set(graphs) == set(wanted) and all(fits)
+
+
+def _wanted(node: NodeProto) -> tuple[str, ...]:
+    """The attributes that hold the bodies of a control-flow node; none of any other."""
+    return BRANCHES if node.op_type == "If" else ("body",) if node.op_type in ("Loop", "Scan") else ()
 
 
 def _places(node: NodeProto, body: GraphProto) -> tuple[int, int]:

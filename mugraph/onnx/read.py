@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
-from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, readable_bodies
+from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, bodies_fit, body_graph, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.inference import expanded_nodes, infer
@@ -144,6 +144,7 @@ class _GraphReader:
         self.undecided: list[UndecidedIf] = []
         self.ill_typed: dict[int, str] = {}
         self.taken: dict[str, str] = {}
+        self.contradicted: dict[str, TensorType] = {}
         self.names_read = names_read(self.graph)
         self.tables = Tables()
         self.scope = BodyScope(self.tables)
@@ -198,6 +199,7 @@ class _GraphReader:
             programs=self.programs,
             plainer=frozenset(self.plainer),
             taken=self.taken,
+            contradicted=self.contradicted,
         )
 
     def restrictions(self) -> str:
@@ -302,8 +304,8 @@ class _GraphReader:
             self.undecided.append(UndecidedIf(if_name(node), self.scope.number))
 
     def known_branch(self, origin: int, node: NodeProto) -> str | None:
-        """The branch that an If always takes; ``None`` where that is not known, and for any other node."""
-        if node.op_type != "If" or not self.operators.is_standard(node) or not if_name(node):
+        """The branch that an If always takes; ``None`` where that is not known or no branch of it, and for any other node."""
+        if node.op_type != "If" or not self.operators.is_standard(node) or not if_name(node) or not bodies_fit(node):
             return None
         condition = self.reads[origin][0] if node.input else None
         known = None if condition is None else self.tables.small_constant(condition, 1)
@@ -442,6 +444,7 @@ class _GraphReader:
         if declared is None:
             return
         if declared.dtype != computed.dtype or same_shape(declared.shape, computed.shape) is False:
+            self.contradicted[name] = computed
             raise NotUnderstood(f"'{name}' is declared {declared}, and {computed} was found")
         for declared_dim, computed_dim in zip(declared.shape, computed.shape, strict=True):
             self.learner.compare(declared_dim, computed_dim)
