@@ -65,7 +65,7 @@ def _memory_limits() -> Iterator[int]:
     if sys.platform == "win32":
         return
     yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_RSS):
         allowed, _ = resource.getrlimit(kind)
         if allowed != resource.RLIM_INFINITY:
             yield allowed

@@ -167,7 +167,7 @@ def _root(a: Range) -> Range:
 def _exponential(a: Range) -> Range:
     above, below = a.hi > _EXP_MOST, a.lo < _EXP_LEAST
     return Range.within(
-        0.0 if below or a.neg_inf else math.exp(a.lo),
+        0.0 if below or a.neg_inf else math.exp(min(a.lo, _EXP_MOST)),
         _INF if above else math.exp(a.hi),
         nan=a.nan,
         pos_inf=a.pos_inf or above,
@@ -200,14 +200,20 @@ def _powers(x: float, exponent: float) -> float:
 
 
 def _power(base: Range, exponent: Range) -> Range:
-    """Known for a non-negative base and one finite, non-zero exponent."""
+    """Known for a non-negative base and one finite, non-zero exponent; at known ends also whether a float holds the result."""
     power = exponent.lo if exponent.finite and exponent.lo == exponent.hi else 0.0
     if not power or base.nan or base.may_be_negative or (power < 0 and base.zero):
         return Range.top()
     ends = sorted(_powers(end, power) for end in (max(base.lo, 0.0), base.hi))
     grows = power > 0
     vanishes = base.pos_inf and not grows
-    return Range.within(0.0 if vanishes else ends[0], ends[1], pos_inf=base.pos_inf and grows, zero=base.zero or vanishes)
+    known = base.lo > 0 and base.hi < _INF
+    return Range.within(
+        0.0 if vanishes else ends[0],
+        ends[1],
+        pos_inf=(base.pos_inf and grows) or (known and ends[1] == _INF),
+        zero=base.zero or vanishes or (known and not ends[0]),
+    )
 
 
 # The table

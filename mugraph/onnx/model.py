@@ -43,6 +43,7 @@ class Model:
         programs: how the kernels that the model came with are launched.
         plainer: origins of nodes that were read as a plainer operator than theirs; rewritten models have that.
         taken: name of the first result of an If to the branch that it always takes.
+        contradicted: name of a value that the file declares otherwise than its operator makes it to the type that this gives.
     """
 
     path: Path | None
@@ -66,6 +67,7 @@ class Model:
     programs: Programs = field(default_factory=dict)
     plainer: frozenset[int] = frozenset()
     taken: Mapping[str, str] = field(default_factory=dict)
+    contradicted: Mapping[str, TensorType] = field(default_factory=dict)
 
     @property
     def is_unfolded(self) -> bool:

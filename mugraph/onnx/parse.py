@@ -113,7 +113,21 @@ def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
 
 
 def opset_of(proto: ModelProto, label: str) -> int:
-    """The default domain's version; of a model without that domain the newest that records describe, imported when needed."""
+    """The default domain's version; of a model without that domain the newest that records describe, imported when needed.
+
+    Raises:
+        ModelError: the version is not supported, or an operator set is imported at several: onnxruntime reads the model by the
+            last of them, its specification by the highest (onnx.proto), and onnx's checker knows one name of the default domain.
+    """
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        imported: dict[str, int] = {}
+        for entry in imports:
+            domain = "" if entry.domain in DEFAULT_DOMAINS else entry.domain
+            if imported.setdefault(domain, entry.version) != entry.version:
+                raise ModelError(
+                    f"{label}: it imports the operators of {domain or 'ai.onnx'} at versions {imported[domain]} and "
+                    f"{entry.version}; leave one of them"
+                )
     versions = [entry.version for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS]
     if not versions:
         return min(NEWEST_OPSET, DESCRIBED_OPSET)

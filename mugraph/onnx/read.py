@@ -145,6 +145,7 @@ class _GraphReader:
         self.undecided: list[UndecidedIf] = []
         self.ill_typed: dict[int, str] = {}
         self.taken: dict[str, str] = {}
+        self.contradicted: dict[str, TensorType] = {}
         self.names_read = names_read(self.graph)
         self.tables = Tables()
         self.scope = BodyScope(self.tables)
@@ -199,6 +200,7 @@ class _GraphReader:
             programs=self.programs,
             plainer=frozenset(self.plainer),
             taken=self.taken,
+            contradicted=self.contradicted,
         )
 
     def restrictions(self) -> str:
@@ -444,6 +446,7 @@ class _GraphReader:
         if declared is None:
             return
         if declared.dtype != computed.dtype or same_shape(declared.shape, computed.shape) is False:
+            self.contradicted[name] = computed
             raise NotUnderstood(f"'{name}' is declared {declared}, and {computed} was found")
         for declared_dim, computed_dim in zip(declared.shape, computed.shape, strict=True):
             self.learner.compare(declared_dim, computed_dim)

@@ -65,7 +65,7 @@ class ModelOperators:
 
     def is_pure(self, node: NodeProto) -> bool:
         """Whether a node of the default domain depends on its inputs alone, as its schema says."""
-        if not self.is_standard(node) or not onnx.defs.has(node.op_type):
+        if not self.is_standard(node) or not onnx.defs.has(node.op_type, self.opset, ""):
             return False
         determinism = getattr(onnx.defs.get_schema(node.op_type, self.opset), "node_determinism", None)  # new in onnx 1.20
         return determinism is not None and determinism.name == "Deterministic"

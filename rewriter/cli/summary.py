@@ -22,6 +22,13 @@ _RULE = 8
 """Characters of a rule's id that tell it from others."""
 _WIDE = 120
 """Columns of a screen on which substitutions are printed, too."""
+_LONG = 2000
+"""Characters of a line from its beginning that are printed: names in a file may be as long as the file."""
+
+
+def _said(line: str) -> str:
+    """A line with what a model's author wrote in it, as a console takes it; ``--json`` has all of it."""
+    return escape(line if len(line) <= _LONG else f"{line[:_LONG]}... ({len(line):,} characters)")
 
 
 def _error(error: Error | None) -> str:
@@ -52,7 +59,7 @@ def _peak(taken: ModelFootprint) -> str | None:
 
 def print_summary(outcome: Outcome, console: Console) -> None:
     """Latency, nodes and error before and after, the rules that fired, and what the user should know."""
-    table = Table(title=escape(f"{outcome.model} -> {outcome.output}"), title_justify="left")
+    table = Table(title=_said(f"{outcome.model} -> {outcome.output}"), title_justify="left")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="left" if not heading else "right")
     timing = outcome.latency if outcome.improved else None
@@ -75,20 +82,20 @@ def print_summary(outcome: Outcome, console: Console) -> None:
         )
         for rule in outcome.fired:
             saved = f"{rule.gain_microseconds:.1f} us"
-            fired.add_row(rule.rule, escape(rule.text), rule.evidence, str(rule.sites), saved)
+            fired.add_row(rule.rule, _said(rule.text), rule.evidence, str(rule.sites), saved)
         console.print(fired)
     if outcome.kernels:
         console.print(
             f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
             "their plain ONNX bodies without it"
         )
-    console.print(f"[dim]operators: {escape(_where_it_runs(outcome))}[/]")
+    console.print(f"[dim]operators: {_said(_where_it_runs(outcome))}[/]")
     for line in outcome.dropped:
-        console.print(f"[yellow]dropped[/] {escape(line)}")
+        console.print(f"[yellow]dropped[/] {_said(line)}")
     for assumed in outcome.assumed:
-        console.print(f"[dim]note: {escape(str(assumed))}[/]")
+        console.print(f"[dim]note: {_said(str(assumed))}[/]")
     for line in (*outcome.notes, *outcome.file_notes):
-        console.print(f"[dim]note: {escape(line)}[/]")
+        console.print(f"[dim]note: {_said(line)}[/]")
     if outcome.estimated_costs:
         console.print(f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured[/]")
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
@@ -99,13 +106,13 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     if outcome.improved and timing is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
         console.print(
-            f"[green]rewritten[/]: {share:.3f} of the original's time by the cost model for {escape(outcome.environment)}; "
+            f"[green]rewritten[/]: {share:.3f} of the original's time by the cost model for {_said(outcome.environment)}; "
             "numerically checked, not timed end to end"
         )
     elif outcome.improved and timing is not None:
         console.print(f"[green]improved[/]: {_times_as_fast(timing, on_device)}")
     else:
-        console.print(f"[bold]not improved[/]: {escape(outcome.message)}")
+        console.print(f"[bold]not improved[/]: {_said(outcome.message)}")
     if outcome.cleaned and not outcome.improved:
         console.print("[green]cleaned up[/]: what was written computes the same bit for bit")
 
@@ -149,7 +156,7 @@ def print_explanations(explanations: Sequence[NearMiss], console: Console) -> No
             stake = f"{first.at_stake:.1f} us" if first.at_stake else ""
             rule = f"{first.rule[:_RULE]} +{len(others)}" if others else first.rule[:_RULE]
             words = {"substitution": first.text, "at": first.where, "because": first.outcome}
-            table.add_row(stake, rule, *(escape(words[heading]) for heading in columns))
+            table.add_row(stake, rule, *(_said(words[heading]) for heading in columns))
         console.print(table)
     if len(causes) > len(chosen):
         console.print(f"[dim]{len(causes) - len(chosen)} more outcomes, and all in full length, are in the file of --json[/]")

@@ -9,7 +9,7 @@ from rewriter.reference.evaluation import (
     reference_outputs,
     reference_run,
 )
-from rewriter.reference.inputs import InputError, bind_sizes, check_data, random_inputs
+from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs
 from rewriter.reference.nodes import NoReference, bind_shape
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
@@ -24,6 +24,7 @@ __all__ = [
     "bind_shape",
     "bind_sizes",
     "check_data",
+    "check_memory",
     "choices",
     "compare",
     "decided_outputs",

@@ -24,12 +24,16 @@ def is_true(tensor: Tensor | None) -> bool:
     return bool(_number(tensor))
 
 
-def run_loop(inputs: Sequence[Tensor | None], body: _Body, empty: Callable[[int], list[Tensor]]) -> list[Tensor]:
+def run_loop(
+    inputs: Sequence[Tensor | None], body: _Body, ranks: Sequence[int], empty: Callable[[int], list[Tensor]]
+) -> list[Tensor]:
     """The results of a Loop.
 
     Args:
         inputs: of the node; ``None`` for an absent one.
         body: of it.
+        ranks: of the number of the iteration and of the condition, as the body declares them: where it declares vectors of one
+            entry, onnxruntime feeds such.
         empty: tensors of no rows, where no iteration gave any, for the body's results from a position on.
     """
     limit, condition, *states = inputs
@@ -39,7 +43,8 @@ def run_loop(inputs: Sequence[Tensor | None], body: _Body, empty: Callable[[int]
     rows: list[Sequence[Tensor]] = []
     count = 0
     while goes_on and (most is None or count < most):
-        results = body([_both(np.asarray(count, np.int64)), _both(np.asarray(True)), *carried])
+        counted, held = (np.full((1,) * bool(rank), what) for rank, what in zip(ranks, (np.int64(count), np.True_), strict=True))
+        results = body([_both(counted), _both(held), *carried])
         goes_on = is_true(results[0])
         carried = list(results[1 : 1 + len(carried)])
         rows.append(results[1 + len(carried) :])

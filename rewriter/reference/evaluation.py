@@ -62,8 +62,8 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
         is_wanted: asked before each node; where it is not, the evaluation ends.
 
     Raises:
-        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, or nothing tells a size; or it is not
-            wanted any more.
+        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, an input of unknown type is not fed, or
+            nothing tells a size; or it is not wanted any more.
     """
     evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
@@ -178,6 +178,9 @@ class _ModelEvaluation:
         tables, made = self.graph.tables, self._made
         if outputs not in self._orders:
             self._orders[outputs] = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
+            read = {*outputs, *(value for node in self._orders[outputs] for value in self._operands(node))}
+            for value in read.intersection(self.graph.inputs) - runs[0].tensors.by_value.keys():
+                raise NoReference(f"the reference cannot be computed: nothing is known of input '{tables.names[value]}'")
         nodes = self._orders[outputs]
         last_reader = {made(value): node for node in nodes for value in self._operands(node)}
         results = {made(value) for value in outputs}
@@ -243,7 +246,10 @@ class _ModelEvaluation:
                 return self._once(body, [run], [formal])[0]
 
             if origin.op_type == "Loop":
-                results = run_loop(inputs[run], iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))
+                ranks = [0 if type_ is None else type_.rank for type_ in map(self.graph.type, body.inputs[:2])]
+                results = run_loop(
+                    inputs[run], iterate, ranks, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact)
+                )
             else:
                 present = [tensor for tensor in inputs[run] if tensor is not None]
                 results = run_scan(origin, present, iterate, lambda first: _no_rows(self.graph, body.outputs[first:], self.exact))

@@ -11,13 +11,17 @@ from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, SymDim, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
 from rewriter.reference.uses import InputUse, choices, use_of
 
-__all__ = ["InputError", "bind_sizes", "check_data", "random_inputs"]
+__all__ = ["InputError", "bind_sizes", "check_data", "check_memory", "random_inputs"]
 
 _BYTES_OF_AN_ELEMENT = 20
 """That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
+_RUNS = (2, 4)
+"""Runs in which a value has its size: those on inputs of the measured sizes; of a value that has no other size, all."""
+_COUNTED = np.iinfo(np.intp).max // 8
+"""The most entries that NumPy counts, those of arrays without entries as if they had one along each axis of none."""
 _MOST_ASSUMED = 1 << 24
 """Of the largest value of a model at sizes that nobody gave: 64 MiB of floats."""
 _ASSUMED = 128
@@ -68,7 +72,8 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
     for name, type_ in model.inputs.items():
         measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
         who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
-        if measured is not None and min(measured, default=1) < 0:
+        is_countable = measured is None or 0 not in measured or _spread(measured) <= _COUNTED
+        if measured is not None and (min(measured, default=1) < 0 or not is_countable):
             raise InputError(f"{who}: {list(measured)} is no size that can be measured; give sizes with --input")
         needed = _BYTES_OF_AN_ELEMENT * math.prod(measured or ())
         if available is not None and needed > available:
@@ -77,6 +82,53 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
                 f"{available / 2**30:.1f} can be had; give smaller sizes with --input"
             )
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
+
+
+def _spread(shape: Sequence[int]) -> int:
+    """The entries of a shape, counted as :data:`_COUNTED` says."""
+    return math.prod(max(size, 1) for size in shape)
+
+
+def check_memory(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> None:
+    """Checks that what a model computes in every run, read or not, can be held, as far as its types tell.
+
+    The reference goes through the nodes with all runs side by side, floats in double precision; outputs of the original are kept
+    until candidates are compared with them.
+
+    Args:
+        sizes: of its dimension symbols.
+        refers: whether the reference is made, too, and not the model run alone.
+
+    Raises:
+        InputError: one value takes more memory than this process can have.
+    """
+    available, tables, outputs = memory_limit(), model.tables, set(model.graph.outputs)
+    if available is None:
+        return
+    for node in dict.fromkeys(node for node, _ in tables.makers.values()):
+        if node.origin is None or node.origin >= len(model.proto.graph.node):  # of a body, which may never run
+            continue
+        for value in node.values:
+            for type_ in filter(None, (tables.types[value], model.contradicted.get(tables.names[value] or ""))):
+                needed = _bytes(type_, sizes, value in outputs, refers)
+                if needed > available:
+                    raise InputError(
+                        f"{model.path or 'the model'}: to run {tables.label(node)}, {type_}, takes {needed >> 30:,} GiB at "
+                        f"least, and {available / 2**30:.1f} can be had; give smaller sizes with --input, or more memory"
+                    )
+
+
+def _bytes(type_: TensorType, sizes: Mapping[str, Dim], is_output: bool, refers: bool) -> int:
+    """The bytes that a value takes in a run, or that it and its references do while runs are compared; 0 for an unknown size."""
+    shape = concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+    if shape is None:
+        return 0
+    runs = _RUNS[concrete(type_.shape) is not None]
+    width = 8 if type_.dtype == DataType.STRING else max(type_.dtype.bitwidth // 8, 1)
+    if not refers:
+        return math.prod(shape) * width
+    referred = 8 if type_.dtype in FLOATS else width
+    return math.prod(shape) * (runs * referred + (runs if is_output else 1) * width)
 
 
 def _largest(model: Model, sizes: Mapping[str, Dim]) -> int:

@@ -67,6 +67,8 @@ def computed(model: Model, graph: Graph, node: Node, operands: Sequence[Any], te
             results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
     except NoReference:
         raise
+    except MemoryError as problem:
+        raise NoReference(f"there is no memory for the reference of {graph.tables.label(node)} ({problem})") from None
     except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
         raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
     except Exception as problem:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mugraph.graph import Node
 from mugraph.onnx import Model
-from mugraph.terms.shape import DataType, Dim, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
 
 __all__ = ["InputUse", "choices", "use_of"]
 
@@ -119,16 +119,23 @@ def _op_type(model: Model, node: Node) -> str:
 
 def _axis_size(model: Model, node: Node, sizes: Mapping[str, Dim]) -> Iterator[int]:
     """The size of the axis of a table that a node indexes, where it is a number."""
-    table = model.graph.type(node.inputs[0])
-    size = None if table is None else evaluate_dim(table.shape[next((v for k, v in node.attrs if k == "axis"), 0)], sizes)
-    if isinstance(size, int):
+    size = _size(model.graph.type(node.inputs[0]), next((v for k, v in node.attrs if k == "axis"), 0), sizes)
+    if size is not None:
         yield size
+
+
+def _size(type_: TensorType | None, axis: int, sizes: Mapping[str, Dim]) -> int | None:
+    """The size of an axis, where it is a number; the type may be none on which the node that reads it runs."""
+    if type_ is None or not -type_.rank <= axis < type_.rank:
+        return None
+    size = evaluate_dim(type_.shape[axis], sizes)
+    return size if isinstance(size, int) else None
 
 
 def _last_position(model: Model, value: int, told: np.ndarray | None, sizes: Mapping[str, Dim]) -> int:
     """The last number of the positions 0, 1, 2, ... that a value holds; 0 where it is none."""
     if told is not None and told.size > 1 and told.dtype.kind in "iuf":
-        return int(told.max())
+        return int(told.max()) if np.isfinite(told).all() else 0
     stack, seen = [value], set[int]()
     while stack:
         current = stack.pop()
@@ -138,9 +145,8 @@ def _last_position(model: Model, value: int, told: np.ndarray | None, sizes: Map
         seen.add(current)
         op_type = _op_type(model, maker[0])
         if op_type == "Range":
-            type_ = model.graph.type(current)
-            size = None if type_ is None else evaluate_dim(type_.shape[0], sizes)
-            return size - 1 if isinstance(size, int) else 0
+            size = _size(model.graph.type(current), 0, sizes)
+            return 0 if size is None else size - 1
         if op_type in _PASSING:
             stack.append(maker[0].inputs[0])
     return 0

@@ -14,7 +14,7 @@ import numpy as np
 
 from mugraph.graph import Node
 from mugraph.onnx import Model, dimension_in_words
-from mugraph.ops import RUNTIME_OPERATORS
+from mugraph.ops import RUNTIME_OPERATORS, reader_of, traits_of
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import random_inputs
 from rewriter.run.task import Task
@@ -65,19 +65,25 @@ def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:
 
 
 def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
-    """Whether inputs of these sizes exist, and every value has entries for them, as far as its type says.
+    """Whether inputs of these sizes exist, and every value has entries for them, as far as its type says, read or not.
 
     A dimension may be a symbol less a number, and a window may be larger than its image, or the operands of onnxruntime's own
-    operators contradict each other: some of its kernels end the process then.
+    operators contradict each other; or what is as large as a tensor of the model is broadcast against it, or does not fit it: a
+    scale for each column, which onnxruntime makes part of a product of integers. Some of its kernels end the process then, and
+    nobody asked for these sizes.
     """
-    graph = task.model.graph
-    if sizes != task.sizes and any(_contradicts(task.model, node) for node in graph.references):
+    model = task.model
+    nodes = {node for node, _ in model.tables.makers.values()}
+    if sizes != task.sizes and any(
+        _contradicts(model, node) or _stretched(model, node, sizes) - _stretched(model, node, task.sizes) for node in nodes
+    ):
         return False
-    inputs = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in task.model.inputs.values())
-    computed = (type_ for node in graph.references for value in node.values if (type_ := graph.type(value)) is not None)
-    dims = (evaluate_dim(dim, sizes) for type_ in computed for dim in type_.shape)
+    inputs = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in model.inputs.values())
+    computed = ((node, type_) for node in nodes for value in node.values if (type_ := model.tables.types[value]) is not None)
+    read = model.graph.references  # of what is not read, or known, sizes that are always 0 do no harm
+    dims = (dim for node, type_ in computed for dim in type_.shape if node in read or not isinstance(dim, int))
     fed = all(shape is not None and min(shape, default=1) >= 1 for shape in inputs)
-    return fed and all(not isinstance(dim, int) or dim >= 1 for dim in dims)
+    return fed and all(not isinstance(dim, int) or dim >= 1 for dim in (evaluate_dim(dim, sizes) for dim in dims))
 
 
 def _contradicts(model: Model, node: Node) -> bool:
@@ -86,6 +92,28 @@ def _contradicts(model: Model, node: Node) -> bool:
         return False
     origin = model.origins[node.origin]
     return (origin.domain, origin.op_type) in RUNTIME_OPERATORS
+
+
+def _stretched(model: Model, node: Node, sizes: Mapping[str, Dim]) -> set[tuple[int, int]]:
+    """The axes of an entrywise node, counted from the last, along which an operand is not as large as the result; its position.
+
+    The node may be one that was not understood, since nothing tells whether sizes are equal.
+    """
+    types = [model.tables.types[value] for value in (*node.inputs, *node.values[:1])]
+    origin = None if node.origin is None else model.origins[node.origin]
+    record = reader_of(origin.domain, origin.op_type) if origin is not None and node.is_opaque else None
+    traits = traits_of(node.op) if record is None else record.traits
+    if traits.entrywise is None or len(types) < 3 or None in types:
+        return set()
+    *operands, result = [type_.shape[::-1] for type_ in types if type_ is not None]
+    found = set[tuple[int, int]]()
+    for position, operand in enumerate(operands):
+        for axis, (given, made) in enumerate(zip(operand, result, strict=False)):
+            if given != made:
+                first, second = evaluate_dim(given, sizes), evaluate_dim(made, sizes)
+                if isinstance(first, int) and isinstance(second, int) and first != second:
+                    found.add((axis, position))
+    return found
 
 
 def _probe(

@@ -15,7 +15,7 @@ from mugraph.onnx import Model, check_output, load, save
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.previews import written_out
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import InputError, bind_sizes, check_data, choices, random_inputs
+from rewriter.reference import InputError, bind_sizes, check_data, check_memory, choices, random_inputs
 from rewriter.run.background import in_background
 from rewriter.run.options import Options
 from rewriter.run.target import Target
@@ -84,7 +84,8 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     """Reads a model and sees whether the rest of the task fits it.
 
     Ensures that ``output`` lies in a directory that exists and is none of the model's own files unless that was asked for, that
-    every dimension symbol of an input has a size, and that the user's data are inputs of the model.
+    every dimension symbol of an input has a size, that what is computed can be held where it is going to be, and that the user's
+    data are inputs of the model.
 
     Args:
         output: default is the model's name with ``.superopt.onnx``, or the model's file where it is to be replaced; a model in
@@ -98,6 +99,8 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
         in_background(model.digest)  # the key of all that is remembered of it, which is asked for once it is cleaned up
     path = _output(model, output, options.in_place)
     sizes, assumed = bind_sizes(model, options.shapes or {})
+    if options.searches or options.clean:
+        check_memory(model, sizes, refers=options.searches)
     check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
     return Task(model, model, name, path, options, target, sizes, tuple(assumed))
@@ -119,6 +122,7 @@ def without_previews(task: Task, folder: Path) -> Task:
     save(out.model, out.model.as_it_came, path)
     model = load(path)
     sizes, assumed = bind_sizes(model, task.options.shapes or {})
+    check_memory(model, sizes, refers=task.options.searches)
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in out.operators.items())
     remark = f"{kinds} of ONNX's preview domain, for which runtimes have no kernel: written out in ONNX's other operators"
     return replace(

@@ -44,7 +44,7 @@ def test_a_result_is_what_was_written(tmp_path: Path) -> None:
 
 def test_the_limit_of_memory_is_the_least_of_machine_user_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    limits = dict.fromkeys((resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_RSS), resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limits[kind], resource.RLIM_INFINITY))
     container = tmp_path / "memory.max"
     monkeypatch.setattr(limited, "_CONTAINER_LIMITS", (container,))
@@ -53,5 +53,7 @@ def test_the_limit_of_memory_is_the_least_of_machine_user_and_container(tmp_path
     assert memory_limit() == machine
     container.write_text(f"{1 << 30}\n")
     assert memory_limit() == 1 << 30
+    limits[resource.RLIMIT_RSS] = 1 << 25
+    assert memory_limit() == 1 << 25
     limits[resource.RLIMIT_DATA] = 1 << 20
     assert memory_limit() == 1 << 20

@@ -180,11 +180,12 @@ def _say_nothing() -> None:
 def _serve(examine: Examine, connection: Connection[Any, Any], memory: int) -> None:
     """A process: names come in, reports go out. An exception that comes through is a defect of what is examined.
 
-    It knows that its memory is limited: to four times as much as it may have resident, since what it reserves counts, too. Its
-    sessions have one thread, as all cores are taken by its like.
+    It knows how much memory it may have resident; the system, which does not limit that, limits what it reserves to four times as
+    much. Its sessions have one thread, as all cores are taken by its like.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_DATA, (4 * memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    for kind, most in ((resource.RLIMIT_RSS, memory), (resource.RLIMIT_DATA, 4 * memory)):
+        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
     limit_threads(1)
     _say_nothing()
     while True:

@@ -41,9 +41,12 @@ def test_broken_claims_are_noticed(range_: Range, array: list[float], broken: li
     assert claims(range_, array) == broken
 
 
-VALUES = st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -3.5, 10.0, -10.0, 1e-3, 70.0, -70.0, INF, -INF, math.nan])
-FINITE = st.sampled_from([0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -3.5, 10.0, -10.0, 1e-3, 70.0, -70.0])
+NUMBERS = (0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -3.5, 10.0, -10.0, 1e-3, 70.0, -70.0, 800.0, -800.0)
+VALUES = st.sampled_from([*NUMBERS, INF, -INF, math.nan])
+FINITE = st.sampled_from(NUMBERS)
 POSITIVE = st.sampled_from([1e-3, 0.5, 1.0, 2.0, 10.0])
+HUGE = st.sampled_from([800.0, 900.0])
+"""Whose exponentials no float holds."""
 
 
 def _tensor(shape: tuple[int, ...], values: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:
@@ -53,7 +56,7 @@ def _tensor(shape: tuple[int, ...], values: st.SearchStrategy[float]) -> st.Sear
 
 def _tensors(shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray]:
     masked = _tensor(shape, st.sampled_from([0.0, -INF]))
-    return st.one_of(_tensor(shape, VALUES), _tensor(shape, FINITE), _tensor(shape, POSITIVE), masked)
+    return st.one_of(_tensor(shape, VALUES), _tensor(shape, FINITE), _tensor(shape, POSITIVE), _tensor(shape, HUGE), masked)
 
 
 @st.composite

@@ -377,3 +377,18 @@ def test_shape_arithmetic_that_makes_no_sense_is_opaque(body: str, reason: str) 
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
     proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
     assert any(reason in why for why in load(proto).opaque.values()), load(proto).opaque
+
+
+@pytest.mark.parametrize("second", ["", "ai.onnx"])
+def test_operators_are_imported_at_one_version(second: str) -> None:
+    """onnxruntime takes the last, onnx.proto the highest, and Softmax is another function from version 13 on."""
+    proto = small_model(12)
+    proto.opset_import.append(helper.make_opsetid(second, 12))
+    load(proto)
+    proto.opset_import.append(helper.make_opsetid(second, 13))
+    refused(proto, "imports the operators of ai.onnx at versions 12 and 13", "leave one of them")
+    body = helper.make_node("Neg", ["a"], ["b"])
+    imports = [helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("com.microsoft", 2)]
+    proto = small_model(12)
+    proto.functions.append(helper.make_function("f", "f", ["a"], ["b"], [body], imports))
+    refused(proto, "imports the operators of com.microsoft at versions 1 and 2")

@@ -77,3 +77,9 @@ def test_only_what_the_schema_says_is_pure() -> None:
     assert not OPERATORS.is_pure(helper.make_node("RandomNormal", [], ["r"], shape=[2]))
     assert not OPERATORS.is_pure(helper.make_node("Unknown", [], ["r"]))
     assert not OPERATORS.is_pure(helper.make_node("Relu", ["x"], ["y"], domain="com.microsoft"))
+
+
+def test_an_operator_that_its_opset_lacks_is_not_pure() -> None:
+    """As a model has it that onnx's checker did not see."""
+    node = helper.make_node("LayerNormalization", ["x", "s"], ["y"])
+    assert ModelOperators.of(IMPORTS, 17).is_pure(node) and not ModelOperators.of(IMPORTS, 16).is_pure(node)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -200,3 +201,30 @@ def test_a_command_ends_its_process_at_once(tmp_path: Path, argument: str, code:
     ended = subprocess.run([sys.executable, "-c", program, argument], capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == code and "apart" not in ended.stdout
     assert "version" in ended.stdout or "missing.onnx" in ended.stderr
+
+
+def test_names_as_long_as_the_file_are_cut_on_the_screen(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    """To colour a line of 100,000 characters took minutes; the file of --json has it whole."""
+    proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg(x) }')
+    name = "n" * 100_000
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    onnx.save(proto, tmp_path / "m.onnx")
+    result = _invoke(tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--deterministic", "--json", tmp_path / "s.json")
+    assert result.exit_code == 0 and len(result.output) < 10_000 and "characters)" in result.output.replace("\n", " ")
+    assert f"{name} = 1" in (tmp_path / "s.json").read_text()
+
+
+def test_a_model_that_computes_what_no_memory_holds_is_refused_unless_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"g (float[2] x) => (float[M] y) <int64[1] many = {{{2**30}}}> {{ made = ConstantOfShape(many) y = Neg(made) }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'), tmp_path / "m.onnx")
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 1 << 30)
+    for flag in ("--deterministic", "--clean"):
+        _expect(
+            _invoke(tmp_path / "m.onnx", flag),
+            f"{tmp_path / 'm.onnx'}: to run ConstantOfShape",
+            "GiB at least, and 1.0 can be had",
+        )
+    assert _invoke(tmp_path / "m.onnx", "--budget", "0").exit_code == 0

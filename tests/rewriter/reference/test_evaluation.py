@@ -156,3 +156,37 @@ def test_a_model_that_quantises_is_rounded_as_it_rounds_itself(tmp_path: Path) -
     np.testing.assert_array_equal(y, q * np.float64(np.float32(0.2)))
     assert is_quantized(loaded.graph)
     assert not is_quantized(load(block(tmp_path / "block.onnx")).graph)
+
+
+def test_an_input_of_unknown_type_has_no_reference(tmp_path: Path) -> None:
+    """What is fed for it nobody knows."""
+    model = parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, float[] z) => (float[2] y) { y = Add(x, z) }')
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    loaded = load(model)
+    with pytest.raises(NoReference, match="nothing is known of input 'z'"):
+        reference_outputs(loaded, [{"x": np.ones(2, np.float32)}])
+
+
+@pytest.mark.parametrize(("number", "truth"), [("", ""), ("[1]", ""), ("[n]", ""), ("", "[1]"), ("[1]", "[1]")])
+def test_a_loop_is_fed_its_number_as_its_body_declares_it(tmp_path: Path, number: str, truth: str) -> None:
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64 most, bool{truth} go, float[1] x) => (float[1] y, int64[K,L] r) <int64[1] all = {{-1}}> {{
+            y, r = Loop (most, go, x) <body = b (int64{number} i, bool{truth} c, float[1] s)
+                => (bool{truth} d, float[1] t, int64[M] j) {{
+                    d = Identity(c)
+                    k = Cast<to = 1>(i)
+                    t = Add(s, k)
+                    j = Reshape(i, all)
+                }}>
+        }}"""
+    actual, wanted = outputs_of(tmp_path, text)
+    for one, other in zip(actual, wanted, strict=True):
+        assert one.shape == other.shape and np.array_equal(one, other)
+
+
+def test_a_reference_for_which_there_is_no_memory_is_none() -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1] x) => (float[K] y) <int64[1] n = {{{2**45}}}> {{ e = Expand(x, n) y = Neg(e) }}"""
+    with pytest.raises(NoReference, match=r"no memory for the reference of Neg that computes 'y' \(Unable to allocate"):
+        reference_outputs(load(parse_model(text)), [{"x": np.ones(1, np.float32)}])

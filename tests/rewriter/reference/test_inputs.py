@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 
 from mugraph.onnx import load
 from mugraph.terms.shape import Dim
-from rewriter.reference import Error, InputError, bind_sizes, choices, compare, random_inputs, reference_outputs
+from rewriter.reference import Error, InputError, bind_sizes, check_memory, choices, compare, random_inputs, reference_outputs
 from tests.support.runs import run_model
 
 
@@ -134,3 +134,66 @@ def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
     assert sizes == dict.fromkeys("pqrs", 64) and "p = 64" in assumed
     sizes, assumed = bind_sizes(model, {"a": (1, 128, 1, 1), "b": (1, 1, 128, 1)})
     assert sizes == {"p": 128, "q": 128, "r": 32, "s": 32} and len(assumed) == 2, "what was given stays"
+
+
+def test_a_table_without_the_axis_that_is_indexed_bounds_nothing() -> None:
+    """onnx's checker accepts a Gather of a scalar; no runtime runs it."""
+    text = "g (float table, int64[4] i) => (float[4] y) { y = Gather(table, i) }"
+    assert set(draws(text, "i", {})) <= {0, 1}
+    text = "g (int64[4] i) => (bool[4] y) { n = Constant<value_int = 5>() r = Range(n, n, n) s = Squeeze(r) y = Less(i, s) }"
+    assert set(draws(text, "i", {})) <= {0, 1}
+
+
+@pytest.mark.parametrize("numbers", ["nan, 1", "inf, 1"])
+def test_what_numbers_are_compared_with_may_be_no_position(numbers: str) -> None:
+    array = np.array([float(number) for number in numbers.split(",")], np.float32)
+    model = parse_model(f"{HEADER} g (int64[2] i) => (bool[2] y) {{ f = Cast<to = 1>(i) y = Less(f, c) }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(array, "c"))
+    assert set(random_inputs(load(model), {}, 0)["i"]) <= {0, 1}
+
+
+def test_inputs_without_entries_that_numpy_cannot_count_are_refused() -> None:
+    model = load(parse_model(f"{HEADER} g (float[2,0,{2**63 - 1}] x) => (float[M,N,K] y) {{ y = Neg(x) }}"))
+    with pytest.raises(InputError, match=r"input x: \[2, 0, 9223372036854775807\] is no size that can be measured"):
+        bind_sizes(model, {})
+    bind_sizes(load(parse_model(f"{HEADER} g (float[2,0,{2**40}] x) => (float[M,N,K] y) {{ y = Neg(x) }}")), {})
+
+
+MANY = f"int64[1] many = {{{2**30}}}"
+TOO_LARGE = {
+    "read": f"(float[2] x) => (float[M] y) <{MANY}> {{ made = ConstantOfShape(many) y = Neg(made) }}",
+    "unread": f"(float[2] x) => (float[2] y) <{MANY}> {{ made = ConstantOfShape(many) y = Neg(x) }}",
+    "declared otherwise": f"(float[2] x) => (float[3] made, float[2] y) <{MANY}> {{ made = ConstantOfShape(many) y = Neg(x) }}",
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_what_does_not_fit_into_the_memory_of_the_process_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has a few hundred bytes. What is compared has a reference of 8 bytes an entry in each of four runs."""
+    model = load(parse_model(f"{HEADER} g {TOO_LARGE[name]}"))
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 35 << 30)
+    with pytest.raises(
+        InputError, match=r"computes 'made', float\[1073741824\], takes (36|48) GiB at least, and 35\.0 can be had"
+    ):
+        check_memory(model, {}, refers=True)
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 48 << 30)
+    check_memory(model, {}, refers=True)
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 4 << 30)
+    check_memory(model, {}, refers=False)
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: (4 << 30) - 1)
+    with pytest.raises(InputError, match="takes 4 GiB at least"):
+        check_memory(model, {}, refers=False)
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: None)
+    check_memory(model, {}, refers=True)
+
+
+def test_sizes_that_are_given_make_a_model_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(parse_model(f"{HEADER} g (float[n,1] a, float[1,n] b, bool c) => (float[n,n] y) {{ y = Add(a, b) }}"))
+    monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: 24 << 20)
+    check_memory(model, {"n": 1024}, refers=True)
+    with pytest.raises(InputError, match=r"Add that computes 'y', float\[n,n\]"):
+        check_memory(model, {"n": 1025}, refers=True)
+    text = """g (float[n] x, bool c) => (float[n] y) <int64[1] many = {1073741824}> {
+        y = If (c) <then_branch = t () => (float[k] p) { m = ConstantOfShape(many) p = Neg(x) },
+                    else_branch = e () => (float[l] q) { q = Abs(x) }> }"""
+    check_memory(load(parse_model(f"{HEADER} {text}")), {"n": 2}, refers=True)  # a branch that may never be taken

@@ -141,3 +141,33 @@ def test_sizes_that_the_runtimes_own_operators_may_contradict_are_not_tried(tmp_
         found = probes(bench.task, {})
     assert len(found) == 2 and all(probe.feed["b"].shape == (5, 16) for alternatives in found for probe in alternatives)
     assert run(tmp_path, model, RIGHT, shapes={"b": (5, 16)}).improved
+
+
+HEAD = '<ir_version: 10, opset_import: ["" : 17]> g '
+DEADLY = {
+    "a window behind which nothing is read": """(float[1,2,N,8] x) => (float[1,2,N,8] y) {
+        p = MaxPool<kernel_shape = [3,3]>(x) r = Neg(p) y = Neg(x) }""",
+    "a scale for each of eight columns": """(uint8[4,4] a, int8[4,N] x) => (float[4,8] y)
+        <float[8] s = {1,2,3,4,5,6,7,8}> { m = MatMulInteger(a, x) f = Cast<to = 1>(m) y = Mul(f, s) }""",
+}
+
+
+@pytest.mark.parametrize("name", DEADLY)
+def test_sizes_at_which_the_runtime_may_end_the_process_are_not_tried(tmp_path: Path, name: str) -> None:
+    """With N = 1 it does (docs/upstream.md)."""
+    onnx.save(parse_model(HEAD + DEADLY[name]), tmp_path / "m.onnx")
+    dims = next(value.type.tensor_type.shape.dim for value in parse_model(HEAD + DEADLY[name]).graph.input if value.name == "x")
+    axis = [dim.dim_param for dim in dims].index("N")
+    with workbench(tmp_path / "m.onnx", shapes={"x": tuple(dim.dim_value or 8 for dim in dims)}) as bench:
+        found = [probe.feed["x"].shape[axis] for alternatives in probes(bench.task, {}) for probe in alternatives]
+    assert 8 in found and 1 not in found
+
+
+def test_shape_arithmetic_without_entries_takes_no_probe_away(tmp_path: Path) -> None:
+    """As exporters write it: the leading dimensions of a vector are none."""
+    text = """(float[N] x) => (float[N] y) <int64[1] a = {0}, int64[1] b = {-1}> {
+        s = Shape(x) lead = Slice(s, a, b) whole = Concat<axis = 0>(lead, s) r = Reshape(x, whole) y = Neg(r) }"""
+    onnx.save(parse_model(HEAD + text), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx", shapes={"x": (8,)}) as bench:
+        found = probes(bench.task, {})
+    assert [[probe.feed["x"].shape[0] for probe in alternatives] for alternatives in found] == [[1, 8], [3, 8]]

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from mugraph.limited import memory_limit
 from rewriter.runtime_env import new_session
 from tools.fuzz.campaign import CaseLimits, Show, campaign, end_of
 from tools.fuzz.console import attack
@@ -65,6 +66,16 @@ def test_sessions_of_a_case_have_one_thread() -> None:
         return CaseReport(Fate.WRONG, str(threads))
 
     assert [report.reason for _, report in campaign(["one"], told, 1, limits())] == ["1"]
+
+
+def test_a_case_knows_how_much_memory_it_may_have() -> None:
+    """What it would fill it refuses, as it does on a machine that has no more."""
+
+    def told(name: str, show: Show) -> CaseReport:
+        return CaseReport(Fate.WRONG, str(memory_limit()))
+
+    given = CaseLimits(memory=1 << 30)
+    assert [report.reason for _, report in campaign(["one"], told, 1, given)] == [str(1 << 30)]
 
 
 def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:

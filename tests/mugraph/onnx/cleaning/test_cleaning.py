@@ -317,3 +317,17 @@ def test_training_information_is_left_alone() -> None:
     proto = parse_model(f"{HEAD} g (float[2,3] x) => (float[2,3] y) {{ a = Identity(x) y = Relu(a) }}")
     proto.training_info.add()
     assert clean(load(proto, check=False), computed) is None
+
+
+def test_an_if_whose_branches_give_fewer_results_than_it_has_stays() -> None:
+    """onnx's checker accepts it; no runtime does."""
+    proto = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) <bool[1] always = {1}> {
+            z, more = If (always) <then_branch = t () => (float[2] p) { p = Neg(x) },
+                                   else_branch = e () => (float[2] q) { q = Abs(x) }>
+            y = Relu(z)
+        }""")
+    assert not load(proto).taken and clean(load(proto), computed) is None
+    del proto.graph.node[0].output[1]
+    assert load(proto).taken == {"z": "then_branch"} and ops(cleaned(proto)) == {"Neg": 1, "Relu": 1}
