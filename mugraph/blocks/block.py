@@ -271,6 +271,7 @@ def _statement_key(s: Statement, axes: Mapping[str, str], values: Mapping[str, s
         parts += [s.kind, [axes[a] for a in s.over]]
     elif isinstance(s, Predicate):
         parts += [[([(index(i), c) for i, c in condition.terms], condition.constant) for condition in s.conditions]]
+        parts += ["any"] if s.is_any else []
     elif isinstance(s, MaskTile):
         parts += [s.entries, s.rows, s.columns, [(index(f.index), f.size) for f in s.view]]
     elif isinstance(s, Extent):

@@ -216,9 +216,8 @@ class _BlockRun:
             return reduced
         if isinstance(statement, Predicate):
             wanted = axes[statement.name]
-            return np.logical_and.reduce(
-                np.broadcast_arrays(*(self.positions.holds(c, wanted, ranges) for c in statement.conditions))
-            )
+            together = np.logical_or if statement.is_any else np.logical_and
+            return together.reduce(np.broadcast_arrays(*(self.positions.holds(c, wanted, ranges) for c in statement.conditions)))
         if isinstance(statement, MaskTile):
             mask = mask_of(statement.entries, self.positions.number(statement.rows), self.positions.number(statement.columns))
             return mask.reshape(-1)[self.positions.offsets(statement.view, axes[statement.name], ranges)]

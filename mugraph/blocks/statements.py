@@ -134,10 +134,15 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """A boolean tile of where all conditions on indices hold: causal masks, windows, halves."""
+    """A boolean tile of where conditions on indices hold: causal masks, windows, halves.
+
+    Attributes:
+        is_any: whether one of the conditions is enough, else all of them have to hold.
+    """
 
     name: str
     conditions: tuple[Affine, ...]
+    is_any: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ One line a tensor and a statement::
     store y[h, s, e] = attended
 
 A data dimension of a view is an index, with its size where that is not its axis's: ``m``, ``d{shift=32,modulo=64}``,
-``{offset=1}:3``. A condition ``[1*s, -1*t; 16]`` holds where s - t + 16 >= 0. A constant mask
+``{offset=1}:3``. A condition ``[1*s, -1*t; 16]`` holds where s - t + 16 >= 0; of several
+all have to hold, or behind ``any`` one. A constant mask
 is its text (:mod:`mugraph.ops.masks`), rows and columns, and a view of them. In JSON statements are these lines too.
 """
 
@@ -106,7 +107,7 @@ def format_statement(statement: Statement, sizes: Mapping[str, Dim]) -> str:
             f"[{', '.join(f'{c}*{_index(i)}' for i, c in condition.terms)}; {condition.constant}]"
             for condition in statement.conditions
         )
-        return f"{statement.name} = holds {conditions}"
+        return f"{statement.name} = holds {'any ' if statement.is_any else ''}{conditions}"
     if isinstance(statement, MaskTile):
         sizes_of_mask = f"{statement.rows} {statement.columns}"
         return f"{statement.name} = mask {statement.entries} {sizes_of_mask} {_view(statement.view, sizes)}"
@@ -212,11 +213,12 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
     if right.startswith("extent "):
         return Extent(name, _read(right.removeprefix("extent "), sizes, "dim"))
     if right.startswith("holds "):
-        reader = _BlockReader(right.removeprefix("holds "), sizes)
+        is_any = right.startswith("holds any ")
+        reader = _BlockReader(right.removeprefix("holds any " if is_any else "holds "), sizes)
         conditions = [reader.condition()]
         while reader.kind != "end":
             conditions.append(reader.condition())
-        return Predicate(name, tuple(conditions))
+        return Predicate(name, tuple(conditions), is_any)
     return Compute(name, parse_term(right))
 
 

@@ -207,7 +207,8 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     for node in unchecked:  # the default domain has no such operators, and the checker refuses what it does not know there
         node.domain = _UNCHECKED
     if unchecked or shapeless:
-        skeleton.opset_import.add(domain=_UNCHECKED, version=1)
+        for owner in (skeleton, *skeleton.functions):  # a function has imports of its own
+            owner.opset_import.add(domain=_UNCHECKED, version=1)
     faithful = True
     for tensor in nested_tensors(skeleton):
         if is_stored(tensor):

@@ -60,7 +60,10 @@ class PositionReader:
         """
         if len(node.outputs) != 1:
             return node
-        found = self._selected(node) or self._looked_up(node) if entry is None else self._spelled(node, entry)
+        if entry is not None:
+            found = self._spelled(node, entry)
+        else:
+            found = self._selected(node) or self._looked_up(node) or self._prefixed(node)
         return node if found is None else found
 
     def entry(self, value: int) -> Entry | None:
@@ -210,6 +213,19 @@ class PositionReader:
         for one, other in ((0, 1), (1, 0)) if neutral is not None else ():
             if entries[one] is neutral:
                 return self._brought(node, node.operands[other], shape)
+        return None
+
+    def _prefixed(self, node: UnderstoodNode) -> UnderstoodNode | None:
+        """A mask that shows what comes before each position, and besides to all the first so many."""
+        (type_,) = node.outputs
+        if node.record.name != "Or" or type_.rank < 2:
+            return None
+        entries, (rows, columns) = [self.entry(operand) for operand in node.operands], type_.shape[-2:]
+        seen, key = place(-1, columns) - place(-2, rows) - columns + rows, place(-1, columns)
+        for causal, first in (entries, entries[::-1]):
+            is_causal = causal == Truth.of(seen, (True, True, False)) and at_most(rows, columns)
+            if is_causal and isinstance(first, Truth) and (first.about, first.held) == (key, (True, False)) and first.cuts[0] > 0:
+                return self._expanded(node, "PrefixMask", {"rows": rows, "columns": columns, "prefix": first.cuts[0]})
         return None
 
     def _looked_up(self, node: UnderstoodNode) -> UnderstoodNode | None:

@@ -6,6 +6,7 @@ In a term they are leaves: like variables and numbers they do not count as appli
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -18,9 +19,9 @@ from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
 from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, at_most, concrete
 
-__all__ = ["POSITION_MASKS", "seen_where", "shows_each_row"]
+__all__ = ["POSITION_MASKS", "Seen", "seen_where", "shows_each_row"]
 
-POSITION_MASKS = frozenset({"CausalMask", "BandMask", "StoredMask"})
+POSITION_MASKS = frozenset({"CausalMask", "BandMask", "PrefixMask", "StoredMask"})
 """Operators that say of each position which others it sees: by their places alone (:func:`seen_where`), or entry by entry
 (:mod:`mugraph.ops.masks`). A kernel reads none of their entries as an operand."""
 
@@ -221,17 +222,64 @@ register(
 )
 
 
-def seen_where(op: str, attrs: AttrMap) -> tuple[tuple[int, Dim], ...]:
-    """The conditions under which the query at position i sees the key at position j, of an operator that is a mask of positions.
+# The mask of causal attention behind a prefix, which all positions see.
 
-    Returns:
-        pairs (s, c), each of which says that s * (i - j) + c is not negative; none for any other operator.
+
+def _prefixed(attrs: AttrMap) -> np.ndarray:
+    (prefix,) = integers((attrs["prefix"],), "the mask of a prefix").tolist()
+    seen: np.ndarray = _triangle(attrs) | (np.arange(int(attrs["columns"])) < prefix)
+    return seen
+
+
+def _prefix(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A range has no positions: two rows stand for all, each with something visible."""
+    return (Range.of(np.tri(2, dtype=bool)) if isinstance(domain, RangeDomain) else _prefixed(attrs),)
+
+
+def _write_prefix(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """A constant; where sizes are symbols, each key's position compared with that of each query, and with the prefix."""
+    rows, columns, prefix = attrs["rows"], attrs["columns"], attrs["prefix"]
+    if concrete((rows, columns, prefix)) is not None:
+        return OnnxForm("Identity", (_prefixed(attrs),))
+    keys, past = Counted(0, columns, (1, -1)), Counted(columns - rows, rows, (-1, 1))
+    return OnnxForm("Or", (AtMost(keys, past), AtMost(keys, Counted(prefix - 1, 1, (1, 1)))))
+
+
+register(
+    Operator(
+        "PrefixMask",
+        (0, 0),
+        _infer_mask,
+        _prefix,
+        write=_write_prefix,
+        kinds={"prefix": AttributeKind.WHOLE},
+        sized=frozenset({"rows", "columns", "prefix"}),
+        onnx=(),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """When the query at position i sees the key at position j.
+
+    Attributes:
+        conditions: triples (s, t, c), each of which says that s * i + t * j + c is not negative.
+        is_any: whether one of them is enough, else all of them have to hold.
     """
-    if op == "CausalMask":
-        return ((1, attrs["columns"] - attrs["rows"]),)
+
+    conditions: tuple[tuple[int, int, Dim], ...]
+    is_any: bool = False
+
+
+def seen_where(op: str, attrs: AttrMap) -> Seen | None:
+    """When queries see keys, of an operator that says so by positions; ``None`` for any other."""
+    if op in ("CausalMask", "PrefixMask"):
+        causal = (1, -1, attrs["columns"] - attrs["rows"])
+        return Seen((causal,)) if op == "CausalMask" else Seen((causal, (0, -1, attrs["prefix"] - 1)), is_any=True)
     if op != "BandMask":
-        return ()
+        return None
     rows, columns, before, after = attrs["rows"], attrs["columns"], attrs["before"], attrs["after"]
     limits = ((1, after, columns), (-1, before, rows))
-    asked = tuple((sign, far) for sign, far, size in limits if not at_most(size - 1, far))
-    return asked or ((1, after),)
+    asked = tuple((sign, -sign, far) for sign, far, size in limits if not at_most(size - 1, far))
+    return Seen(asked or ((1, -1, after),))

@@ -36,6 +36,8 @@ _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, Data
 """Element types that kernels read and write."""
 _LOWERED = "kernels"
 """The group of rules whose kernels were built by lowering."""
+_COMPARED = frozenset({DataType.INT32, DataType.INT64})
+"""Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
 """Of the models that get kernels."""
 _SINGLES = 6
@@ -153,7 +155,7 @@ class KernelProposals:
         Args:
             proved: only kernels that are proved for all sizes.
         """
-        if not all(type_.dtype in _ELEMENTS for type_ in fusable.types.values()):
+        if not all(type_.dtype in _ELEMENTS | _COMPARED for type_ in fusable.types.values()):
             self.reasons["an element type that kernels do not read"] += 1
             return
         for form in _forms(fusable):

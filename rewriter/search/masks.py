@@ -143,6 +143,8 @@ class PositionMasks:
 
 
 def _limits(node: Node) -> dict[str, Any]:
-    """The sides of a mask of positions, by attribute; ``None`` for one that is as wide as the mask."""
+    """The sides of a mask of positions, or its prefix, by attribute; ``None`` for one that is as wide as the mask."""
     attrs = dict(node.attrs)
-    return {name: None if attrs[name] == attrs["rows"] else attrs[name] for name in ("before", "after") if name in attrs}
+    return {
+        name: None if attrs[name] == attrs["rows"] else attrs[name] for name in ("before", "after", "prefix") if name in attrs
+    }

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.domains.range import Range, RangeDomain
+from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.matching import Matching
 from mugraph.ops import REGISTRY, get_operator
@@ -509,6 +509,8 @@ class ModelFacts(Facts):
             value = self.match.binding.get(term)
             if value is not None:
                 ranges[term] = self.oracle.range(self.graph, value)
+                if value in self.oracle.huge and not self.oracle.assume_attended and self._hides_by_numbers:
+                    ranges[term] = Range.top()  # beside it a mask of the rule hides nothing where it is hidden itself
             elif term.op == "Const":
                 ranges[term] = RangeDomain().const(bind_value(term.attr("value"), self.binding))
             elif is_square(term.op, term.inputs):
@@ -518,6 +520,18 @@ class ModelFacts(Facts):
                 attrs = close_attrs(term.attrs, self.binding)
                 ranges[term] = operator.run(RangeDomain(), attrs, [ranges[i] for i in term.inputs])[term.out]
         return ranges[root]
+
+    @cached_property
+    def _hides_by_numbers(self) -> bool:
+        """Whether a mask of the rule hides by finite numbers, which count as -inf beside ordinary ones alone.
+
+        What another mask hides as well has a number of the same size in the model: a row in which the two leave nothing becomes
+        the mean of more values than that of what the first one shows.
+        """
+        terms = {t for c in self.match.direction.rule.conditions if c.guard.of_entries for t in c.terms()}
+        values = [(self._type(term), self._value(term)) for term in terms]
+        numbers = [unrepeated(value) for type_, value in values if value is not None and type_.dtype in FLOATS]
+        return any(bool((np.isfinite(number) & (number < 0)).any()) for number in (array.astype(np.float64) for array in numbers))
 
     def _attended(self, condition: Term) -> bool:
         """Whether the oracle may assume of what a condition shows that it leaves each row something."""

@@ -33,7 +33,8 @@ def _positioned(mask: str) -> tuple[str, ...]:
         f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({mask}, x, -inf))",
         f"Where(w, x, -inf) = Where({mask}, x, -inf)",
         f"Softmax[axis=-1](Where(w, x, s)) = Softmax[axis=-1](Where({mask}, x, -inf))",
-        f"Where(And(w, c), x, -inf) = Where(And({mask}, c), x, -inf)",
+        f"Softmax[axis=-1](Add(x, Where(w, r, s))) = Softmax[axis=-1](Where({mask}, Add(x, r), -inf))",
+        f"And(w, c) = And({mask}, c)",
         f"Softmax[axis=-1](Where(And(w, c), x, s)) = Softmax[axis=-1](Where({mask}, Where(c, x, s), -inf))",
         f"Softmax[axis=-1](Add(x, Where(And(w, c), 0.0, s))) = Softmax[axis=-1](Where({mask}, Add(x, Where(c, 0.0, s)), -inf))",
         "Softmax[axis=-1](Add(x, Where(Not(w), s, Where(c, t, u)))) = "
@@ -50,6 +51,7 @@ _CONSTANT_MASKS = {
     **{"x": "[b,l,n]", "m": "[l,n]", "w": "bool[l,n]", "c": "bool[b,1,n]", "s": "[]", "t": "[]"},
     **{"u": "[b,1,n]"},
     **{"q": "[b,h,l,d]", "k": "[b,h,n,d]", "v": "[b,h,n,e]", "y": "[1,1,l,n]", "z": "bool[1,1,l,n]"},
+    **{"r": "[l,n]"},
     **{"Q": "[b,l,h*d]", "K": "[b,n,h*d]", "V": "[b,n,h*e]"},
 }
 

@@ -132,6 +132,11 @@ def banded_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType, before: Di
     return _positioned_attention(h, s, t, d, dtype, f"BandMask[after={after},before={before},columns={t},rows={s}]()")
 
 
+def prefixed_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType, prefix: Dim) -> Kernel:
+    """A query sees the first ``prefix`` keys and those that come no later than it. Axes as :func:`causal_attention`."""
+    return _positioned_attention(h, s, t, d, dtype, f"PrefixMask[columns={t},prefix={prefix},rows={s}]()")
+
+
 def _positioned_attention(h: int, s: Dim, t: Dim, d: int, dtype: DataType, mask: str) -> Kernel:
     inputs = {"q": tensor(dtype, h, s, d), "k": tensor(dtype, h, t, d), "v": tensor(dtype, h, t, d)}
     scores = f"Where({mask}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)"

@@ -13,7 +13,17 @@ from mugraph.terms.shape import DataType
 from tools.ship import probe
 from tools.ship.probe import Probe, ProbeAnswer, ask, probes, summary
 
-CONSTANTS = {"BandMask", "CausalMask", "Positions", "Ones", "Eye", "IdentityKernel", "AveragingKernel", "StoredMask"}
+CONSTANTS = {
+    "AveragingKernel",
+    "BandMask",
+    "CausalMask",
+    "Eye",
+    "IdentityKernel",
+    "Ones",
+    "Positions",
+    "PrefixMask",
+    "StoredMask",
+}
 """Operators that are written as initializers."""
 
 

@@ -60,14 +60,14 @@ def test_a_file_has_its_mask(name: str) -> None:
     assert not differs[~case.shown[:, -1]].any() and differs[case.shown[:, -1]].all()
 
 
-@pytest.mark.parametrize("name", ["bert_small", "gpt"])
-def test_every_layers_mask_is_recognised(name: str, tmp_path: Path) -> None:
-    case, which = ModelCase(name, "bigbird", 16, 512), replace(MASKED[name], layers=2, width=128)
+@pytest.mark.parametrize(("name", "layers", "width"), [("bert_small", 2, 128), ("gpt", 2, 128), ("t5", 1, 512)])
+def test_every_layers_mask_is_recognised(name: str, layers: int, width: int, tmp_path: Path) -> None:
+    case, which = ModelCase(name, "bigbird", 16, 512), replace(MASKED[name], layers=layers, width=width)
     onnx.save(masked_model(which, case.shown, None), tmp_path / "model.onnx")
     outcome = optimize(
         tmp_path / "model.onnx", tmp_path / "out.onnx", device="h200", deterministic=True, shapes={"input_ids": (16, 512)}
     )
-    assert outcome.improved and masks_of(tmp_path / "out.onnx") == ["StoredMask"] * 2
+    assert outcome.improved and masks_of(tmp_path / "out.onnx") == ["StoredMask"] * layers
 
 
 def test_images_have_a_patch_for_each_position() -> None:

@@ -86,22 +86,28 @@ class BlockFigures:
         return sum(element_bytes(t.dtype) * self._number(product(t.shape)) for n, t in self.kernel.tensors.items() if n in names)
 
     @cached_property
-    def seen_keys(self) -> tuple[str, int | None, int | None] | None:
-        """A grid axis, a and b, where position p along it takes the loop's entries from p - a to p + b only.
+    def seen_keys(self) -> tuple[str, int | None, int | None, int] | None:
+        """A grid axis, a, b and c, where position p along it takes the loop's entries from p - a to p + b only, and the first c.
 
-        Causal attention does so, which has no a, and attention within a window.
+        Causal attention does so, which has no a, and attention within a window; the former alone may have a prefix.
         """
         keeps = {a.keep for a in self.block.accumulators}
         keep = self.block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
-        axes, far = set[str](), dict[int, int]()
-        for condition in keep.conditions if isinstance(keep, Predicate) else ():
+        axes, far, first = set[str](), dict[int, int](), 0
+        if not isinstance(keep, Predicate):
+            return None
+        for condition in keep.conditions:
+            if keep.is_any and [(index.axis, sign) for index, sign in condition.terms if index.plain] == [(self.block.loop, -1)]:
+                first = self._number(condition.constant) + 1
+                continue
             signs = {index.axis: sign for index, sign in condition.terms if index.plain}
             axis = next((axis for axis in signs if axis in self.block.grid), None)
             if axis and len(condition.terms) == 2 and signs in ({axis: sign, self.block.loop: -sign} for sign in (1, -1)):
                 axes.add(axis)
                 constant = self._number(condition.constant)
                 far[signs[axis]] = min(constant, far.get(signs[axis], constant))
-        return (axes.pop(), far.get(-1), far.get(1)) if len(axes) == 1 else None
+        known = len(axes) == 1 and (not keep.is_any or far.keys() == {1})
+        return (axes.pop(), far.get(-1), far.get(1), first) if known else None
 
     @cached_property
     def stored_mask(self) -> MaskTile | None:

@@ -159,12 +159,12 @@ class Tilings:
         seen_keys, loop = self.figures.seen_keys, self.figures.block.loop
         if seen_keys is None or loop is None:
             return visited, longest, masked
-        (axis, before, after), sizes = seen_keys, self.figures.sizes
+        (axis, before, after, always), sizes = seen_keys, self.figures.sizes
         rows, keys, length = self.tiles[axis], self.tiles[loop], sizes[loop]
         for size, step in {*zip(rows.tolist(), keys.tolist(), strict=True)}:
             starts = np.arange(0, sizes[axis], size)
             first = 0 if before is None else np.maximum(starts - before, 0) // step
-            ends = length if after is None else np.clip(starts + size + after, 0, length)
+            ends = length if after is None else np.clip(np.maximum(starts + size + after, always), 0, length)
             parts = np.maximum(-(-ends // step) - first, 0) / -(-length // step)
             here = (rows == size) & (keys == step)
             visited[here], longest[here] = np.mean(parts), np.max(parts)

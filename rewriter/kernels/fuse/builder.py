@@ -81,8 +81,8 @@ class BlockBuilder:
     def store(self, tensor: str, value: str, factors: View) -> None:
         self.statements.append(Store(tensor, value, factors))
 
-    def predicate(self, wanted: str, conditions: tuple[Affine, ...]) -> str:
-        return self._add(wanted, ("holds", conditions), lambda name: Predicate(name, conditions))
+    def predicate(self, wanted: str, conditions: tuple[Affine, ...], is_any: bool = False) -> str:
+        return self._add(wanted, ("holds", conditions, is_any), lambda name: Predicate(name, conditions, is_any))
 
     def mask(self, wanted: str, mask: Term, factors: View) -> str:
         """A tile of a stored mask."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, TensorType, plain_symbol
@@ -112,7 +112,7 @@ def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> Fusa
             return None
         types[name] = type_
     written = {type_.dtype for type_ in map(reading.graph.type, roots) if type_ is not None}
-    if not written | {type_.dtype for type_ in types.values()} <= FLOATS_AND_TRUTH:
+    if not (written <= FLOATS_AND_TRUTH and {type_.dtype for type_ in types.values()} <= FLOATS_AND_TRUTH | INTEGERS):
         return None
     return FusableSet(tuple(roots), terms, reader.operands, types, len(grown.nodes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Node
-from mugraph.ops import ProductKind, get_operator, traits_of
+from mugraph.ops import Entrywise, ProductKind, get_operator, traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import walk
@@ -68,8 +68,14 @@ class NodeKinds:
         axes = dict(node.attrs).get("axes")
         if traits_of(node.op).monoid is not None and axes != LAST and self._reading.has_one_entry(node):
             return "total"
+        traits = traits_of(node.op)
         if any(t is not None and t.dtype not in FLOATS_AND_TRUTH for t in types):
-            return "flag" if node.op == "Cast" and all(t is not None and t.dtype in _FLAGS for t in types) else "other"
+            if any(t is None or t.dtype not in _FLAGS for t in types):
+                return "other"
+            # Integers are moved and compared, as those that number documents, and nothing else.
+            if traits.addresses:
+                return "movement"
+            return "pointwise" if traits.entrywise is Entrywise.COMPARISON else "flag" if node.op == "Cast" else "other"
         if node.op == "IsInf":
             return "flag"
         if traits_of(node.op).addresses:

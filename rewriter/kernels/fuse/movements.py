@@ -124,15 +124,16 @@ class Movements:
             entries = under(access, self._scope.terms.shape(mask))
             return self._scope.builder.mask("shown", mask, view_of(entries, self._scope.axes.sizes))
         query, key = access[-2:]
-        conditions = seen_where(mask.op, dict(mask.attrs))
-        affine = (Affine((*_position(query, sign), *_position(key, -sign)), constant) for sign, constant in conditions)
-        return self._scope.builder.predicate("seen", tuple(affine))
+        seen = seen_where(mask.op, dict(mask.attrs))
+        assert seen is not None, mask.op
+        affine = (Affine((*_position(query, s), *_position(key, t)), constant) for s, t, constant in seen.conditions)
+        return self._scope.builder.predicate("seen", tuple(affine), seen.is_any)
 
 
 def _position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:
-    """The position along a dimension as a sum of indices."""
+    """The position along a dimension as a sum of indices, times a number; nothing for 0."""
     step: Dim = 1
-    for digit in reversed(digits):
+    for digit in reversed(digits) if sign else ():
         if not isinstance(step, int):
             raise NotFusable(f"a mask whose positions are digits of {step}")
         yield digit.index, sign * step

@@ -67,7 +67,7 @@ class LoopBound:
 
 
 def loop_bounds(block: Block) -> list[LoopBound]:
-    """The bounds that positions along the grid set to the loop."""
+    """The bounds that positions along the grid set to the loop. Where one condition is enough they are ends, the last counts."""
     loop = block.loop
     keeps = {a.keep for a in block.accumulators}
     keep = block.defined.get(next(iter(keeps)) or "") if len(keeps) == 1 else None
@@ -80,4 +80,5 @@ def loop_bounds(block: Block) -> list[LoopBound]:
         plain = all(i.plain for i, _ in condition.terms) and all(i.axis in block.grid for i, _ in others)
         if plain and len(signs) == 1 and abs(signs[0]) == 1:
             bounds.append(LoopBound(condition, signs[0], others))
-    return bounds
+    are_ends = len(bounds) == len(keep.conditions) and all(bound.sign < 0 for bound in bounds)
+    return bounds if are_ends or not keep.is_any else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mugraph.blocks.statements import Accumulate, Predicate
-from rewriter.kernels.triton.analysis import loop_bounds
+from rewriter.kernels.triton.analysis import LoopBound, loop_bounds
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 
@@ -16,6 +16,8 @@ class Bounds:
     def __init__(self, text: FunctionText, tiling: Tiling) -> None:
         self._text, self._tiling = text, tiling
         self._bounds = loop_bounds(tiling.block)
+        keeps = [tiling.block.defined.get(accumulator.keep or "") for accumulator in tiling.block.accumulators]
+        self._is_any = any(isinstance(keep, Predicate) and keep.is_any for keep in keeps)
 
     def longer_later(self) -> set[str | None]:
         """Grid axes along which later tiles have more iterations."""
@@ -26,14 +28,14 @@ class Bounds:
     def skipped(self, low: str, high: str) -> tuple[str, str]:
         """Bounds of the loop without the tiles in which nothing is kept."""
         text, tiling, loop = self._text, self._tiling, self._tiling.block.loop
+        if self._is_any and self._bounds:
+            last, *others = map(self._greatest, self._bounds)
+            for other in others:
+                last = f"tl.maximum({last}, {other})"
+            text.assign(f"{loop}_last", f"tl.minimum({high}, {last} + 1)")
+            return low, f"{loop}_last"
         for bound in self._bounds:
-            greatest = text.size(bound.condition.constant)
-            for index, coefficient in bound.others:
-                edge = f"{index.axis}_start"
-                if coefficient > 0 and tiling[index.axis or ""] > 1:
-                    edge = f"({edge} + {tiling[index.axis or ''] - 1})"
-                part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
-                greatest = f"{greatest} {'+' if coefficient > 0 else '-'} {part}"
+            greatest = self._greatest(bound)
             if bound.sign < 0:
                 text.assign(f"{loop}_last", f"tl.minimum({high}, {greatest} + 1)")
                 high = f"{loop}_last"
@@ -42,6 +44,17 @@ class Bounds:
                 text.assign(f"{loop}_first", f"tl.maximum({low}, (-({greatest})) // {tile} * {tile})")
                 low = f"{loop}_first"
         return low, high
+
+    def _greatest(self, bound: LoopBound) -> str:
+        """The greatest value of a condition in a tile, but for its term along the loop."""
+        greatest = self._text.size(bound.condition.constant)
+        for index, coefficient in bound.others:
+            edge, tile = f"{index.axis}_start", self._tiling[index.axis or ""]
+            if coefficient > 0 and tile > 1:
+                edge = f"({edge} + {tile - 1})"
+            part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
+            greatest = f"{greatest} {'+' if coefficient > 0 else '-'} {part}"
+        return greatest
 
     def edges(self, accumulator: Accumulate) -> list[str]:
         """Of a loop of matrix products: the tests of which one holds where part of a tile does not count.
@@ -59,6 +72,7 @@ class Bounds:
         keep = block.defined[accumulator.keep]
         if not isinstance(keep, Predicate) or len(self._bounds) < len(keep.conditions):
             return []
+        fails = []
         for bound in self._bounds:
             least = "" if bound.condition.constant == 0 else text.size(bound.condition.constant)
             terms = [*((i.axis or "", c) for i, c in bound.others), (loop, bound.sign)]
@@ -67,5 +81,5 @@ class Bounds:
                 part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
                 sign = "-" if coefficient < 0 else "+" if least else ""
                 least = f"{least} {sign} {part}".strip()
-            tests.append(f"{least} < 0")
-        return tests
+            fails.append(f"{least} < 0")
+        return [*tests, " and ".join(fails)] if self._is_any else [*tests, *fails]

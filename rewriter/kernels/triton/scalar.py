@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -134,10 +134,10 @@ class TritonText:
         return Expr(f"tl.minimum({_bare(a.text)}, {_bare(b.text)})", a.kind)
 
     def less(self, a: Expr, b: Expr) -> Expr:
-        return Expr(f"({a.text} < {b.text})", "bool")
+        return replace(self._binary("<", a, b), kind="bool")
 
     def equal(self, a: Expr, b: Expr) -> Expr:
-        return Expr(f"({a.text} == {b.text})", "bool")
+        return replace(self._binary("==", a, b), kind="bool")
 
     def isnan(self, a: Expr) -> Expr:
         return Expr(f"({a.text} != {a.text})", "bool")

@@ -137,7 +137,7 @@ class TileValues:
         axes = self._tiling.present(every)
         self._positions.need(every)
         parts = [f"({self._positions.affine(condition, axes)} >= 0)" for condition in statement.conditions]
-        self._text.assign(statement.name, " & ".join(parts))
+        self._text.assign(statement.name, (" | " if statement.is_any else " & ").join(parts))
         self.written[statement.name] = Tile(statement.name, axes, "bool")
 
     def _mask(self, statement: MaskTile) -> None:

@@ -18,7 +18,7 @@ from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
-from rules_db.trust.formulas.formula import ONE, Formula, choice, extremum, natural, number_of, summed
+from rules_db.trust.formulas.formula import Formula, choice, extremum, natural, number_of, summed, together
 from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
@@ -97,11 +97,8 @@ class BodyMeaning:
             return entry(term.name, self._types[term], flat(at, self._types[term].shape))
         if term.op == "Const":
             return self._domain.const(term.attr("value"))
-        if conditions := seen_where(term.op, dict(term.attrs)):
-            holds = ONE
-            for sign, constant in conditions:
-                holds = holds * natural(sign * (at[0] - at[1]) + constant)
-            return holds
+        if seen := seen_where(term.op, dict(term.attrs)):
+            return together([natural(s * at[0] + t * at[1] + c) for s, t, c in seen.conditions], seen.is_any)
         if term.op == STORED_MASK:
             return stored_entry(term.attr("entries"), self._types[term], flat(at, self._shape(term)))
         if term.op == "Concat":

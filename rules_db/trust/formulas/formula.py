@@ -396,6 +396,14 @@ def natural(place: Dim, facts: Facts = NOTHING) -> Formula:
     return ONE - Formula.atom("natural", -place - 1) if coefficient < 0 else Formula.atom("natural", place)
 
 
+def together(truths: Iterable[Formula], is_any: bool) -> Formula:
+    """Whether all of some truth values hold, or any of them."""
+    failed = ONE
+    for truth in truths:
+        failed = failed * (ONE - truth if is_any else truth)
+    return ONE - failed if is_any else failed
+
+
 def same(first: Formula, second: Formula) -> bool:
     """Whether two formulas are known to be equal: in normal form, or once both are multiplied by the sums that divide them."""
     difference = first - second

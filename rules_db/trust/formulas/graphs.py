@@ -39,6 +39,7 @@ from mugraph.blocks.statements import (
     Viewing,
     statement_indices,
     statement_names,
+    statement_operands,
     statement_title,
 )
 from mugraph.domains.base import FLOATS
@@ -48,7 +49,6 @@ from mugraph.terms.term import variables
 from rules_db.trust.formulas.bodies import entry, stored_entry
 from rules_db.trust.formulas.formula import (
     INFINITY,
-    ONE,
     ZERO,
     Formula,
     choice,
@@ -57,6 +57,7 @@ from rules_db.trust.formulas.formula import (
     natural,
     number_of,
     summed,
+    together,
 )
 from rules_db.trust.formulas.places import NotDecided, Position, divided, is_natural, limits, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
@@ -162,13 +163,13 @@ class GraphMeaning:
                 value = summed(value, index) if statement.kind == "sum" else extremum(statement.kind, value, index)
             return value
         if isinstance(statement, Predicate):
-            holds = ONE
+            parts = []
             for condition in statement.conditions:
                 total = condition.constant
                 for index_, coefficient in condition.terms:
                     total = total + coefficient * _position(index_, env)
-                holds = holds * natural(total)
-            return holds
+                parts.append(natural(total))
+            return together(parts, statement.is_any)
         if isinstance(statement, MaskTile):
             return stored_entry(statement.entries, statement.type, address(statement.view, env))
         assert isinstance(statement, Extent), statement
@@ -224,6 +225,7 @@ def _number(dtype: DataType) -> DataType:
 def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
     """Truth values are no numbers, integers no floats. Raises NotDecided or ShapeError."""
     types: dict[str, DataType] = {}
+    integers: set[str] = set()  # that are loaded: a thread graph may compare them
 
     def ask(statement: Statement, *wanted: tuple[str, DataType]) -> None:
         if any(types[name] != kind for name, kind in wanted):
@@ -234,13 +236,15 @@ def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
         if isinstance(statement, Load):
             kind = _kind(tensors[statement.tensor].dtype)
             if kind not in (DataType.FLOAT, DataType.BOOL):
-                raise NotDecided("an operand of integers")
+                integers.add(statement.name)
+        elif not isinstance(statement, Compute) and integers.intersection(statement_operands(statement)):
+            raise NotDecided("an operand of integers")
         elif isinstance(statement, Predicate | MaskTile):
             kind = DataType.BOOL
         elif isinstance(statement, Compute):
             operands = {leaf.name: TensorType(types[leaf.name], ()) for leaf in variables([statement.term])}
             inferred = infer_types([statement.term], operands)
-            refuse_integers({part: type_ for part, type_ in inferred.items() if not part.is_var})
+            refuse_integers({part: type_ for part, type_ in inferred.items() if not part.is_var or part.name in integers})
             kind = _kind(inferred[statement.term].dtype)
         elif isinstance(statement, Dot):
             ask(statement, (statement.left, kind), (statement.right, kind))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Unsupported, exact
 from mugraph.domains.functions import FUNCTIONS
-from mugraph.ops import traits_of
+from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
@@ -41,11 +41,28 @@ _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 
 
 def refuse_integers(types: Mapping[Term, TensorType]) -> None:
-    """Integers are counts of truth values: cast, reduced, compared. Raises NotDecided for all others, since they wrap around."""
+    """Integers are counts of truth values: cast, reduced, compared; or operands that are moved and compared alone, which changes
+    none of them. Raises NotDecided for all others, since they wrap around.
+
+    Args:
+        types: of all terms.
+    """
+    computed_with: set[Term] = set()
+    for term in types:
+        if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
+            computed_with.update(_moved(term.inputs))
     for term, type_ in types.items():
         counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
-        if type_.dtype in INTEGERS and not counts:
+        if type_.dtype in INTEGERS and not (counts or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
+
+
+def _moved(terms: Iterable[Term]) -> Iterator[Term]:
+    """Terms and what they are movements of."""
+    for term in terms:
+        yield term
+        if traits_of(term.op).addresses:
+            yield from _moved(term.inputs)
 
 
 def _refuse(*operands: Any, **options: Any) -> Any:
@@ -135,7 +152,7 @@ class Formulas:
         difference = a - b
         if difference.constant is not None:
             return ONE if difference.constant == 0 else ZERO
-        return Formula.atom("zero", min(difference, -difference, key=lambda side: side.key))
+        return Formula.atom("zero", frozenset((difference, -difference)))  # no order, which would depend on names of indices
 
     def isnan(self, a: Formula) -> Formula:
         """Entries of inputs are numbers, so that only a quotient of zeros is none."""

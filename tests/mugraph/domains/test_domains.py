@@ -148,6 +148,8 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "CausalMask[columns=3,rows=2]()": {},
     "BandMask[after=0,before=1,columns=3,rows=3]()": {},
     "BandMask[after=-1,before=1,columns=3,rows=3]()": {},
+    "PrefixMask[columns=3,prefix=2,rows=3]()": {},
+    "PrefixMask[columns=3,prefix=3,rows=2]()": {},
     **{
         f"StoredMask[columns=3,entries='{mask_text(np.array(rows, bool))}',rows=3]()": {}
         for rows in ([[1, 0, 1], [0, 1, 0], [1, 1, 1]], [[1, 0, 1], [0, 0, 0], [1, 1, 1]], [[0, 0], [0, 0]], [[1, 1], [1, 1]])

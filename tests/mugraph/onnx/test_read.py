@@ -126,3 +126,17 @@ def test_dimensions_of_which_nothing_is_known_need_not_be_equal(name: str) -> No
     model = check_round_trip(proto, {"x": np.ones((1, 3, 48, 192), np.float32)})
     assert len(model.symbols) == 3
     assert bind_sizes(model, {"x": (1, 3, 48, 192)})[1] == []
+
+
+def test_an_operator_of_the_runtime_is_read_within_a_function() -> None:
+    """As in the plain bodies of kernels: onnxruntime has it in ONNX's own domain, in which the checker does not know it."""
+    proto = parse_model(
+        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+        g (float[2,4] x, float[4] w) => (float[2,4] y) { y = own.norm(x, w) }
+        <domain: "own", opset_import: ["" : 17]> norm (x, w) => (y) {
+            y = SimplifiedLayerNormalization<axis = -1, epsilon = 1e-5, stash_type = 1>(x, w)
+        }"""
+    )
+    (node,) = load(proto).graph.nodes()
+    assert node.op == "SimplifiedLayerNormalization" or node.is_opaque
+    assert check_round_trip(proto).values.keys() >= {"x", "w", "y"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +11,27 @@ import onnx
 import pytest
 from onnx import ModelProto
 
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.blocks.statements import Predicate
+from mugraph.blocks.text import format_kernel, kernel_from_json, kernel_to_json, parse_kernel
+from mugraph.blocks.validity import check_kernel
 from mugraph.domains.range import Range
+from mugraph.onnx import load
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import AttrVar, var
 from rewriter.cost import get_device
 from rewriter.cost.schedules import ranked
+from rewriter.run.optimize import optimize
 from rules_db.solving import determined
 from rules_db.trust.condition import Condition, Facts
+from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.guards import GUARDS
-from tests.support.block_kernels import F16, kernel_of_terms, tensor
+from rules_db.trust.interpreted import LEAST_TESTS, interpret
+from tests.support.block_kernels import F16, F32, cut, kernel_of_terms, prefixed_attention, random_inputs, reference, tensor
 from tests.support.masks import LENGTH, added, attention, kept_sources, within
+from tests.support.models import random_feeds, session
+from tests.support.triton_help import Interpreter
 
 # What the guard reads
 
@@ -88,10 +101,75 @@ def test_a_side_without_a_limit_is_as_wide_as_the_mask_whatever_its_size() -> No
     assert read(within(9, 9, 2, 8), (n, n)) == (2, n)
 
 
+# A prefix that all positions see
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    pytest.importorskip("triton")
+    process = Interpreter()
+    yield process
+    process.close()
+
+
+def with_predicate(kernel: Kernel, **changes: object) -> Kernel:
+    """The kernel with something else in its predicate."""
+    (block,) = kernel.blocks
+    statements = tuple(replace(s, **changes) if isinstance(s, Predicate) else s for s in block.statements)  # type: ignore[arg-type]
+    return replace(kernel, blocks=(replace(block, statements=statements),))
+
+
+def test_a_prefix_is_proved_for_all_sizes_and_another_mask_is_not() -> None:
+    s, p = symbol("s"), symbol("p")
+    for kernel in (
+        prefixed_attention(2, s, s, 4, F32, 3),
+        prefixed_attention(2, 7, 9, 4, F32, 4),
+        prefixed_attention(2, s, s, 4, F32, p),
+    ):
+        assert parse_kernel(format_kernel(kernel)) == kernel == kernel_from_json(kernel_to_json(kernel))
+        assert why_not_proved(kernel) is None
+    kernel = prefixed_attention(2, 9, 9, 4, F32, 4)
+    assert interpret(kernel, LEAST_TESTS, 0) is None
+    (predicate,) = (x for x in kernel.blocks[0].statements if isinstance(x, Predicate))
+    causal, first = predicate.conditions
+    longer = replace(first, constant=4)
+    for changes in (
+        {"is_any": False},
+        {"conditions": (causal,)},
+        {"conditions": (causal, longer)},
+        {"conditions": (first, first)},
+    ):
+        mutant = with_predicate(kernel, **changes)
+        check_kernel(mutant)
+        assert why_not_proved(mutant) is not None and interpret(mutant, LEAST_TESTS, 0) is not None
+
+
+@pytest.mark.parametrize(("rows", "columns", "prefix"), [(40, 40, 13), (33, 50, 30), (40, 40, 200), (20, 20, 1)])
+@pytest.mark.parametrize("split", [1, 2])
+def test_kernels_see_a_prefix(interpreter: Interpreter, rows: int, columns: int, prefix: int, split: int) -> None:
+    kernel = prefixed_attention(2, rows, columns, 16, F32, prefix)
+    inputs = random_inputs(kernel, 1)
+    (wanted,), schedules = reference(kernel, inputs), cut(split, s=16, t=16)
+    (computed,) = interpreter.run(kernel, schedules, inputs)
+    np.testing.assert_allclose(computed, wanted, rtol=0, atol=1e-5)
+
+
+def test_keys_behind_a_prefix_and_the_diagonal_are_not_visited(interpreter: Interpreter) -> None:
+    kernel = prefixed_attention(2, 64, 64, 16, F32, 20)
+    inputs = random_inputs(kernel, 1)
+    (wanted,) = reference(kernel, inputs)
+    for name in "kv":
+        inputs[name][:, 32:] = np.nan  # rows of the first two tiles see 32 keys at most
+    (computed,) = interpreter.run(kernel, cut(s=16, t=16), inputs)
+    np.testing.assert_allclose(computed[:, :32], wanted[:, :32], rtol=0, atol=1e-5)
+    assert np.isnan(computed[:, 32:]).all()
+
+
 # Whole models
 
 
 NEAR = "lowest = Sub(query, width) near = Greater(key, lowest) past = LessOrEqual(key, query) seen = And(near, past)"
+PREFIX = "past = LessOrEqual(key, query) early = Less(key, width) seen = Or(early, past)"
 APART = "ahead = Sub(key, query) apart = Abs(ahead) seen = LessOrEqual(apart, width)"
 
 
@@ -111,6 +189,27 @@ def test_a_window_is_one_kernel_whose_loop_has_its_bounds(proto: ModelProto, ban
     (node,) = onnx.load(tmp_path / "out.onnx").graph.node
     assert node.op_type == "Kernel" and list(node.input) == ["q", "k", "v"], "no mask is read"
     assert f"BandMask[{band}" in source and "t_first = tl.maximum" in source and "t_last = tl.minimum" in source
+
+
+def test_a_prefix_is_one_kernel_whose_loop_ends_behind_it_or_the_diagonal(tmp_path: Path) -> None:
+    source = kept_sources(attention(None, "Where", PREFIX), tmp_path)
+    (node,) = onnx.load(tmp_path / "out.onnx").graph.node
+    assert node.op_type == "Kernel" and list(node.input) == ["q", "k", "v"], "no mask is read"
+    assert "PrefixMask[columns=s,prefix=16,rows=s]" in source and "t_last = tl.minimum" in source and "tl.maximum" in source
+
+
+def test_a_prefix_that_the_run_tells_is_a_mask_of_keys(tmp_path: Path) -> None:
+    proto = attention(None, "Where", PREFIX.replace("width", "prefix"))
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("prefix", onnx.TensorProto.INT64, []))
+    onnx.save(proto, tmp_path / "model.onnx")
+    sizes = {name: (2, LENGTH, 64) for name in "qkv"}
+    optimize(tmp_path / "model.onnx", tmp_path / "out.onnx", device="h200", deterministic=True, shapes=sizes)
+    kernels = [kernel_of(n.attrs) for n in load(tmp_path / "out.onnx").graph.nodes() if n.op == KERNEL]
+    assert ["CausalMask" in str(kernel.body) and "Or(" in str(kernel.body) for kernel in kernels] == [True]
+    before, after = (session((tmp_path / name).read_bytes()) for name in ("model.onnx", "out.onnx"))
+    for length, prefix in ((LENGTH, 100), (40, 0), (40, 64)):
+        feeds = {**random_feeds(before, b=2, s=length), "prefix": np.array(prefix)}
+        np.testing.assert_allclose(after.run(None, feeds)[0], before.run(None, feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_no_band_is_read_as_it_is(tmp_path: Path) -> None:
@@ -136,6 +235,19 @@ def microseconds(before: int, after: int) -> float:
     attended = f"Transpose[perm=(1,0,2)](MatMul(Softmax[axis=-1]({scores}), {heads['v']}))"
     kernel = kernel_of_terms("attention", types, {"y": f"Reshape[drop=2,shape=(768,)]({attended})"})
     return ranked(kernel, get_device("h200"), most=1)[0][0]
+
+
+def test_the_estimate_follows_the_prefix() -> None:
+    types = {x: tensor(F16, 8, 12, 2048, 64) for x in "qkv"}
+
+    def time_us(mask: str) -> float:
+        scores = f"Where({mask}, Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.125), -inf)"
+        kernel = kernel_of_terms("attention", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+        return ranked(kernel, get_device("h200"), most=1)[0][0]
+
+    times = [time_us(f"PrefixMask[columns=2048,prefix={prefix},rows=2048]()") for prefix in (1, 512, 1024, 2048)]
+    assert times == sorted(times) and times[-1] > 1.4 * times[0]
+    assert times[0] == pytest.approx(time_us("CausalMask[columns=2048,rows=2048]()"), rel=0.1)
 
 
 def test_the_estimate_follows_the_width() -> None:

@@ -408,14 +408,34 @@ WRITTEN_OUT = """keys = Transpose<perm = [0,1,3,2]>(k) scores = MatMul(q, keys) 
     weights = Softmax<axis: int = -1>(masked) y = MatMul(weights, v)"""
 
 
+def with_input(proto: ModelProto, name: str, type_: int, *shape: int | str) -> ModelProto:
+    """The model with one more input."""
+    proto.graph.input.append(onnx.helper.make_tensor_value_info(name, type_, shape))
+    return proto
+
+
+def padded_operator(mask: np.ndarray) -> ModelProto:
+    """The same as one operator that takes the condition."""
+    proto = operator(23, "both = And(m, pad) y = Attention(q, k, v, both)", mask[None])
+    return with_input(proto, "pad", TensorProto.BOOL, "b", 1, 1, LENGTH)
+
+
+def biased_model(mask: np.ndarray, low: float) -> ModelProto:
+    """A constant mask that is filled into biases of the scores, as T5's, which are computed."""
+    text = """keys = Transpose<perm = [0,1,3,2]>(k) scores = MatMul(q, keys) masks = Where(m, bias, low)
+        masked = Add(scores, masks) weights = Softmax<axis: int = -1>(masked) y = MatMul(weights, v)"""
+    proto = with_input(operator(17, text, mask[None]), "bias", TensorProto.FLOAT, 1, 4, LENGTH, LENGTH)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(low, np.float32), "low"))
+    return proto
+
+
 def padded_model(mask: np.ndarray) -> ModelProto:
     """Attention under a constant mask and a padding mask in one condition."""
     proto = attention(mask, "Where")
     where = next(node for node in proto.graph.node if node.op_type == "Where")
     proto.graph.node.insert(0, onnx.helper.make_node("And", ["pad", where.input[0]], ["both_masks"]))
     where.input[0] = "both_masks"
-    proto.graph.input.append(onnx.helper.make_tensor_value_info("pad", TensorProto.BOOL, ["b", 1, 1, LENGTH]))
-    return proto
+    return with_input(proto, "pad", TensorProto.BOOL, "b", 1, 1, LENGTH)
 
 
 LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
@@ -434,6 +454,10 @@ LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
         (operator(23, "y = Attention(q, k, v, m)", sparse("longformer")[None]), LISTED),
         (padded_model(sparse("prefix")), LISTED),
         (padded_model(within(LENGTH, LENGTH, 16, 16)), BOUNDED),
+        (padded_operator(sparse("bigbird")), LISTED),
+        (padded_operator(within(LENGTH, LENGTH, 16, 16)), BOUNDED),
+        (biased_model(sparse("bigbird"), -np.inf), LISTED),
+        (biased_model(within(LENGTH, LENGTH, 16, 16), float(np.finfo(np.float32).min)), BOUNDED),
     ],
     ids=[
         "chosen",
@@ -446,6 +470,10 @@ LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
         "operator",
         "padded",
         "padded window",
+        "padded operator",
+        "padded window of an operator",
+        "biased",
+        "biased window",
     ],
 )
 def test_a_model_with_a_sparse_mask_is_one_kernel(proto: ModelProto, wanted: str, tmp_path: Path) -> None:

@@ -139,6 +139,38 @@ def test_a_constant_float16_mask_is_read_row_by_row(kept: np.ndarray, fires: boo
     assert Assumption.ATTENDED not in oracle.relied.get((match.direction.id, match.values), ())
 
 
+HIDDEN = rule(
+    "Softmax[axis=-1](Add(X, M))",
+    "Softmax[axis=-1](Where(CausalMask[columns=n,rows=n](), X, -inf))",
+    "X:[b,n,n] M:[n,n]",
+    "causal(M) & finite(X)",
+)
+
+
+@pytest.mark.parametrize(
+    ("low", "padded", "assumes"),
+    [(np.finfo(np.float32).min, True, True), (np.finfo(np.float32).min, False, False), (-np.inf, True, False)],
+)
+def test_a_number_that_hides_beside_a_mask_of_the_run_rests_on_what_both_leave(low: float, padded: bool, assumes: bool) -> None:
+    """By a number, a row of padding alone is the mean of what one of the masks hides, by -inf of what the causal mask shows."""
+    b = Builder()
+    least, zero = (
+        b.tables.add_constant(Constant.of(np.float32(v), parse_type("float[]"))) for v in (np.finfo(np.float32).min, 0)
+    )
+    scores = b.input("float[2,4,4]")
+    if padded:
+        scores = b.op("Add", scores, b.op("Where", b.input("bool[2,1,4]"), zero, least))
+    causal = np.where(TRIANGLE, 0, low).astype(np.float32)
+    mask = b.tables.add_constant(Constant.of(causal, TensorType(DataType.FLOAT, causal.shape)))
+    graph = b.graph(b.op("Softmax", b.op("Add", scores, mask), axis=-1))
+    oracle = RangeOracle({})
+    (match,) = (m for m in matches_of(graph, HIDDEN) if isinstance(apply_match(m, graph, oracle), Graph))
+    needed = oracle.relied[match.direction.id, match.values]
+    assert needed == {Assumption.FINITE} | ({Assumption.ATTENDED} if assumes else set())
+    refused = apply_match(match, graph, RangeOracle({}, assume_attended=False))
+    assert isinstance(refused, NoMatch) is assumes
+
+
 CAUSAL = rule("Add(X, M)", "X", "X:[b,h,m,n] M:[b,1,m,n]", "causal(M)")
 
 
