@@ -180,6 +180,8 @@ def mine_command(
     and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
     graphs that compute a subprogram are enumerated. Such a search that was stopped goes on where it was.
     """
+    if kernels and unproved is not None:
+        raise click.UsageError("--unproved is for spellings: of kernels, what is not computed right is no rule")
     check_targets(rules, out, unproved)
     graphs = {}
     for path in sorted(models):
@@ -230,6 +232,7 @@ def _mine_kernels(graphs: Mapping[str, Graph], how: KernelSearch, fresh: bool, r
     console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
     if rules is not None:
         store_rules(console, rules, found, Trust.TESTED)
+    journal.remove()
     if out is None and rules is None:
         print_rules(console, found)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mugraph.domains.base import Unsupported
+from mugraph.domains.field import FiniteField
 from rulegen.mugraphs.abstract import Parts
 from rulegen.mugraphs.fingerprints import ValueFingerprints
 from rulegen.mugraphs.goals import GoalProgram
@@ -97,10 +98,11 @@ def _agreeing(program: GoalProgram, values: Values, candidates: list[Value], see
     """The candidates whose fingerprints are the goal's, in two fields."""
     for turn, row in enumerate(_SIZES):
         sizes = {axis: row[i % len(row)] for i, axis in enumerate(program.axes)}
-        wanted = ValueFingerprints(program.values, program.inputs, sizes, seed + turn, turn).of([program.root])[0]
+        fields = FiniteField(seed + turn, turn)
+        wanted = ValueFingerprints(program.values, program.inputs, sizes, fields).of([program.root])[0]
         if wanted is None:
             return []
-        own = ValueFingerprints(values, program.inputs, sizes, seed + turn, turn).of(candidates)
+        own = ValueFingerprints(values, program.inputs, sizes, fields).of(candidates)
         candidates = [
             c for c, residues in zip(candidates, own, strict=True) if residues is not None and np.array_equal(residues, wanted)
         ]
@@ -160,7 +162,9 @@ class _ValueGrowth:
         """The looks of values so far that go with one: whether they come first, and the look of the result."""
         asked = self._asked.setdefault((operation, look), set())
         partners = self._known.setdefault((operation, look), [])
-        for other in self._done.keys() - asked:
+        for other in sorted(self._done.keys() - asked):
+            if self._found.stopped:
+                break
             asked.add(other)
             for swapped in (False,) if is_commutative(operation) else (False, True):
                 result = self._result(operation, *((other, look) if swapped else (look, other)))
@@ -168,7 +172,6 @@ class _ValueGrowth:
                     self._found.pruned += 1
                 else:
                     partners.append((other, swapped, result))
-        partners.sort()
         return partners
 
     def _result(self, operation: Operation, first: int, second: int | None = None) -> int | None:

@@ -25,16 +25,13 @@ class ValueFingerprints:
         values: more of them may be entered later.
         inputs: of each tensor the axes, in the order of its dimensions.
         sizes: of each axis, small ones.
-        seed, prime: of the inputs, the opaque functions and the pair of fields.
+        field: the pair of fields; its seed is that of the inputs, too.
     """
 
-    def __init__(
-        self, values: Values, inputs: Mapping[str, Sequence[str]], sizes: Mapping[str, int], seed: int, prime: int
-    ) -> None:
+    def __init__(self, values: Values, inputs: Mapping[str, Sequence[str]], sizes: Mapping[str, int], field: FiniteField) -> None:
         self._values, self._inputs, self._sizes = values, inputs, dict(sizes)
         self._axes = sorted(sizes)
-        self._field = FiniteField(seed, prime)
-        self._seed = seed
+        self._field, self._seed = field, field.seed
         entries = int(np.prod(list(sizes.values()), dtype=np.int64))
         self._shape = tuple(sizes[axis] for axis in self._axes)
         self._p = np.zeros((64, entries), np.float32)

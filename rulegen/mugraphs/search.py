@@ -13,6 +13,8 @@ from mugraph.terms.shape import ShapeError, Undecided
 from rulegen.mugraphs.blocks import kernels_of_value, work
 from rulegen.mugraphs.enumerate import EnumerationLimits, Found, enumerate_values
 from rulegen.mugraphs.goals import Goal, GoalProgram
+from rulegen.mugraphs.values import Value
+from rulegen.mugraphs.verification import RandomTests, random_tests
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
@@ -82,11 +84,19 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     outcome.candidates, outcome.refuted = found.candidates, found.refuted
     outcome.note = "; ".join(filter(None, (found.stopped and f"stopped after {found.stopped}", found.undecided)))
     outcome.results = len(found.results)
-    for operators, kernel in _kernels(goal, found, how.device):
+    tests: dict[int, RandomTests] = {}
+    for value, kernel in _kernels(goal, found, how.device):
         if len(outcome.rules) == how.kernels or outcome.tried == _MOST_TRIED:
             break
+        if value.number not in tests:
+            tests[value.number] = random_tests(program, found.values, value, how.seed)
+            outcome.refuted += not tests[value.number].passed
+        if not tests[value.number].passed:
+            continue
         outcome.tried += 1
-        provenance = {"group": "block", "block-ops": str(operators), "seed": str(how.seed)}
+        provenance = {"group": "block", "block-ops": str(len(value.closure)), "seed": str(how.seed)}
+        if tests[value.number].tests:
+            provenance |= {"tests": str(tests[value.number].tests), "delta": f"2^-{tests[value.number].delta}"}
         rule = kernel_rule(kernel, provenance, how.seed)
         if rule.certificate.evidence is Evidence.PROVED or interpret(kernel, LEAST_TESTS, how.seed) is None:
             outcome.rules.append(rule)
@@ -94,8 +104,8 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     return outcome
 
 
-def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> Iterator[tuple[int, Kernel]]:
-    """The kernels of what was found, with their block operators: those of least work first, each once."""
+def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> Iterator[tuple[Value, Kernel]]:
+    """The kernels of what was found, with what they compute: those of least work first, each once."""
     program, values = found.program, found.values
     order = sorted(found.results, key=lambda value: (work(goal, program, values, value), len(value.closure), value.number))
     seen = set()
@@ -103,4 +113,4 @@ def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> Iterator[tuple[i
         for kernel in kernels_of_value(goal, program, values, value, device):
             if kernel.digest not in seen:
                 seen.add(kernel.digest)
-                yield len(value.closure), kernel
+                yield value, kernel

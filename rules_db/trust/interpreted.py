@@ -7,9 +7,9 @@ parts of the loop, and compared with the body's values entry by entry.
 
 Fields say nothing of rounding, floats little of cases; tests are no proof for all sizes. Where formulas of entries prove that
 (:mod:`rules_db.trust.formulas.proof`), the certificate says so and the checker does the proof again; an audit repeats the tests,
-too. What is not proved is tested at one and two past every constant in the block graphs, too, one symbol after the other: a graph
-that does something else beyond row 63 has a 63 in it. Where the body asks for infinities (IsInf), every second test in floats has
-some.
+too. What is not proved is tested at sizes of 1 and at one and two past every constant in the block graphs, too, one symbol after
+the other: a graph that does something else beyond row 63 has a 63 in it. Where the body asks for infinities (IsInf), every
+second test in floats has some.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
     """
     evaluated, asks = 0, any(part.op == "IsInf" for part in walk(kernel.body))
     further = [] if why_not_proved(kernel) is None else _past_constants(kernel)
-    if len(further) > 2 * _MOST_CONSTANTS:
+    if len(further) > 2 * _MOST_CONSTANTS + len(kernel.symbols) + 1:
         return f"more than {_MOST_CONSTANTS} constants times symbols, which are too many to test one past each"
     for test in range(tests + len(further)):
         sized = _sized(kernel, test) if test < tests else specialised(kernel, further[test - tests])
@@ -141,13 +141,14 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
 
 
 def _past_constants(kernel: Kernel) -> list[dict[str, int]]:
-    """Sizes at which a graph shows that it does something else past a constant: each symbol one and two past each of them."""
+    """Sizes at which a graph shows that it does something else below or past a constant: symbols of 1, one and two past each."""
     constants = {abs(number) for dim in kernel.dims for number in _numbers(dim)}
     if any(isinstance(statement, Extent) for block in kernel.blocks for statement in block.statements):
         terms = [s.term for block in kernel.blocks for s in block.statements if isinstance(s, Compute)]
         values = [part.attr("value") for part in walk(terms) if part.op == "Const"]
         constants |= {abs(int(value)) for value in values if math.isfinite(value) and value == int(value)}
-    found: list[dict[str, int]] = []
+    found: list[dict[str, int]] = [{**dict.fromkeys(kernel.symbols, 2), name: 1} for name in kernel.symbols]
+    found += [dict.fromkeys(kernel.symbols, 1)] if kernel.symbols else []
     for constant in sorted(constants - {0, 1}):
         for name in kernel.symbols:
             found += [{**dict.fromkeys(kernel.symbols, 2), name: constant + past} for past in (1, 2)]

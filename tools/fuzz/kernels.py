@@ -1,9 +1,10 @@
 """Wrong kernels made from right ones, to see that none is proved.
 
-A mutation changes one thing: an index of a view or a condition, an entry of a mask, the size of an axis, a monoid, an operand, a
-number, an operator, the order of dimensions; or it adds a choice by position, such as zeros in all rows beyond the third. Many
-mutants are still right (operands of a sum swapped), so that only those count as *false* of which exact interpretation shows a
-difference from the body, at sizes past every number that was put in.
+A mutation changes one thing: an index of a view or a condition, an entry of a mask, the size of an axis, a monoid, an operand,
+a number, an operator, the order of dimensions or of statements, which axes are the grid and the loop; or it adds a choice by
+position, such as zeros in all rows beyond the third. Many mutants are still right (operands of a sum swapped), so that only
+those count as *false* of which exact interpretation shows a difference from the body, at sizes past every number that was put
+in.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, const, make, rebuild, var, walk
 from rules_db.exchange import read_rules
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import kernel_of_rule
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule
 
 __all__ = ["KernelMutant", "KernelTally", "attack_kernels", "kernel_mutants", "kernels_command", "shipped_kernels"]
 
@@ -101,8 +102,12 @@ def shipped_kernels(path: str | Path = "rules_db/shipped/kernels.rules") -> list
     return [kernel for kernel in kernels if kernel is not None]
 
 
-def attack_kernels(kernels: Sequence[Kernel], count: int, seed: int) -> KernelTally:
-    """Makes mutants until so many are false, and asks the proof for each of them."""
+def attack_kernels(kernels: Sequence[Kernel], count: int, seed: int, *, tested: bool = False) -> KernelTally:
+    """Makes mutants until so many are false, and asks the proof for each of them.
+
+    Args:
+        tested: what is not proved is accepted, too, where the tests pass it that stand in for a proof.
+    """
     generator = np.random.default_rng(seed)
     tally = KernelTally(Counter(), Counter(), [])
     seen: set[bytes] = {kernel.digest for kernel in kernels}
@@ -112,7 +117,7 @@ def attack_kernels(kernels: Sequence[Kernel], count: int, seed: int) -> KernelTa
         if mutant.kernel.digest in seen:
             continue
         seen.add(mutant.kernel.digest)
-        fate = _fate(mutant.kernel, generator)
+        fate = _fate(mutant.kernel, generator, tested)
         tally.fates[fate] += 1
         tally.by_change[mutant.change, fate] += 1
         if fate is KernelFate.ACCEPTED:
@@ -120,23 +125,39 @@ def attack_kernels(kernels: Sequence[Kernel], count: int, seed: int) -> KernelTa
     return tally
 
 
-def _fate(kernel: Kernel, generator: np.random.Generator) -> KernelFate:
+def _fate(kernel: Kernel, generator: np.random.Generator, tested: bool) -> KernelFate:
     try:
         check_kernel(kernel)
     except (InvalidBlock, ValueError):
         return KernelFate.INVALID
     if not _differs(kernel, generator):
         return KernelFate.TRUE
-    return KernelFate.REJECTED if why_not_proved(kernel) is not None else KernelFate.ACCEPTED
+    if why_not_proved(kernel) is None or (tested and _passes(kernel)):
+        return KernelFate.ACCEPTED
+    return KernelFate.REJECTED
+
+
+def _passes(kernel: Kernel) -> bool:
+    """Whether the tests that stand in for a proof pass a kernel; an operator that lacks an attribute cannot be evaluated."""
+    try:
+        return interpret(kernel, LEAST_TESTS, 0) is None
+    except TypeError:
+        return False
 
 
 @click.command("kernels")
 @click.option("--count", default=2000, show_default=True, help="False mutants to make.")
 @click.option("--seed", default=0, show_default=True, help="Of all random choices.")
 @click.option("--corpus", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of --keep-kernels.")
-def kernels_command(count: int, seed: int, corpus: Path | None) -> None:
-    """Asks for proofs of false kernels, made from those that ship or those that runs kept. Exit code 1: one was proved."""
-    tally = attack_kernels(shipped_kernels() if corpus is None else _kept(corpus), count, seed)
+@click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True, help="Files of rules.")
+@click.option("--tested", is_flag=True, help="Accept what is not proved where it passes the tests in place of a proof.")
+def kernels_command(count: int, seed: int, corpus: Path | None, rules: Sequence[Path], tested: bool) -> None:
+    """Asks for proofs of false kernels, made from those that ship, that runs kept or that rulegen found.
+
+    Exit code 1: one was accepted.
+    """
+    made = [kernel for file in rules for kernel in shipped_kernels(file)] if corpus is None else _kept(corpus)
+    tally = attack_kernels(made or shipped_kernels(), count, seed, tested=tested)
     click.echo(", ".join(f"{tally.fates[fate]} {fate}" for fate in KernelFate))
     for (change, fate), number in sorted(tally.by_change.items()):
         click.echo(f"  {change}: {number} {fate}")
@@ -457,6 +478,29 @@ def _mutated(root: Term, generator: np.random.Generator) -> Term | None:
     return done[root]
 
 
+def _change_order(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
+    """Two statements, or two operands of a product, in another order."""
+    block = _chosen(kernel.blocks, generator)
+    products = [s for s in block.statements if isinstance(s, Dot)]
+    if products and generator.random() < 0.5:
+        dot = _chosen(products, generator)
+        return _with_statement(kernel, block, dot, replace(dot, left=dot.right, right=dot.left))
+    statements = list(block.statements)
+    i, j = generator.choice(len(statements), 2, replace=False)
+    statements[i], statements[j] = statements[j], statements[i]
+    return _with_block(kernel, block, replace(block, statements=tuple(statements)))
+
+
+def _change_cut(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
+    """Another axis as the loop, or one more or less in the grid."""
+    block = _chosen(kernel.blocks, generator)
+    axis = _chosen(list(block.sizes), generator)
+    if generator.random() < 0.5:
+        return _with_block(kernel, block, replace(block, loop=_chosen([None, *block.sizes], generator)))
+    grid = tuple(a for a in block.grid if a != axis) if axis in block.grid else (*block.grid, axis)
+    return _with_block(kernel, block, replace(block, grid=grid))
+
+
 def _change_extent(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
     place = _place(kernel, generator, Extent)
     if place is None:
@@ -479,4 +523,6 @@ _CHANGES: tuple[Change, ...] = (
     _change_term,
     _change_body,
     _change_extent,
+    _change_order,
+    _change_cut,
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mugraph.domains.base import Unsupported
+from mugraph.domains.field import FiniteField
 from rulegen.mugraphs.abstract import atom
 from rulegen.mugraphs.fingerprints import ValueFingerprints
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values
@@ -78,7 +79,7 @@ def test_fingerprints_are_those_of_the_formula() -> None:
     values = Values()
     x, y, _ = inputs(values)
     wanted = [values.apply(DOT, x, y), values.apply(SUM, values.apply(MUL, x, y)), values.apply(DIV, x, values.apply(SUM, x))]
-    taken = ValueFingerprints(values, {"x": "mk", "y": "kn", "z": "mk"}, {"m": 2, "k": 3, "n": 2}, seed=0, prime=0)
+    taken = ValueFingerprints(values, {"x": "mk", "y": "kn", "z": "mk"}, {"m": 2, "k": 3, "n": 2}, FiniteField(0))
     first, second, third = taken.of(wanted)
     assert first is not None and np.array_equal(first, second) and not np.array_equal(first, third)
 
@@ -89,6 +90,6 @@ def test_what_divides_by_zero_has_no_fingerprint_and_the_others_have() -> None:
     difference = values.apply(Operation(ValueKind.ENTRYWISE, "Sub"), x, x)
     wrong, right = values.apply(DIV, y, difference), values.apply(DIV, y, x)
     after = values.apply(MUL, wrong, y)
-    taken = ValueFingerprints(values, {"x": "mk", "y": "kn", "z": "mk"}, {"m": 2, "k": 3, "n": 2}, seed=0, prime=0)
+    taken = ValueFingerprints(values, {"x": "mk", "y": "kn", "z": "mk"}, {"m": 2, "k": 3, "n": 2}, FiniteField(0))
     residues = taken.of([wrong, right, after])
     assert residues[0] is None and residues[1] is not None and residues[2] is None

@@ -49,3 +49,11 @@ def test_mutants_repeat_from_their_seed() -> None:
         return [next(mutants).kernel.digest.hex() for _ in range(10)]
 
     assert some() == some()
+
+
+def test_tests_in_place_of_a_proof_are_attacked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nothing proves is accepted where interpretation passes it: of false mutants none."""
+    monkeypatch.setattr(kernels, "why_not_proved", lambda kernel: "nothing is")
+    assert not attack_kernels(shipped_kernels(SHIPPED)[:2], 10, 1, tested=True).proved
+    monkeypatch.setattr(kernels, "interpret", lambda *arguments: None)
+    assert len(attack_kernels(shipped_kernels(SHIPPED)[:2], 3, 1, tested=True).proved) >= 3

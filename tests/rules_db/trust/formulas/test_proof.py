@@ -167,6 +167,22 @@ def test_a_number_that_a_size_is_compared_with_is_a_constant_too() -> None:
     assert "y differs" in (interpret(kernel, 3, 0) or "")
 
 
+def test_what_is_wrong_at_sizes_of_one_alone_is_refused() -> None:
+    """Zeros where there are fewer than two rows: no larger size shows them."""
+
+    def cut(block: Block, statement: Statement) -> Statement | list[Statement]:
+        if not isinstance(statement, Store):
+            return statement
+        several = Predicate("several", (Affine(((Index("m"), -1), (Index("m"), 1)), A - 2),))
+        chosen = Compute("chosen", term(f"Where(several, {statement.value}, 0.0)"))
+        return [several, chosen, replace(statement, value="chosen")]
+
+    kernel = changed(bias_gelu(A, B), cut)
+    assert why_not_proved(kernel) is not None
+    assert "y differs" in (interpret(kernel, 3, 0) or "")
+    assert any("y differs" in reason for reason in check(kernel_rule(kernel, {}), {}))
+
+
 def test_what_cannot_be_tested_past_its_constants_is_refused() -> None:
     far = past(bias_gelu(A, B), "m", 1 << 22)
     assert "too many to interpret" in (interpret(far, 3, 0) or "")
