@@ -9,7 +9,7 @@ from rewriter.reference.evaluation import (
     reference_outputs,
     reference_run,
 )
-from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs
+from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs, unheld
 from rewriter.reference.nodes import NoReference, bind_shape
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
@@ -34,5 +34,6 @@ __all__ = [
     "random_inputs",
     "reference_outputs",
     "reference_run",
+    "unheld",
     "worst",
 ]

@@ -17,6 +17,7 @@ from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
+from rewriter.reference.inputs import unheld
 from rewriter.reference.nodes import NoReference, RunTensors, bind_shape, computed, widen
 from rewriter.reference.threads import side_by_side
 
@@ -62,9 +63,14 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
         is_wanted: asked before each node; where it is not, the evaluation ends.
 
     Raises:
-        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, an input of unknown type is not fed, or
-            nothing tells a size; or it is not wanted any more.
+        NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, an input of unknown type is not fed,
+            nothing tells a size, or a value takes more memory than this process can have; or it is not wanted any more.
     """
+    sizes = dict[str, Dim]()
+    for name, array in feeds[0].items() if feeds else ():
+        bind_shape(sizes, model.inputs.get(name), np.shape(array))
+    if problem := unheld(model, sizes, refers=True):
+        raise NoReference(f"the reference cannot be computed: {problem}")
     evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 

@@ -14,7 +14,7 @@ from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
 from rewriter.reference.uses import InputUse, choices, use_of
 
-__all__ = ["InputError", "bind_sizes", "check_data", "check_memory", "random_inputs"]
+__all__ = ["InputError", "bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"]
 
 _BYTES_OF_AN_ELEMENT = 20
 """That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
@@ -89,8 +89,21 @@ def _spread(shape: Sequence[int]) -> int:
     return math.prod(max(size, 1) for size in shape)
 
 
-def check_memory(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> None:
+def check_memory(model: Model, sizes: Mapping[str, Dim]) -> None:
     """Checks that what a model computes in every run, read or not, can be held, as far as its types tell.
+
+    Args:
+        sizes: of its dimension symbols.
+
+    Raises:
+        InputError: one value takes more memory than this process can have.
+    """
+    if problem := unheld(model, sizes, refers=False):
+        raise InputError(f"{model.path or 'the model'}: {problem}; give smaller sizes with --input, or more memory")
+
+
+def unheld(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> str:
+    """Why a value that a model computes in every run cannot be held by this process, in words; empty where all can.
 
     The reference goes through the nodes with all runs side by side, floats in double precision; outputs of the original are kept
     until candidates are compared with them.
@@ -98,24 +111,18 @@ def check_memory(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> Non
     Args:
         sizes: of its dimension symbols.
         refers: whether the reference is made, too, and not the model run alone.
-
-    Raises:
-        InputError: one value takes more memory than this process can have.
     """
     available, tables, outputs = memory_limit(), model.tables, set(model.graph.outputs)
-    if available is None:
-        return
-    for node in dict.fromkeys(node for node, _ in tables.makers.values()):
+    for node in dict.fromkeys(node for node, _ in tables.makers.values()) if available is not None else ():
         if node.origin is None or node.origin >= len(model.proto.graph.node):  # of a body, which may never run
             continue
         for value in node.values:
             for type_ in filter(None, (tables.types[value], model.contradicted.get(tables.names[value] or ""))):
                 needed = _bytes(type_, sizes, value in outputs, refers)
-                if needed > available:
-                    raise InputError(
-                        f"{model.path or 'the model'}: to run {tables.label(node)}, {type_}, takes {needed >> 30:,} GiB at "
-                        f"least, and {available / 2**30:.1f} can be had; give smaller sizes with --input, or more memory"
-                    )
+                if available is not None and needed > available:
+                    held = f"takes {needed >> 30:,} GiB at least, and {available / 2**30:.1f} can be had"
+                    return f"to {'evaluate' if refers else 'run'} {tables.label(node)}, {type_}, {held}"
+    return ""
 
 
 def _bytes(type_: TensorType, sizes: Mapping[str, Dim], is_output: bool, refers: bool) -> int:

@@ -100,7 +100,7 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     path = _output(model, output, options.in_place)
     sizes, assumed = bind_sizes(model, options.shapes or {})
     if options.searches or options.clean:
-        check_memory(model, sizes, refers=options.searches)
+        check_memory(model, sizes)
     check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
     return Task(model, model, name, path, options, target, sizes, tuple(assumed))
@@ -122,7 +122,7 @@ def without_previews(task: Task, folder: Path) -> Task:
     save(out.model, out.model.as_it_came, path)
     model = load(path)
     sizes, assumed = bind_sizes(model, task.options.shapes or {})
-    check_memory(model, sizes, refers=task.options.searches)
+    check_memory(model, sizes)
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in out.operators.items())
     remark = f"{kinds} of ONNX's preview domain, for which runtimes have no kernel: written out in ONNX's other operators"
     return replace(
