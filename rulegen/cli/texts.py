@@ -9,7 +9,7 @@ from rulegen.rules import GENERATOR_VERSION
 from rules_db.exchange import format_rules
 from rules_db.trust.rule import Rule
 
-__all__ = ["mined_text", "shipped_text"]
+__all__ = ["mined_text", "shipped_text", "spelled_text"]
 
 
 def shipped_text(name: str, growths: Sequence[Growth]) -> str:
@@ -30,5 +30,14 @@ def mined_text(rules: Sequence[Rule], seed: int) -> str:
         f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) "
         "on the models of tools/ship/spellings.py.\n"
         "# To change it, change these or the operator properties and run 'make rules'.\n\n"
+    )
+    return header + format_rules(rules)
+
+
+def spelled_text(rules: Sequence[Rule], operators: Sequence[str], seed: int) -> str:
+    """The text of rules that were found from definitions."""
+    header = (
+        f"# Spelled, not written: rulegen spell {' '.join(operators)} --seed {seed} (generator {GENERATOR_VERSION}).\n"
+        "# To change it, change the operator properties and find them again.\n\n"
     )
     return header + format_rules(rules)
