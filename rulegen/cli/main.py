@@ -14,6 +14,7 @@ from rulegen.cli.growing import grow_command, mine_command, ship_command
 from rulegen.cli.keeping import prune_command, remove_command, status_command
 from rulegen.cli.sharing import export_command, import_command, merge_command
 from rulegen.cli.showing import explain_command, show_command, stats_command
+from rulegen.cli.spelling import spell_command
 from rules_db.exchange import RuleTextError
 from rules_db.files import StoreError
 from rules_db.trust.properties import AxiomError
@@ -30,6 +31,7 @@ def cli() -> None:
 for _command in (
     grow_command,
     mine_command,
+    spell_command,
     ship_command,
     stats_command,
     show_command,

@@ -18,6 +18,7 @@ from mugraph.terms.term import format_term, format_value
 from rulegen.cli.console import name_of, output, rules_of
 from rulegen.show.equations import EquationError, parse_let
 from rulegen.show.explain import explain
+from rulegen.show.origin import origin
 from rulegen.show.picture import svg
 from rulegen.show.words import proof_in_words
 from rules_db.files import StoreError, write_text
@@ -33,7 +34,8 @@ def stats_command(rules: str | None) -> None:
     """Counts the rules of a database or file by group.
 
     Also those with multiple outputs, by float class (exact, reassociates, approximates) and by kind of evidence: proved
-    from operator properties, or tested within a bound. Guards and proof steps are averages.
+    from operator properties, or tested within a bound. Guards and proof steps are averages. The last line says how the rules were
+    found: enumerated with a group, spelled from a definition, mined from a model, or lowered to a kernel.
     """
     every = rules_of(rules)
     headings = ("group", "rules", "multi", "exact", "reassoc", "approx", *Evidence, "guards", "steps")
@@ -58,6 +60,8 @@ def stats_command(rules: str | None) -> None:
     console = output()
     console.print(f"{len(every)} rules in {escape(name_of(rules))}")
     console.print(table)
+    origins = Counter(origin(rule).kind for rule in every)
+    console.print("found: " + ", ".join(f"{count} {kind}" for kind, count in sorted(origins.items())))
 
 
 def _rule_named(rules: Sequence[Rule], prefix: str, where: str) -> Rule:
@@ -91,6 +95,7 @@ def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
     if shown.attrs:
         lines.append("attributes any, such as " + ", ".join(f"${k} = {format_value(v)}" for k, v in shown.attrs.items()))
     lines += proof_in_words(shown.conditions, shown.certificate, tuple(shown.attrs))
+    lines.append(f"found      {origin(shown)}")
     lines.append("from       " + ", ".join(f"{key} {value}" for key, value in shown.provenance.items()))
     output().print("\n".join(lines), markup=False)
 

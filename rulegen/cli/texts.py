@@ -9,7 +9,7 @@ from rulegen.rules import GENERATOR_VERSION
 from rules_db.exchange import format_rules
 from rules_db.trust.rule import Rule
 
-__all__ = ["kernels_text", "mined_text", "shipped_text"]
+__all__ = ["kernels_text", "mined_text", "shipped_text", "spelled_text"]
 
 
 def shipped_text(name: str, growths: Sequence[Growth]) -> str:
@@ -37,4 +37,13 @@ def mined_text(rules: Sequence[Rule], seed: int) -> str:
 def kernels_text(rules: Sequence[Rule], seed: int) -> str:
     """The text of multi-level rules that a search found."""
     header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}).\n\n"
+    return header + format_rules(rules)
+
+
+def spelled_text(rules: Sequence[Rule], operators: Sequence[str], seed: int) -> str:
+    """The text of rules that were found from definitions."""
+    header = (
+        f"# Spelled, not written: rulegen spell {' '.join(operators)} --seed {seed} (generator {GENERATOR_VERSION}).\n"
+        "# To change it, change the operator properties and find them again.\n\n"
+    )
     return header + format_rules(rules)

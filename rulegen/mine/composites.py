@@ -17,7 +17,7 @@ from rulegen.mine.supply import Supply
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["applications", "is_composite", "is_product"]
+__all__ = ["CompositeTemplate", "applications", "is_composite", "is_product", "templates_of"]
 
 
 def is_composite(op: str) -> bool:
@@ -31,7 +31,7 @@ def is_product(op: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _CompositeTemplate:
+class CompositeTemplate:
     """An application of a composite operator with open attributes, as operator properties write it.
 
     Attributes:
@@ -46,7 +46,7 @@ class _CompositeTemplate:
 
 
 @lru_cache(maxsize=1)
-def _templates() -> tuple[_CompositeTemplate, ...]:
+def _templates() -> tuple[CompositeTemplate, ...]:
     """The composite operators as operator properties write them, with the outputs that any of these speaks of."""
     written: dict[tuple[str, str, int], tuple[Attrs, set[int]]] = {}
     for axiom in load_axioms().values():
@@ -56,10 +56,15 @@ def _templates() -> tuple[_CompositeTemplate, ...]:
                 renamed = tuple((k, AttrVar(f"a{next(names)}") if _is_open(v) else v) for k, v in term.attrs)
                 written.setdefault((term.op, repr(renamed), len(term.inputs)), (renamed, set()))[1].add(term.out)
     return tuple(
-        _CompositeTemplate(op, attrs, tuple(sorted(outs)), count)
+        CompositeTemplate(op, attrs, tuple(sorted(outs)), count)
         for (op, _, count), (attrs, outs) in sorted(written.items())
         if not any(isinstance(v, tuple) and any(open_names(v)) for _, v in attrs)
     )
+
+
+def templates_of(operator: str) -> tuple[CompositeTemplate, ...]:
+    """The applications of a composite operator that operator properties write."""
+    return tuple(template for template in _templates() if template.op == operator)
 
 
 def _is_open(value: AttrValue) -> bool:
@@ -97,7 +102,7 @@ def applications(cone: Cone, supply: Supply, wanted: Sequence[TensorType]) -> It
 
 
 def _applied(
-    template: _CompositeTemplate, operands: Sequence[Operand], supply: Supply, wanted: Sequence[TensorType], reshaped: bool
+    template: CompositeTemplate, operands: Sequence[Operand], supply: Supply, wanted: Sequence[TensorType], reshaped: bool
 ) -> Iterator[Side]:
     """An operator applied to operands in this order, with every choice of attributes that gives the wanted types."""
     names, terms = [name for name, _ in template.attrs], tuple(term for term, _ in operands)
@@ -127,7 +132,7 @@ def _applied(
 
 
 @cache
-def _of_ranks(template: _CompositeTemplate, kinds: tuple[tuple[DataType, int], ...]) -> bool:
+def _of_ranks(template: CompositeTemplate, kinds: tuple[tuple[DataType, int], ...]) -> bool:
     """Whether the operator takes operands of these element types and ranks, as far as a few sizes tell."""
     trial = Supply((1.0,), (2, 8), (-1,), (), ((8, 8, 8),))
     values = [trial.of(name) if isinstance(value, AttrVar) else (value,) for name, value in template.attrs]

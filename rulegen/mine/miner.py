@@ -23,28 +23,22 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.mine.certified import Contradicted, certified
 from rulegen.mine.composites import applications, is_composite, is_product
 from rulegen.mine.cone import causal_masks, cone_key, named, of_one_type
 from rulegen.mine.cuts import Cone, Cutting, cones, whole
 from rulegen.mine.lifting import lift
 from rulegen.mine.normalise import Normaliser
-from rulegen.mine.numbers import is_sample, sampled, snapped
+from rulegen.mine.numbers import sampled, snapped
 from rulegen.mine.operands import halved_leaves
 from rulegen.mine.parts import parts_of
 from rulegen.mine.supply import supply_of
 from rulegen.mine.values import ConeValues, agree
 from rulegen.numeric.floats import float_test
-from rulegen.numeric.trials import contradicted
 from rulegen.prove.prover import Prover
-from rulegen.prune.attributes import generalise_attrs, generalise_numbers
-from rulegen.rules import GENERATOR_VERSION, readable
-from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["GROUP", "Mining", "mine"]
-
-GROUP = "spelling"
-"""The group that mined rules are of."""
+__all__ = ["Mining", "mine"]
 
 
 @dataclass
@@ -219,30 +213,15 @@ class _Miner:
         """The certified rule from a cone to a program, generalised; otherwise the pair is entered as unproved or suspicious."""
         candidate = CandidateRule(cone.roots, target, cone.types)
         proof = self.prover.certify(cone.roots, target, cone.types)
-        verdict = float_test(candidate, symbols_of(cone.types), self.seed, conditions=proof.conditions if proof else ())
         if proof is None:
-            if verdict.float_class is not None:
+            if float_test(candidate, symbols_of(cone.types), self.seed).float_class is not None:
                 self.mining.unproved.append(candidate)
             return None
-        if verdict.float_class is None:
-            return None
-        provenance = {
-            "group": GROUP,
-            "ops": str(cone.operators),
-            "seed": str(self.seed),
-            "generator": str(GENERATOR_VERSION),
-            "model": model,
-            **verdict.provenance(),
-        }
-        rule = Rule(cone.roots, target, cone.types, proof.conditions, verdict.float_class, proof.certificate, provenance)
-        axioms = load_axioms()
-        if contradicted(rule, verdict, axioms, self.seed):
+        try:
+            return certified(candidate, proof, self.seed, {"model": model})
+        except Contradicted:
             self.mining.suspicious.append(candidate)
             return None
-        general = generalise_numbers(rule, axioms)
-        if any(is_sample(v) for t in walk([*general.source, *general.target]) for _, v in t.attrs):
-            return None
-        return readable(generalise_attrs(general, axioms, keep=("to", "length")))
 
 
 def _preference(target: Side) -> tuple[int, bool, str]:

@@ -29,11 +29,14 @@ class Normaliser:
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
+        self._needed: list[frozenset[str]] = []
 
     def add(self, rule: Rule, first: bool = False) -> None:
         """Enters a rule, after those that are there or before them: a larger one may hold a smaller one and say more."""
         if _operators(rule.target) < _operators(rule.source):
-            self.rules.insert(0 if first else len(self.rules), rule)
+            position = 0 if first else len(self.rules)
+            self.rules.insert(position, rule)
+            self._needed.insert(position, frozenset(term.op for term in walk(rule.source) if term.inputs))
 
     def normal(self, roots: Side, types: Mapping[str, TensorType]) -> Side:
         """The normal form of a program; itself where no rule applies."""
@@ -45,7 +48,10 @@ class Normaliser:
 
     def _step(self, roots: Side, types: Mapping[str, TensorType]) -> Side | None:
         inferred = infer_types(roots, types)
-        for rule in self.rules:
+        present = {term.op for term in walk(roots)}
+        for rule, needed in zip(self.rules, self._needed, strict=True):
+            if not needed <= present:
+                continue
             if len(rule.source) > 1:
                 if len(rule.source) == len(roots):
                     matching = TermMatching()

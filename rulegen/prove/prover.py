@@ -25,7 +25,7 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["Proof", "Prover"]
+__all__ = ["Proof", "Prover", "proof_in"]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Prover:
             if attempt == _EVIDENT and evident is not None:
                 return evident
             if search.run_part(replace(limits, nodes=nodes), part):
-                proof = _proof(search.graph, search.goals, types)
+                proof = proof_in(search.graph, search.goals, types)
                 if attempt != _EVIDENT or part is ProofPart.ALL or not _asks_of_variables(proof):
                     return proof
                 evident = proof  # unless a little more of the quiet search does without
@@ -154,8 +154,8 @@ class Prover:
         return graph, [(nodes[s], nodes[t]) for s, t in zip(source, target, strict=True)]
 
 
-def _proof(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, TensorType]) -> Proof:
-    """The proof of goals that hold in an e-graph."""
+def proof_in(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, TensorType]) -> Proof:
+    """The proof of goals, pairs of nodes of one class, from what joined them in an e-graph whose laws are operator properties."""
     reasons, typed = reduced(graph, goals, graph.explain(goals))
     instances = sorted((_instance(graph, reason) for reason in reasons), key=str)
     conditions = weakest_conditions([c for reason in reasons for c in _conditions(graph, reason)], types)

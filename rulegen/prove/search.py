@@ -10,6 +10,8 @@ larger ones wait until nothing else is left. Only nodes whose operands' classes 
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ class ProofSearch:
     Args:
         graph: holds both sides of the goals.
         laws: that may be used.
-        goals: pairs of nodes that are to become equal.
+        goals: pairs of nodes that are to become equal; none where all that is equal is looked for (:meth:`saturate`).
         assume: whether laws that ask something of values may be used.
         assumed: conditions known to hold, as :class:`rulegen.prove.admission.Admission` takes them.
     """
@@ -79,7 +81,7 @@ class ProofSearch:
         self._laws, self._assume = laws, assume
         self._instances = Instances(graph)
         self._admission = Admission(graph, self._instances, assumed)
-        self._largest = max(graph.size[n] for pair in goals for n in pair)
+        self._largest = max((graph.size[n] for pair in goals for n in pair), default=0)
         self._operators = frozenset([graph.language.ops[op][0] for op in graph.op])
         self._seen: defaultdict[LawDirection, set[Any]] = defaultdict(set)
         self._waiting: list[tuple[int, int, LawDirection, tuple[int, ...], Binding]] = []
@@ -108,6 +110,23 @@ class ProofSearch:
                 if self._reached() or not self._round(growth, limits.nodes):
                     break
         return self._reached()
+
+    def saturate(self, size: int, nodes: int, deadline: float, rounds: int | None = None) -> bool:
+        """Applies all laws to terms of at most so many operators; false where a limit was met before nothing new was found.
+
+        Args:
+            size: operators of the trees of the largest terms.
+            nodes: of the e-graph.
+            deadline: by ``time.process_time``.
+            rounds: of matching; as many as there is something new where left out.
+        """
+        self._choose(ProofPart.ALL)
+        for _ in itertools.count() if rounds is None else range(rounds):
+            if not self._round(size - self._largest, nodes):
+                return len(self.graph.op) <= nodes
+            if time.process_time() > deadline:
+                return False
+        return True
 
     def _choose(self, part: ProofPart) -> None:
         """Chooses the laws of a part; matching begins anew."""
@@ -210,4 +229,4 @@ class ProofSearch:
 
     def _reached(self) -> bool:
         root = self.graph.root
-        return all([root[a] == root[b] for a, b in self.goals])
+        return bool(self.goals) and all([root[a] == root[b] for a, b in self.goals])

@@ -14,7 +14,7 @@ from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.ops import get_operator
 from mugraph.terms.term import walk
-from rulegen.mine.miner import GROUP
+from rulegen.mine.certified import GROUP
 from rulegen.mine.normalise import Normaliser
 from rules_db.library import shipped_rules
 from rules_db.trust.rule import Rule

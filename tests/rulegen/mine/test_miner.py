@@ -14,8 +14,9 @@ from mugraph.ops import get_operator
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
+from rulegen.mine.certified import GROUP
 from rulegen.mine.cuts import Cutting
-from rulegen.mine.miner import GROUP, Mining, mine
+from rulegen.mine.miner import Mining, mine
 from rulegen.numeric.trials import try_out
 from rulegen.prune.attributes import generalise_numbers
 from rules_db.trust.check import check

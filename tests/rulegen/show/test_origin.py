@@ -1,0 +1,24 @@
+"""How rules were found, as their provenance tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from rulegen.show.origin import origin
+from rules_db.library import shipped_rules
+
+
+def test_every_shipped_rule_tells_its_origin() -> None:
+    counts = Counter(origin(rule).kind for rule in shipped_rules())
+    assert set(counts) == {"enumerated", "mined", "lowered"}
+    mined = [rule for rule in shipped_rules() if rule.provenance["group"] == "spelling"]
+    assert counts["mined"] == len(mined) and all(origin(rule).kind == "mined" for rule in mined)
+
+
+def test_the_source_is_named() -> None:
+    (rule, *_) = (rule for rule in shipped_rules() if rule.provenance["group"] == "linear")
+    assert str(origin(rule)) == "enumerated with group linear"
+    assert str(origin(replace(rule, provenance={"model": "bert"}))) == "mined from bert"
+    assert str(origin(replace(rule, provenance={"spelled": "Gelu"}))) == "spelled from the definition of Gelu"
+    assert str(origin(replace(rule, provenance={}))) == "of unknown origin"

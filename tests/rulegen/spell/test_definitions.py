@@ -1,0 +1,52 @@
+"""The forms of composite operators: which there are, and that the plain program is what the operator means."""
+
+from __future__ import annotations
+
+import pytest
+
+from mugraph.ops import traits_of
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, SymDim
+from mugraph.terms.term import walk
+from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.numeric.floats import float_test
+from rulegen.spell.definitions import Definition, definitions
+
+OPERATORS = ("OrtGelu", "FastGelu", "QuickGelu", "LayerNormalization", "SkipLayerNormalization", "MultiHeadAttention")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_plain_program_is_the_operator(operator: str) -> None:
+    forms = definitions(operator)
+    assert {type_.dtype for form in forms for type_ in form.types.values()} == {DataType.FLOAT, DataType.FLOAT16}
+    for form in forms:
+        assert not any(traits_of(term.op).named_whole for term in walk(form.plain))
+        types = infer_types([*form.roots, *form.plain], form.types)
+        assert [types[a] for a in form.roots] == [types[b] for b in form.plain]
+        if "CausalMask" not in str(form.plain):  # whose size is a number here
+            candidate = CandidateRule(form.roots, form.plain, form.types)
+            assert float_test(candidate, symbols_of(form.types), 0).float_class is not None
+
+
+def test_forms_differ_by_operands_and_outputs() -> None:
+    kinds = {(len(form.types), len(form.roots)) for form in definitions("SkipLayerNormalization")}
+    assert kinds == {(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2)}
+
+
+def single(operator: str, operands: int) -> Definition:
+    return next(form for form in definitions(operator) if len(form.types) == operands and len(form.roots) == 1)
+
+
+def test_sizes_are_symbols_also_in_attributes() -> None:
+    form = single("MultiHeadAttention", 4)
+    assert isinstance(form.roots[0].attr("num_heads"), SymDim)
+    assert all(isinstance(d, SymDim) or d == 1 for type_ in form.types.values() for d in type_.shape)
+
+
+def test_an_operator_that_is_no_name_for_others_has_no_form() -> None:
+    with pytest.raises(ValueError, match="'Relu' is no name"):
+        definitions("Relu")
+    with pytest.raises(KeyError, match="did you mean 'OrtGelu'"):
+        definitions("OrtGelo")
+    with pytest.raises(ValueError, match="no operator property writes 'QLinearConv'"):
+        definitions("QLinearConv")
