@@ -41,6 +41,10 @@ class Deadline:
         """Whether work that heeds it has to end."""
         return self._over.is_set() or time.monotonic() >= self._instant
 
+    def left(self) -> float:
+        """Seconds until it is over; infinite where that is not known."""
+        return 0.0 if self.is_over() else self._instant - time.monotonic()
+
     def end_in(self, seconds: float) -> None:
         """Work ends in so many seconds: to be said once."""
         self._instant = time.monotonic() + seconds

@@ -19,7 +19,15 @@ _CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/mem
 
 
 class LimitExceeded(Exception):
-    """The process was ended, or ended itself without a result; says how, as the end of a sentence."""
+    """The process was ended, or ended itself without a result; says how, as the end of a sentence.
+
+    Args:
+        crashed: it ended with a signal that nobody sent.
+    """
+
+    def __init__(self, how: str, *, crashed: bool = False) -> None:
+        super().__init__(how)
+        self.crashed = crashed
 
 
 def run_limited(script: Path, given: bytes, *, seconds: float, memory: int) -> bytes:
@@ -45,7 +53,8 @@ def run_limited(script: Path, given: bytes, *, seconds: float, memory: int) -> b
     except OSError as problem:
         raise LimitExceeded(f"could not be started in a process of its own ({problem.strerror})") from None
     if done.returncode < 0:
-        raise LimitExceeded(f"ended with {signal.Signals(-done.returncode).name}, with at most {memory >> 20} MB of memory")
+        how = f"ended with {signal.Signals(-done.returncode).name}, with at most {memory >> 20} MB of memory"
+        raise LimitExceeded(how, crashed=-done.returncode not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
     if done.returncode:
         lines = done.stderr.decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "without a word")

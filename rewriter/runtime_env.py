@@ -24,6 +24,7 @@ __all__ = [
     "ProviderError",
     "RuntimeFailure",
     "Session",
+    "bare_session",
     "calling_runtime",
     "digest",
     "environment",
@@ -63,28 +64,31 @@ class _GpuCalls:
     @contextmanager
     def called(self) -> Iterator[None]:
         """While nothing is captured."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._capturing)
-            self._calls += 1
+        counted = 0
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._capturing)
+                counted = 1
+                self._calls += 1
             yield
         finally:
             with self._changed:
-                self._calls -= 1
+                self._calls -= counted
                 self._changed.notify_all()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """While no other thread calls, nor this one by :meth:`called`."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._capturing)
-            self._capturing = True  # no call begins any more
-            self._changed.wait_for(lambda: not self._calls)
+        claimed = False
         try:
-            yield
-        finally:
             with self._changed:
-                self._capturing = False
+                self._changed.wait_for(lambda: not self._capturing)
+                claimed = self._capturing = True  # no call begins any more
+                self._changed.wait_for(lambda: not self._calls)
+            yield
+        finally:  # an interrupt may come while it waits
+            with self._changed:
+                self._capturing &= not claimed
                 self._changed.notify_all()
 
 
@@ -235,13 +239,22 @@ def new_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
+    return Session(bare_session(str(model) if isinstance(model, Path) else model, options, names, provider), provider)
+
+
+def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], provider: str) -> Any:
+    """A session of onnxruntime's own, of a model or a file of this name, on these providers and no others.
+
+    Raises:
+        RuntimeFailure: onnxruntime refuses the model.
+        BudgetSpent: the deadline of this thread's work is over.
+    """
     heed()
     opening, ends = _Opening(options), deadline()
     if ends is not None:
         ends.stops(opening)
-    source = str(model) if isinstance(model, Path) else model
     with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
-        return Session(ort.InferenceSession(source, options, providers=names, enable_fallback=0), provider)
+        return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
 
 
 def settings_elsewhere(provider: str) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def run() -> None:
         if not isinstance(end.code, int):
             raise
         code = end.code
-    with suppress(OSError):  # nobody reads them any more
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
     os._exit(code)

@@ -19,7 +19,7 @@ from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime import is_built, register
-from rewriter.runtime_env import Session, calling_runtime
+from rewriter.runtime_env import Session, bare_session, calling_runtime
 
 __all__ = ["Replay", "copies_of", "replay_microseconds", "replayed", "time_on_cuda"]
 
@@ -131,10 +131,10 @@ def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: boo
     if strictly:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     providers = [("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]
-    with calling_runtime("cuda"):
-        if has_kernels:
+    if has_kernels:
+        with calling_runtime():
             register(options)
-        return Session(ort.InferenceSession(model, options, providers=providers, enable_fallback=0), "cuda")
+    return Session(bare_session(model, options, providers, "cuda"), "cuda")
 
 
 def _declared(info: onnx.ValueInfoProto) -> TensorType:

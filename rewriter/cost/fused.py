@@ -27,7 +27,7 @@ from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitu
 from rewriter.cost.known import known_directions
 from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
-from rewriter.runtime_env import PROVIDERS, RuntimeFailure, calling_runtime, digest, usable_providers
+from rewriter.runtime_env import PROVIDERS, RuntimeFailure, bare_session, digest, usable_providers
 from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
@@ -153,8 +153,7 @@ def _executed(model: bytes, provider: str) -> tuple[str, ...]:
         path = Path(folder) / "optimized.onnx"
         options.optimized_model_filepath = str(path)
         try:
-            with calling_runtime(provider):  # without a second try on another provider
-                ort.InferenceSession(model, options, providers=[PROVIDERS[provider]], enable_fallback=0)
+            bare_session(model, options, [PROVIDERS[provider]], provider)
         except RuntimeFailure:
             optimized = onnx.load_from_string(model)
         else:

@@ -10,7 +10,7 @@ from rewriter.reference.evaluation import (
     reference_run,
 )
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs, unheld
-from rewriter.reference.nodes import NoReference, bind_shape
+from rewriter.reference.nodes import NoReference, NoRoom, bind_shape
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.uses import choices
 
@@ -20,6 +20,7 @@ __all__ = [
     "Evaluated",
     "InputError",
     "NoReference",
+    "NoRoom",
     "References",
     "bind_shape",
     "bind_sizes",

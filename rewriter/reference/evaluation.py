@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
@@ -18,7 +19,7 @@ from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
-from rewriter.reference.nodes import NoReference, RunTensors, bind_shape, computed, widen
+from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, computed, widen
 from rewriter.reference.threads import side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
@@ -70,7 +71,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
     for name, array in feeds[0].items() if feeds else ():
         bind_shape(sizes, model.inputs.get(name), np.shape(array))
     if problem := unheld(model, sizes, refers=True):
-        raise NoReference(f"the reference cannot be computed: {problem}")
+        raise NoRoom(f"the reference cannot be computed: {problem}")
     evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
@@ -191,6 +192,7 @@ class _ModelEvaluation:
         last_reader = {made(value): node for node in nodes for value in self._operands(node)}
         results = {made(value) for value in outputs}
         for node in nodes:
+            heed()
             if not self._is_wanted():
                 raise NoReference("nobody asks for the reference any more")
             operands = self._operands(node)

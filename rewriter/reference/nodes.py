@@ -26,6 +26,10 @@ class NoReference(ValueError):
     """A model cannot be evaluated node by node; the message names the node and says why."""
 
 
+class NoRoom(NoReference):
+    """The process has too little memory for it now."""
+
+
 class RunTensors:
     """The tensors of one evaluation by the value they are of, and what only a run tells.
 
@@ -68,7 +72,7 @@ def computed(model: Model, graph: Graph, node: Node, operands: Sequence[Any], te
     except NoReference:
         raise
     except MemoryError as problem:
-        raise NoReference(f"there is no memory for the reference of {graph.tables.label(node)} ({problem})") from None
+        raise NoRoom(f"there is no memory for the reference of {graph.tables.label(node)} ({problem})") from None
     except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
         raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
     except Exception as problem:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mugraph.deadline import BudgetSpent
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops.support import providers_of
@@ -210,25 +211,30 @@ def confirm(
 
     Args:
         seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
-        briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster.
+        briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster, or where the budget ends.
         least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
     """
     times: tuple[list[float], ...] = ([], [], [])
     began, opening = time.perf_counter(), 0.0
+    timing: Timing | None = None
     for share in (0.2, 0.8) if briefly else (1.0,):
         part = min(seconds * share, began + seconds - time.perf_counter() - opening)
-        if times[0] and part <= 0:
+        if timing is not None and (timing.clearly_faster or part <= 0):
             break
-        for order in ((0, 1), (1, 0)):
-            opens = time.perf_counter()
-            sessions = {which: new_session((original, candidate)[which], provider) for which in order}
-            opening += time.perf_counter() - opens
-            rounds = math.ceil(_ROUNDS * share / 2)
-            _alternate((sessions[0], sessions[1], sessions[0]), feeds, part / 2, times, _PAUSE, rounds, least=least)
-            del sessions
+        try:
+            for order in ((0, 1), (1, 0)):
+                opens = time.perf_counter()
+                sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+                opening += time.perf_counter() - opens
+                rounds = math.ceil(_ROUNDS * share / 2)
+                _alternate((sessions[0], sessions[1], sessions[0]), feeds, part / 2, times, _PAUSE, rounds, least=least)
+                del sessions
+        except BudgetSpent:  # what was measured in both orders counts
+            if timing is None:
+                raise
+            break
         timing = paired(*times)
-        if timing.clearly_faster:
-            break
+    assert timing is not None, "one part is measured at least"
     return timing
 
 

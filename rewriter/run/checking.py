@@ -63,10 +63,14 @@ class Checker:
     is right on every input, and is cheaper than the original by the cost model, or was faster once; that each rule which
     bisection finds guilty of a miss is in the quarantine and in no later trial; that kernels which do not compile are in no
     later trial either.
+
+    Attributes:
+        ran_out: whether the budget did not allow to find out what breaks a proposal.
     """
 
     def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
+        self.ran_out = False
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
@@ -87,6 +91,7 @@ class Checker:
                 return None
             if not self._has_time_to_find_out(len(candidate.moves), began - self._bench.clock.left()):
                 self._bench.notes.add(f"{built}; the budget ended before the rule that breaks it could be found")
+                self.ran_out = True
                 return None
             self._quarantine_guilty(candidate, built)
             candidate = search.without(candidate, self._quarantine.rules)

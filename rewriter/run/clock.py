@@ -19,6 +19,10 @@ goes on in them. What is seen beside other work is slower than it will be."""
 
 _MOST_SLOWNESS = 8.0
 """What other work does to the steps to come at most, lest nothing else be done for their sake."""
+_LEAST_COMPUTED = 0.5
+"""Seconds below which what a thread computed tells nothing about that."""
+_LONGEST = 1e7
+"""Seconds that no run takes, of which timers still know: four months."""
 
 
 class Clock:
@@ -36,7 +40,7 @@ class Clock:
     """
 
     def __init__(self, budget: float, spent: float = 0.0) -> None:
-        self.budget = budget
+        self.budget = min(budget, _LONGEST)
         self._began = time.monotonic() - spent
         self._scheduled = (0.0, 0.0) if spent else _scheduled()
         self._laps: dict[str, float] = {}
@@ -57,7 +61,7 @@ class Clock:
         1 where the system does not tell. What is waited for otherwise, files and other processes, says nothing about that.
         """
         computed, waited = (now - then for now, then in zip(_scheduled(), self._scheduled, strict=True))
-        return min(1.0 + waited / max(computed, 0.05), _MOST_SLOWNESS)
+        return min(1.0 + waited / max(computed, _LEAST_COMPUTED), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""

@@ -15,7 +15,7 @@ import numpy as np
 from mugraph.deadline import BudgetSpent
 from mugraph.onnx import Model
 from mugraph.terms.shape import DataType, TensorType
-from rewriter.reference import Error, NoReference, References
+from rewriter.reference import Error, NoReference, NoRoom, References
 from rewriter.run import accept
 from rewriter.run.background import Beside
 from rewriter.run.branches import notes_on_branches
@@ -223,7 +223,8 @@ class Judge:
         except accept.NondeterministicModel as problem:
             return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
         except NoReference as problem:
-            return Judgement(message=f"{problem}: nothing can be compared, the original was kept")
+            lacks_room = isinstance(problem, NoRoom)  # there may be more another time
+            return Judgement(message=f"{problem}: nothing can be compared, the original was kept", is_undecided=lacks_room)
         except RuntimeFailure as problem:
             return Judgement(message=self._not_run(problem))
         self._own_error, self._entered = acceptance.own_error(), acceptance.entered
@@ -322,7 +323,8 @@ class Judge:
                 if proposals.is_interrupted:
                     self._bench.notes.add("interrupted while searching: the best until then was checked numerically, not timed")
                 return self._won(opened.trial)
-        return self._kept("no candidate was left that can be built and is numerically right: the original was kept")
+        kept = self._kept("no candidate was left that can be built and is numerically right: the original was kept")
+        return replace(kept, is_undecided=checker.ran_out)
 
     def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Iterable[Proposal]) -> tuple[list[Trial], bool]:
         """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
@@ -343,7 +345,13 @@ class Judge:
             proposal = next(remaining, None)
             if proposal is None:
                 break
-            trial = self._timed(checker, acceptance, proposal)
+            try:
+                trial = self._timed(checker, acceptance, proposal)
+            except BudgetSpent:
+                if not (ranked and ranked[0].speed.is_decided_by_device):
+                    raise
+                all_tried = False  # what was measured before counts
+                break
             longest = max(longest, began - clock.left())
             if trial is None:
                 continue
@@ -355,7 +363,7 @@ class Judge:
                 if other not in ranked:
                     other.path.unlink()
             self._best_right = ranked[0] if ranked else None
-        return ranked, all_tried
+        return ranked, all_tried and not checker.ran_out
 
     def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:
         """A proposal that is right, with a first impression of its speed; its session is closed again."""

@@ -8,8 +8,10 @@ not when nodes go that nobody needs.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+from mugraph.deadline import deadline, heed
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.limited import LimitExceeded, memory_limit, run_limited
@@ -30,16 +32,22 @@ _NARROW = frozenset(dtype for dtype in INTEGERS if dtype.numpy().itemsize <= 2)
 def open_elsewhere_first(model: Model, path: Path, provider: str) -> None:
     """Opens a file made of a model in a process of its own, if the model has bodies and quantises.
 
+    Nothing is known where that takes longer than there is time or cannot be done; what onnxruntime refuses it refuses again.
+
     Raises:
-        RuntimeFailure: that ends the process. What onnxruntime refuses it refuses again.
+        RuntimeFailure: that ends the process.
+        BudgetSpent: the deadline of this thread's work is over.
     """
     if not model.bodies or not any(_quantizes(model.graph, node) for node in model.graph.nodes()):
         return
-    task = {"model": str(path), **settings_elsewhere(provider)}
+    task, ends = {"model": str(path), **settings_elsewhere(provider)}, deadline()
+    seconds = min(_SECONDS, math.inf if ends is None else ends.left())
     try:
-        run_limited(_SCRIPT, json.dumps(task).encode(), seconds=_SECONDS, memory=memory_limit() or _MEMORY)
+        run_limited(_SCRIPT, json.dumps(task).encode(), seconds=seconds, memory=memory_limit() or _MEMORY)
     except LimitExceeded as problem:
-        raise RuntimeFailure(f"a process that opened it {problem}") from None
+        heed()
+        if problem.crashed:
+            raise RuntimeFailure(f"a process that opened it {problem}") from None
 
 
 def _quantizes(graph: Graph, node: Node) -> bool:

@@ -50,6 +50,8 @@ _UNCHECKED = Judgement(
 _UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was kept", is_interrupted=True)
 _PATIENCE = 0.5
 """Seconds after an interruption to wait for what is checked beside the run."""
+_MOST_WRITING = 0.5
+"""Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -118,7 +120,7 @@ def optimize(
             progress("reading the model")
             task = read_task(model, output, asked, target)
         slowness = clock.slowness()
-        clock.needs("write", slowness * writing_seconds(task.original))
+        clock.needs("write", min(slowness * writing_seconds(task.original), _MOST_WRITING * asked.budget))
         clock.needs("load", slowness * loading_seconds())
         return _run(task, scratch.path, clock, progress)
 
@@ -219,7 +221,7 @@ def _kept(bench: Workbench, end: Judgement) -> Outcome:
     A clean model rests on no rule: it is the least that a run gives whose time ended before all was checked that its result
     rests on.
     """
-    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right() else _ended(bench, end)
+    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right(_PATIENCE) else _ended(bench, end)
 
 
 def _unsearched(bench: Workbench) -> Outcome:

@@ -82,9 +82,9 @@ class Workbench:
         for future in self.presumed:
             self.awaited(future, "what the result rests on was checked", "write", patience=until - time.monotonic())
 
-    def is_model_right(self) -> bool:
-        """Whether the task's model is known by now to be one that may be written."""
-        return all(future.done() and future.exception() is None for future in self.model_rests_on)
+    def is_model_right(self, patience: float = 0.0) -> bool:
+        """Whether the task's model is known, by now or so many seconds later, to be one that may be written."""
+        return not wait(self.model_rests_on, patience).not_done and all(not future.exception() for future in self.model_rests_on)
 
     def awaited(self, future: Future[_T], event: str, *steps: str, patience: float = math.inf) -> _T:
         """The result of work in the background, or its exception. A run that searches waits no longer than its budget allows.

@@ -85,7 +85,8 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
         about = condition.arguments[0]
         if condition.predicate in HIDING:
             shown, hidden = condition.terms()
-            arranged[hidden.name] = np.full_like(arranged[hidden.name], -np.inf)
+            if hidden.is_var:
+                arranged[hidden.name] = np.full_like(arranged[hidden.name], -np.inf)
             if shown.is_var:
                 arranged[shown.name] = arranged[shown.name] | (np.arange(arranged[shown.name].shape[-1]) == 0)
         if not isinstance(about, Term) or not about.is_var:
