@@ -24,7 +24,7 @@ from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
-from rulegen.numeric.samples import arrange, assignments, specialise, whole_numbers
+from rulegen.numeric.samples import HIDING, POSITIONED, arrange, assignments, positioned, specialise, whole_numbers
 from rulegen.numeric.trials import try_out
 from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
@@ -414,7 +414,7 @@ def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
 
 def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     """Whether evaluation refutes a rule under its conditions."""
-    about_values = [c for c in rule.conditions if c.guard.of_values or c.predicate == "attends"]
+    about_values = [c for c in rule.conditions if c.guard.of_values or c.predicate == "attends" or _is_about_computed(c)]
     if not about_values:
         return try_out(rule, axioms)[1] is not None or _false_at_small_sizes(rule)
     roots = [*rule.source, *rule.target, *(t for c in about_values for t in c.terms())]
@@ -432,7 +432,7 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
             except (Unsupported, IndexError, ValueError):
                 continue
             cited = iter(programs[2 * len(rule.source) :])
-            if all([_holds(c.predicate, *(values[next(cited)] for _ in c.terms())) for c in about_values]):
+            if all([_holds(c, *(values[next(cited)] for _ in c.terms())) for c in about_values]):
                 for a, b in zip(programs[: len(rule.source)], programs[len(rule.source) :], strict=False):
                     one, other = (np.asarray(values[side], np.float64) for side in (a, b))
                     finite = np.isfinite(one) & np.isfinite(other)
@@ -441,9 +441,19 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
     return False
 
 
-def _holds(predicate: str, value: np.ndarray, *others: np.ndarray) -> bool:
+def _is_about_computed(condition: Condition) -> bool:
+    """Whether a condition says all entries of something that is computed: inputs cannot be arranged for it."""
+    return condition.predicate in (POSITIONED | HIDING) and not condition.terms()[-1].is_var
+
+
+def _holds(condition: Condition, value: np.ndarray, *others: np.ndarray) -> bool:
     """Whether a condition holds of the values of what it is about, of a mask and what is beside it where there are two."""
-    match predicate:
+    if condition.predicate in POSITIONED:
+        mask = positioned(condition, value.shape)
+        return np.array_equal(value, np.isfinite(mask) if value.dtype == bool else mask)
+    match condition.predicate:
+        case "hides":
+            return bool(np.all(others[0] == -np.inf))
         case "attends":
             return bool(np.all(np.any(value, axis=-1)))
         case "nonnegative":
