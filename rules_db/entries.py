@@ -171,9 +171,13 @@ class Usable:
     def of(entries: Iterable[Entry], trust: Trust = Trust.PROVED) -> Usable:
         """Reads and checks rules one by one."""
         rules, skipped = read_all(entries)
-        refused = {rule.id: trust.refusal(rule.certificate.evidence) or unproved(rule) for rule in rules}
-        skipped |= {identity: reason for identity, reason in refused.items() if reason}
-        return Usable(tuple(rule for rule in rules if rule.id not in skipped), skipped)
+        standing = []
+        for rule in rules:  # of two of one identity each by its own certificate
+            if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
+                skipped[rule.id] = reason
+            else:
+                standing.append(rule)
+        return Usable(tuple(standing), skipped)
 
     def told(self, name: str) -> str:
         """A sentence about what was skipped, of the file or database ``name``; empty where nothing was."""

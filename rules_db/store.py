@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
@@ -298,23 +298,30 @@ class RuleStore:
 
         return self._guard(read)
 
-    def remove(self, identities: Collection[str]) -> int:
-        """Removes rows, whatever they hold; returns how many there were. Raises StoreError."""
+    def remove(self, rows: Mapping[str, str]) -> int:
+        """Removes rows that still have the texts that :meth:`texts` told; returns how many these are. Raises StoreError."""
 
         def delete() -> int:
             tables = _tables()
             with writing(self._engine) as connection:
                 tables.writers.create(connection, checkfirst=True)
+                there = self._rows(connection)
+                gone = sorted(identity for identity, text in rows.items() if there.get(identity) == text)
                 for table in (tables.writers, tables.rules):
-                    gone = [connection.execute(table.delete().where(table.c.id == one)).rowcount for one in sorted(identities)]
-                return sum(gone)
+                    for identity in gone:
+                        connection.execute(table.delete().where(table.c.id == identity))
+                return len(gone)
 
         return self._guard(delete)
 
     def _texts(self) -> dict[str, str]:
         with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(_tables().rules.c.id, _tables().rules.c.text).order_by(_tables().rules.c.id))
-            return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
+            return self._rows(connection)
+
+    @staticmethod
+    def _rows(connection: sa.Connection) -> dict[str, str]:
+        rows = connection.execute(sa.select(_tables().rules.c.id, _tables().rules.c.text).order_by(_tables().rules.c.id))
+        return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
 
     def texts(self) -> dict[str, str]:
         """The text of every row, by identity. Raises StoreError where the database is damaged."""

@@ -195,7 +195,11 @@ class FiniteField:
         return self._rank(a) < self._rank(b)
 
     def equal(self, a: Any, b: Any) -> Any:
-        return a.p == b.p if isinstance(a, FieldArray) else np.equal(a, b)
+        return np.equal(self._residues(a), self._residues(b))
+
+    def _residues(self, a: Any) -> np.ndarray:
+        """Those of an array, or of integers that were counted, beside one; else the integers themselves."""
+        return np.asarray(a.p if isinstance(a, FieldArray) else a)
 
     def isnan(self, a: Any) -> Any:
         return np.zeros(a.shape, bool)

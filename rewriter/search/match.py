@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.matching import Matching
@@ -354,6 +354,8 @@ class _ModelMatching(Matching[int]):
             return type_.dtype in FLOATS and self.attribute(wanted, float(np.asarray(array).reshape(())))
         if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
             return False
+        if type_.dtype in INTEGERS:
+            return bool(np.asarray(array).reshape(()).item() == wanted)  # no other number becomes this one
         number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
         if bool(number == rounded):
             return True

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mugraph.ops import ImageRole, traits_of
-from mugraph.terms.shape import DerivedSymbol, Dim, ShapeError, TensorType, Undecided, evaluate_dim, symbols_within
+from mugraph.terms.shape import DerivedSymbol, Dim, ShapeError, TensorType, Undecided, WholePart, evaluate_dim, symbols_within
 from mugraph.terms.term import Attrs, Term, walk
 from rules_db.trust.rule import Side
 
@@ -68,7 +68,17 @@ def _open(side: Side, type_of: Callable[[Term], TensorType]) -> _Open:
 
 
 def _may_be_none(dim: Dim) -> bool:
-    """Whether a number of places is none where each size that may change is 1: it grows with them."""
+    """Whether a number of places may be none at some sizes: where it is at sizes of 1, or does not grow with them."""
     names = (name for name in symbols_within(dim) if not isinstance(name, DerivedSymbol))
     least = evaluate_dim(dim, dict.fromkeys(names, 1))
-    return isinstance(least, int) and least < 1
+    return not (isinstance(least, int) and least >= 1 and _grows(dim))
+
+
+def _grows(dim: Dim) -> bool:
+    """Whether a dimension is known not to become smaller where a size becomes larger."""
+    if isinstance(dim, int):
+        return True
+    named = all(
+        not isinstance(name, DerivedSymbol) or (isinstance(name, WholePart) and _grows(name.first)) for name in dim.symbols()
+    )
+    return named and all(coefficient > 0 or not monomial for monomial, coefficient in dim.terms)

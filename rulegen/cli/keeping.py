@@ -48,11 +48,12 @@ def remove_command(database: str, identities: tuple[str, ...]) -> None:
     RULE is a whole identity. Nothing is removed where one of them is not there.
     """
     with RuleStore.open(database, create=False) as store:
-        missing = sorted({*identities} - {*store.texts()})
+        texts = store.texts()
+        missing = sorted({*identities} - {*texts})
         if missing:
             others = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
             raise StoreError(f"{database}: rule {missing[0]} is not there{others}; 'rulegen stats {database}' counts what is")
-        output().print(f"{store.remove(identities)} rules removed from {database}", markup=False)
+        output().print(f"{store.remove({one: texts[one] for one in identities})} rules removed from {database}", markup=False)
 
 
 @click.command("prune")
@@ -64,11 +65,12 @@ def prune_command(database: str, newer: bool) -> None:
     What a newer version wrote stays, as that can use it; so does what one of the same number wrote whose trusted code is other.
     """
     with RuleStore.open(database, create=False) as store:
-        skipped, writers = Usable.of(store.entries(), Trust.TESTED).skipped, store.writers()
+        entries, writers = store.entries(), store.writers()
+        skipped, texts = Usable.of(entries, Trust.TESTED).skipped, {entry.identity: entry.text for entry in entries}
         kept = [name for name in skipped if not newer and name in writers and not writers[name].is_older]
         console = output()
         for name in sorted({*skipped} - {*kept}):
             console.print(f"{name}: {skipped[name]}", markup=False)
-        gone = store.remove({*skipped} - {*kept})
+        gone = store.remove({name: texts[name] for name in {*skipped} - {*kept}})  # unless it was mended meanwhile
     told = f"; {len(kept)} that other versions wrote stay (--newer removes them)" if kept else ""
     console.print(f"{gone} rules removed from {database}{told}", markup=False)

@@ -295,6 +295,23 @@ def test_rules_that_this_version_cannot_use_are_skipped_and_named(tmp_path: Path
         assert {*store.writers()} == {rule.id for rule in RULES[2:4]}, "nobody wrote the others as they are"
 
 
+@pytest.mark.parametrize("good_first", [True, False])
+def test_of_two_copies_of_a_rule_the_one_that_is_proved_is_used(tmp_path: Path, good_first: bool) -> None:
+    copies = [format_rule(RULES[0]), format_rule(replace(RULES[0], certificate=Certificate(())))]
+    file, told = tmp_path / "twice.rules", list[str]()
+    file.write_text("\n".join(copies if good_first else copies[::-1]))
+    assert open_rules(str(file), tell=told.append) == [RULES[0]] and len(told) == 1
+
+
+def test_what_was_mended_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    path, rule = tmp_path / "rules.db", RULES[0]
+    with RuleStore.open(str(path)) as store:
+        store.add(rule)
+        assert store.remove({rule.id: "what was damaged"}) == 0 and len(store) == 1
+        tampered(path, "nonsense", rule)
+        assert store.remove(store.texts()) == 1
+
+
 def test_where_no_rule_can_be_used_that_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "false.rules"
     file.write_text(format_rule(replace(RULES[0], certificate=Certificate(()))))
@@ -331,7 +348,7 @@ def test_a_database_of_an_earlier_version_is_read_and_written(tmp_path: Path) ->
     with RuleStore.open(str(path)) as store:
         assert store.writers() == {} and kept(store) == [RULES[0]]
         assert store.add(RULES[1]) and {*store.writers()} == {RULES[1].id}
-        assert store.remove([RULES[0].id, RULES[1].id, "nothing"]) == 2 and len(store) == 0 and not store.writers()
+        assert store.remove({**store.texts(), "nothing": ""}) == 2 and len(store) == 0 and not store.writers()
 
 
 def error(url: str, *, create: bool = True) -> str:

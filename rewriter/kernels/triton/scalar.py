@@ -98,8 +98,14 @@ class TritonText:
 
     @staticmethod
     def _whole(a: Expr) -> Expr:
-        """A literal beside integers."""
-        return a if a.value is None else Expr(str(int(a.value)), "int", a.value)
+        """What stands beside integers: one of them, or a number that is one. Raises NotGenerated for any other."""
+        if a.value is None:
+            if a.kind == "float":
+                raise NotGenerated("a float beside an integer")
+            return a
+        if not math.isfinite(a.value) or a.value != int(a.value) or abs(a.value) > 2**53:
+            raise NotGenerated(f"{a.value} beside an integer")
+        return Expr(str(int(a.value)), "int", a.value)
 
     def add(self, a: Expr, b: Expr) -> Expr:
         return self._binary("+", a, b)

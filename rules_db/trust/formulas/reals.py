@@ -36,6 +36,8 @@ from rules_db.trust.formulas.places import NotDecided
 
 __all__ = ["Formulas", "refuse_integers"]
 
+_EXACT = 2**31 - 1
+"""The greatest number that integers of all types which are compared have, and doubles."""
 _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 """Integer types that count truth values; whether a sum of them fits is not asked."""
 
@@ -51,10 +53,21 @@ def refuse_integers(types: Mapping[Term, TensorType]) -> None:
     for term in types:
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
             computed_with.update(_moved(term.inputs))
+        elif any(part in types and types[part].dtype in INTEGERS for part in term.inputs):
+            _refuse_fractions(term.inputs)
     for term, type_ in types.items():
         counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
         if type_.dtype in INTEGERS and not (counts or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
+
+
+def _refuse_fractions(terms: Iterable[Term]) -> None:
+    """Beside integers a number has their type: one that is none of theirs becomes another. Raises NotDecided."""
+    for term in _moved(terms):
+        value = term.attr("value") if term.op == "Const" else 0
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _EXACT
+        if not is_number or value != int(value):
+            raise NotDecided(f"{value} beside integers")
 
 
 def _moved(terms: Iterable[Term]) -> Iterator[Term]:

@@ -20,6 +20,8 @@ from mugraph.terms.shape import DataType, Dim, symbol
 from mugraph.terms.text import parse_term
 from rewriter.cost import get_device
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.triton import generate
+from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.run.optimize import optimize
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
@@ -52,6 +54,31 @@ def with_scores(kernel: Kernel, before: str, after: str) -> Kernel:
 def test_a_kernel_is_proved_for_all_sizes(causal: bool) -> None:
     for kernel in (within_documents(*map(symbol, "bhs"), 4, causal=causal), within_documents(2, 3, 7, 4, causal=causal)):
         assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+
+
+@pytest.mark.parametrize("number", ["0.5", "1e20", "inf"])
+def test_a_number_beside_integers_is_one_of_theirs(number: str) -> None:
+    """In Triton it gets their type, and becomes another there."""
+    types = {"n": tensor(DataType.INT64, symbol("a")), "x": tensor(F32, symbol("a"))}
+    wrong = kernel_of_terms("wrong", types, {"y": f"Where(Less(n, {number}), x, 0.0)"})
+    assert "beside integers" in str(why_not_proved(wrong))
+    with pytest.raises(NotGenerated, match="beside an integer"):
+        generate(wrong, cut(1))
+    right = kernel_of_terms("right", types, {"y": "Where(Less(n, 2.0), x, 0.0)"})
+    assert why_not_proved(right) is None and interpret(right, LEAST_TESTS, 0) is None and generate(right, cut(1))
+
+
+def test_what_is_computed_in_floats_is_no_integer() -> None:
+    types = {"n": tensor(DataType.INT64, symbol("a")), "x": tensor(F32, symbol("a"))}
+    right = kernel_of_terms("k", types, {"y": "Where(Less(n, 2.0), x, 0.0)"})
+    with pytest.raises(NotGenerated, match="a float beside an integer"):
+        generate(with_scores(right, "2.0", "Mul(3.0, 0.5)"), cut(1))
+
+
+def test_truth_values_that_are_counted_are_compared_with_integers() -> None:
+    types = {"n": tensor(DataType.INT64, symbol("a")), "b": tensor(DataType.BOOL, symbol("a")), "x": tensor(F32, symbol("a"))}
+    counted = kernel_of_terms("counted", types, {"y": "Where(Equal(n, Cast[to=int64](b)), x, 0.0)"})
+    assert interpret(counted, LEAST_TESTS, 0) is None
 
 
 EQUAL = f"Equal({NUMBERS}_tile, {NUMBERS}_tile2)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, TensorType, Undecided, symbol
+from mugraph.terms.shape import DataType, Dim, TensorType, Undecided, smaller, symbol
 from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term
 from rewriter.search.windows import has_windows, needs_fitting_windows
@@ -54,6 +54,15 @@ def test_at_known_sizes_nothing_is_needed() -> None:
     types = infer_types([*sides[0], *sides[1]], {**TYPES, "x": TensorType(DataType.FLOAT, (1, 4, 3, 9))})
     assert not needs_fitting_windows(*sides, types.__getitem__)
     assert has_windows(sides[0]) and not has_windows((parse_term("Neg(x)"),))
+
+
+@pytest.mark.parametrize(
+    "width", [10 - symbol("n"), symbol("m") - symbol("n") + 5, 9 - smaller(symbol("n"), 7), smaller(H, 8) + 3]
+)
+def test_a_width_that_does_not_grow_with_its_sizes_may_hold_no_window(width: Dim) -> None:
+    sides = ((parse_term(pool(MEAN, "x")),), (parse_term(conv("x")),))
+    types = infer_types([*sides[0], *sides[1]], {**TYPES, "x": TensorType(DataType.FLOAT, (1, 4, 9, width))})
+    assert needs_fitting_windows(*sides, types.__getitem__)
 
 
 def test_what_is_ill_typed_needs_nothing() -> None:
