@@ -105,6 +105,18 @@ def test_constants_in_patterns_match_by_value() -> None:
         assert len(matches_of(graph, square)) == expected
 
 
+@pytest.mark.parametrize(("wanted", "there", "dtype"), [(1.5, 1, np.int64), (3e9, -(2**31), np.int32), (257.0, 1, np.uint8)])
+def test_a_number_is_no_integer_that_it_would_become(wanted: float, there: int, dtype: type) -> None:
+    name = np.dtype(dtype).name
+    for number, expected in ((wanted, 0), (float(there), 1)):
+        chosen = rule(f"Where(Less(N, {number}), X, Y)", "X", f"N:{name}[] X:[m] Y:[m]")
+        b = Builder()
+        x, y, n = b.input("[4]"), b.input("[4]"), b.input(f"{name}[]")
+        type_ = parse_type(f"{name}[]")
+        constant = b.tables.add_constant(Constant.of(np.asarray(there, dtype), type_))
+        assert len(matches_of(b.graph(b.op("Where", b.op("Less", n, constant), x, y)), chosen)) == expected
+
+
 def test_a_constant_in_the_replacement_takes_the_models_element_type() -> None:
     b = Builder()
     x = b.input("float16[4,4]")
