@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,14 +101,6 @@ def test_a_side_without_a_limit_is_as_wide_as_the_mask_whatever_its_size() -> No
 
 
 # A prefix that all positions see
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    pytest.importorskip("triton")
-    process = Interpreter()
-    yield process
-    process.close()
 
 
 def with_predicate(kernel: Kernel, **changes: object) -> Kernel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,14 +96,6 @@ def test_integers_that_may_wrap_around_or_be_rounded_are_not_proved(narrow: str)
     inner = [narrow.format(f"{NUMBERS}_tile{end}") for end in ("", "2")]
     mutant = with_scores(within_documents(2, 3, 7, 4), EQUAL, f"Equal({inner[0]}, {inner[1]})")
     assert "of integers" in str(why_not_proved(mutant))
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    pytest.importorskip("triton")
-    process = Interpreter()
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize(("split", "s", "t", "causal"), [(1, 16, 16, False), (2, 16, 16, True), (1, 32, 16, True)])

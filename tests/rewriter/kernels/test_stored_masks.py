@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,14 +181,6 @@ def test_a_tile_beyond_the_mask_is_no_block_graph() -> None:
 
 
 # Generated code
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    pytest.importorskip("triton")
-    process = Interpreter()
-    yield process
-    process.close()
 
 
 def check(interpreter: Interpreter, kernel: Kernel, tolerance: float, split: int = 1, **tiles: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,13 +61,6 @@ triton = pytest.importorskip("triton")
 GOLDEN = Path(__file__).parent / "golden"
 TOLERANCE = {F32: 2e-6, F16: 2e-3}
 """Largest error over largest entry."""
-
-
-@pytest.fixture(scope="session")
-def interpreter() -> Iterator[Interpreter]:
-    process = Interpreter()
-    yield process
-    process.close()
 
 
 def check(interpreter: Interpreter, kernel: Kernel, schedules: tuple[Schedule, ...], tolerance: float, **options: object) -> None:
