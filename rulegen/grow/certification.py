@@ -108,15 +108,7 @@ class Certifier:
             **verdict.provenance(),
             **more,
         }
-        return Rule(
-            candidate.source,
-            candidate.target,
-            candidate.types,
-            proof.conditions,
-            verdict.float_class,
-            proof.certificate,
-            provenance,
-        )
+        return proof.rule(candidate, verdict.float_class, provenance)
 
     def generalised(self, rule: Rule) -> Rule:
         """The rule as general as its proof; its effect on floats is measured again where its terms changed."""

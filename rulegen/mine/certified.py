@@ -54,15 +54,7 @@ def certified(
         **source,
         **verdict.provenance(),
     }
-    rule = Rule(
-        candidate.source,
-        candidate.target,
-        candidate.types,
-        proof.conditions,
-        verdict.float_class,
-        proof.certificate,
-        provenance,
-    )
+    rule = proof.rule(candidate, verdict.float_class, provenance)
     axioms = load_axioms()
     if contradicted(rule, verdict, axioms, seed):
         raise Contradicted(str(candidate))

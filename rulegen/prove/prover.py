@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mugraph.terms.shape import ShapeError, TensorType
 from mugraph.terms.term import Term, variables, walk
+from rulegen.candidate import CandidateRule
 from rulegen.prove.compile import is_fused
 from rulegen.prove.egraph import EGraph, Reason
 from rulegen.prove.instances import Instances
@@ -23,7 +24,7 @@ from rulegen.prove.weakest import weakest_conditions
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, load_axioms
-from rules_db.trust.rule import Side
+from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = ["Proof", "Prover", "proof_in"]
 
@@ -34,6 +35,11 @@ class Proof:
 
     certificate: Certificate
     conditions: tuple[Condition, ...]
+
+    def rule(self, candidate: CandidateRule, float_class: FloatClass, provenance: Mapping[str, str]) -> Rule:
+        """The candidate that it proves, as a rule."""
+        sides = candidate.source, candidate.target
+        return Rule(*sides, candidate.types, self.conditions, float_class, self.certificate, provenance)
 
 
 @dataclass(frozen=True)
