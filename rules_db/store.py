@@ -327,15 +327,6 @@ class RuleStore:
         """The text of every row, by identity. Raises StoreError where the database is damaged."""
         return self._guard(self._texts)
 
-    def fill(self, rows: Mapping[str, str]) -> None:
-        """Writes rows as they are into a new database whose rules were checked. Raises StoreError."""
-
-        def insert() -> None:
-            with writing(self._engine) as connection:
-                connection.execute(_tables().rules.insert(), [{"id": identity, "text": text} for identity, text in rows.items()])
-
-        self._guard(insert)
-
     def entries(self) -> list[Entry]:
         """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""
         rows = self.texts().items()
