@@ -9,7 +9,7 @@ import platform
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -59,40 +59,48 @@ class _GpuCalls:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._calls, self._capturing = 0, False
+        self._calls = set[object]()
+        self._capturer: object | None = None
 
     @contextmanager
     def called(self) -> Iterator[None]:
         """While nothing is captured."""
-        counted = 0
+        call = object()
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._capturing)
-                counted = 1
-                self._calls += 1
+                self._changed.wait_for(lambda: self._capturer is None)
+                self._calls.add(call)
             yield
-        finally:
+        finally:  # an interrupt may come while it waits
             with self._changed:
-                self._calls -= counted
+                self._calls.discard(call)
                 self._changed.notify_all()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """While no other thread calls, nor this one by :meth:`called`."""
-        claimed = False
+        capture = object()
         try:
             with self._changed:
-                self._changed.wait_for(lambda: not self._capturing)
-                claimed = self._capturing = True  # no call begins any more
+                self._changed.wait_for(lambda: self._capturer is None)
+                self._capturer = capture  # no call begins any more
                 self._changed.wait_for(lambda: not self._calls)
             yield
-        finally:  # an interrupt may come while it waits
+        finally:
             with self._changed:
-                self._capturing &= not claimed
+                if self._capturer is capture:
+                    self._capturer = None
                 self._changed.notify_all()
 
 
 _GPU = _GpuCalls()
+
+
+def _asking(provider: str, captures: bool = False) -> AbstractContextManager[None]:
+    """While something is asked of a provider, as :func:`calling_runtime` says."""
+    if provider == "cpu":
+        return nullcontext()
+    return _GPU.alone() if captures else _GPU.called()
 
 
 @contextmanager
@@ -105,7 +113,7 @@ def calling_runtime(provider: str = "cpu", *, captures: bool = False) -> Iterato
         provider: ``cuda`` where something is asked of the GPU: no other thread captures a graph meanwhile.
         captures: a graph may be captured: no other thread asks anything of the GPU meanwhile.
     """
-    with nullcontext() if provider == "cpu" else _GPU.alone() if captures else _GPU.called():
+    with _asking(provider, captures):
         try:
             yield
         except Exception as problem:
@@ -146,7 +154,7 @@ class Session:
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
-        with nullcontext() if self._provider == "cpu" else _GPU.called():
+        with _asking(self._provider):
             try:
                 outputs: list[Any] = self._session.run(names, feed, self._running)
             except Exception as problem:  # a call of its own, since what is timed should be short
