@@ -99,13 +99,16 @@ def _scheduled() -> tuple[float, float]:
 
 
 def process_seconds() -> float:
-    """Seconds since this process began, or at least those that it computed, where the system does not tell."""
+    """Seconds since this process began, or at least those that the calling thread computed, where the system does not tell.
+
+    What all threads computed is no bound: a library that starts one for each core computes more than a second in a second.
+    """
     began: list[float] = []
     thread = threading.Thread(target=lambda: began.append(_began("thread-self")))
     thread.start()  # it begins now, by the clock by which the process began, which need not be any that is to be read
     thread.join()
     age = began[0] - _began("self") if began else math.nan
-    return max(time.process_time(), 0.0 if math.isnan(age) else age)
+    return max(time.thread_time(), 0.0 if math.isnan(age) else age)
 
 
 def _began(which: str) -> float:
