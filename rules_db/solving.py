@@ -57,7 +57,7 @@ def determined(conditions: Iterable[Condition], names: Iterable[str]) -> tuple[D
             guard = condition.guard
             for position in (*guard.solvers, *guard.readers):
                 wanted = condition.arguments[position]
-                others = [a for i, a in enumerate(condition.arguments) if i != position and i not in guard.readers]
+                others = [a for i, a in enumerate(condition.arguments) if i != position and not guard.read_together(i, position)]
                 if not isinstance(wanted, AttrVar) or wanted.name in bound:
                     continue
                 if bound.issuperset(name for argument in others for name in open_names(argument)):

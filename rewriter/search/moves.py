@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
+from mugraph.ops import Entrywise, traits_of
+from mugraph.terms.term import AttrValue
 from rewriter.search.candidate import Candidate, Move
 from rewriter.search.executed import Change
 from rewriter.search.fusions import unshared
@@ -26,6 +29,30 @@ says no more about its time within a model."""
 _AHEAD = 3.0
 """A move that followers may follow is tried while it is at most so many times dearer than any other move may be: they save in
 the same step (:meth:`Moves.take_with_followers`)."""
+
+
+_Kind = tuple[str, tuple[tuple[str, AttrValue], ...]]
+"""An operator with its attributes; sums, differences, products and quotients are one, since they take the same time."""
+
+
+def _kind(node: Node) -> _Kind:
+    return ("Add", ()) if traits_of(node.op).entrywise is Entrywise.ARITHMETIC else (node.op, node.attrs)
+
+
+def _is_reordering(balance: Counter[tuple[_Kind, float, float]]) -> bool:
+    """Whether what differs are the same operators, bound by memory alone, on other tensors.
+
+    Args:
+        balance: a number for each operator, price and estimate, negative where it came.
+    """
+    kinds: Counter[_Kind] = Counter()
+    for (kind, price, estimate), count in balance.items():
+        if count and (price or estimate):
+            kinds[kind] += count
+            traits = traits_of(kind[0])
+            if kind[0] == KERNEL or traits.product is not None:
+                return False
+    return not any(kinds.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +250,10 @@ class Moves:
         return Candidate(graph, executed, candidate.cost - gain, (*candidate.moves, move), hits), total
 
     def _judged(self, before: Candidate, after: Candidate, change: Change) -> Candidate:
-        """A candidate at the cost of the one before it, where what it saves is lost in the noise of measuring.
+        """A candidate at a cost from which no noise of measuring is subtracted.
+
+        A saving that is small beside what goes away counts as none. Where the same operators move other tensors, in another
+        order, no more counts than the roofline explains, whatever was measured.
 
         Args:
             before: an ancestor.
@@ -231,14 +261,19 @@ class Moves:
             change: how what is executed differs between them.
         """
         # Nodes of one signature on both sides cancel: only what really differs is subject to noise.
-        balance: Counter[tuple[str, float]] = Counter()
+        prices, graph = self.prices, after.executed.graph
+        balance: Counter[tuple[_Kind, float, float]] = Counter()
         for node, count in change.items():
-            balance[node.op, self.prices.cost(after.executed.graph, node)] -= count
-        gain = math.fsum(price * count for (_, price), count in balance.items())
-        lost = math.fsum(price * count for (_, price), count in balance.items() if count > 0)
+            balance[_kind(node), prices.cost(graph, node), prices.estimate(graph, node)] -= count
+        saved = gain = math.fsum(price * count for (_, price, _), count in balance.items())
+        if gain > 0 and _is_reordering(balance):
+            explained = math.fsum(estimate * count for (*_, estimate), count in balance.items())
+            gain = min(gain, max(explained, 0.0))
+        lost = math.fsum(price * count for (_, price, _), count in balance.items() if count > 0)
         moves, first = after.moves, len(before.moves)
         # A layout is chosen as a whole, with its transpositions: it is that saving that noise is held against.
         if 0 < gain < self.noise * lost and not wraps(moves[first].direction):
-            moves = (*moves[:first], replace(moves[first], gain=moves[first].gain - gain), *moves[first + 1 :])
             gain = 0.0
+        if gain != saved and saved > 0:
+            moves = (*moves[:first], replace(moves[first], gain=moves[first].gain - (saved - gain)), *moves[first + 1 :])
         return replace(after, cost=before.cost - gain, moves=moves)

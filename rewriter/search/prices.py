@@ -24,6 +24,9 @@ class NodeCosts(Protocol):
     def cost(self, graph: Graph, node: Node) -> float:
         """Measured or estimated; asking measures nothing."""
 
+    def estimate(self, graph: Graph, node: Node) -> float:
+        """What the roofline of the device says of it, whatever was measured."""
+
 
 class Prices:
     """One opinion: each node is asked for once, and keeps its price. Another opinion is another object.
@@ -47,6 +50,10 @@ class Prices:
         if price is None:
             price = self._prices[node] = self.costs.cost(graph, node)
         return price
+
+    def estimate(self, graph: Graph, node: Node) -> float:
+        """Microseconds of a node by the roofline alone."""
+        return self.costs.estimate(graph, node)
 
     def total(self, graph: Graph) -> float:
         """Microseconds of all nodes of a graph; the sum does not depend on an order."""

@@ -1,14 +1,18 @@
 """From classes of terms to pairs worth a rule.
 
 Single-output candidates pair a class's representative with each other member. Multi-output candidates are of the
-essential kind only: two programs on one side, and on the other the two parts of a split of one common term, which neither
-program alone could become without the other's variables.
+essential kind only: several programs on one side, and on the other terms that share a node which none of the programs alone
+could become without the others' variables.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 
+from mugraph.ops import get_operator
 from rulegen.enumerate.enumeration import Enumeration
 from rulegen.enumerate.fingerprint import mix
 
@@ -25,37 +29,72 @@ def single_pairs(enumeration: Enumeration) -> np.ndarray:
     return kept
 
 
-def multi_output_pairs(enumeration: Enumeration) -> np.ndarray:
-    """Rows (first source, second source, first part, second part), as indices of terms [pairs, 4].
+def multi_output_pairs(enumeration: Enumeration) -> list[np.ndarray]:
+    """Rows (sources, then as many parts), as indices of terms [pairs, 2 * outputs], an array for each number of outputs.
 
-    The parts split one term. Two kinds are essential: contractions that share an operand, of which each lacks a variable
-    that the split term holds; and equal operators on the two parts of a split, which two single rules would only undo one
-    by one. Sums and products entry by entry that share an operand gain nothing by concatenation.
+    The parts read one node that they share, which counts once: outputs of one operator, or terms that each leave some of the
+    node's variables without effect. Each part equals its source. Two kinds are essential: contractions that share an operand,
+    of which each lacks a variable that the node holds; and equal operators on all outputs of one operator, which single rules
+    would only undo one by one. Sums and products entry by entry that share an operand gain nothing by concatenation. Any other
+    rule with several outputs is made of rules with one: where the sources have the variables of all that the parts share, each
+    part replaces its source by itself, and what is shared is shared then.
     """
-    table, templates, template = enumeration.table, enumeration.templates, _template_numbers(enumeration)
-    is_split = np.array([t.operator.name == "Split" for t in templates] + [False])[template]
+    table = enumeration.table
     _, first, inverse = np.unique(table.cls, return_index=True, return_inverse=True)
     representative = first[inverse]
-    rows = np.flatnonzero(is_split & (representative != np.arange(len(representative))))
-    splits: dict[tuple[int, int], dict[int, int]] = {}
+    outputs = np.array([len(batch.types) for batch in enumeration.batches] + [1])[table.batch]
+    idle = (table.mask & ~table.mask[representative]) != 0
+    reads_one = (table.operands >= 0).sum(axis=1) == 1
+    is_part = reads_one & (idle | (outputs > 1)) & (table.level[representative] > 0)
+    rows = np.flatnonzero(is_part & (representative != np.arange(len(representative))))
+    readers: dict[int, dict[int, int]] = {}
+    for row in rows.tolist():
+        readers.setdefault(int(table.operands[row, 0]), {}).setdefault(int(table.cls[row]), row)
+    found: dict[int, list[list[int]]] = {}
+    for whole, by_class in readers.items():
+        for parts in _essential(enumeration, representative, whole, list(by_class.values())):
+            found.setdefault(len(parts), []).append([*representative[parts].tolist(), *parts])
+    return [np.array(found[count], np.int64) for count in sorted(found)]
+
+
+_MOST_OUTPUTS = 4
+
+
+def _essential(enumeration: Enumeration, representative: np.ndarray, whole: int, rows: list[int]) -> Iterator[list[int]]:
+    """The sets of terms that read ``whole`` which are worth a rule."""
+    table, template = enumeration.table, _template_numbers(enumeration)
+    masks = {row: int(table.mask[representative[row]]) for row in rows}
+    by_operator: dict[str, list[int]] = {}
     for row in rows:
-        parts = splits.setdefault((int(template[row]), int(table.operands[row, 0])), {})
-        parts[int(table.out[row])] = int(row)
-    result = []
-    for (_, whole), parts in splits.items():
-        if len(parts) != 2:
+        name = enumeration.templates[template[representative[row]]].operator.name
+        if name != enumeration.templates[template[row]].operator.name:
+            by_operator.setdefault(name, []).append(row)
+    for name, alike in by_operator.items():
+        for applied in {int(table.batch[row]) for row in alike}:
+            parts = [row for row in alike if table.batch[row] == applied]
+            if len(parts) == len(enumeration.batches[applied].types) > 1 and {masks[row] for row in parts} == {
+                int(table.mask[whole])
+            }:
+                yield parts
+        if get_operator(name).elementwise:
             continue
-        a, b = int(representative[parts[0]]), int(representative[parts[1]])
-        variables = [int(table.mask[a]), int(table.mask[b])]
-        if a == b or min(table.level[[a, b]]) == 0:
-            continue
-        operator = templates[template[a]].operator
-        if operator is not templates[template[b]].operator or operator.name == "Split":
-            continue
-        shared = variables[0] != variables[1] and bool(variables[0] & variables[1]) and not operator.elementwise
-        if variables[0] | variables[1] == int(table.mask[whole]) and (shared or variables[0] == variables[1]):
-            result.append((a, b, parts[0], parts[1]))
-    return np.array(result, np.int64).reshape(-1, 4)
+        for count in range(2, _MOST_OUTPUTS + 1):
+            for chosen in map(list, itertools.combinations(alike, count)):
+                joint, common = 0, -1
+                for row in chosen:
+                    joint, common = joint | masks[row], common & masks[row]
+                distinct = len({masks[row] for row in chosen}) == count
+                if distinct and common and joint == int(table.mask[whole]) and _divide(enumeration, whole, chosen):
+                    yield chosen
+
+
+def _divide(enumeration: Enumeration, whole: int, parts: list[int]) -> bool:
+    """Whether the parts divide an axis of what they are parts of, so that nothing is computed in vain."""
+    shape, *shapes = (enumeration.types[enumeration.table.type[row]].shape for row in (whole, *parts))
+    if any(len(part) != len(shape) for part in shapes):
+        return False
+    axes = {axis for part in shapes for axis in range(len(shape)) if part[axis] != shape[axis]}
+    return len(axes) == 1 and all(sum(part[axis] for part in shapes) == shape[axis] for axis in axes)
 
 
 def _template_numbers(enumeration: Enumeration) -> np.ndarray:
@@ -82,10 +121,10 @@ def worthwhile(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
 
 
 def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.ndarray:
-    """The first of all rows that a renaming of variables of equal type and a swap of sides make equal.
+    """The first of all rows that a renaming of variables of equal type, another order of outputs and a swap of sides make equal.
 
-    ``pairs`` holds the outputs of one side, then as many of the other. Of every type the first variables are used:
-    other rows are renamings of such ones.
+    ``pairs`` holds the outputs of one side, then as many of the other in the same order. Of every type the first variables are
+    used: other rows are renamings of such ones.
     """
     masks = np.bitwise_or.reduce(enumeration.table.mask[pairs], axis=1)
     first_renamings = enumeration.skipped_variables(masks) == 0
@@ -94,13 +133,8 @@ def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.nda
     for mask in np.unique(masks):
         rows = np.flatnonzero(masks == mask)
         hashes = enumeration.structure(pairs[rows], enumeration.renamings(int(mask)))
-        sides = []
-        for columns in (hashes[:, :half], hashes[:, half:]):
-            state = columns[:, 0]
-            for position in range(1, half):
-                state = mix(state, columns[:, position])
-            sides.append(state)
-        codes[rows] = mix(np.minimum(*sides), np.maximum(*sides)).min(axis=1)
+        ways = [sum(mix(hashes[:, i], hashes[:, (i + half) % (2 * half)]) for i in range(k, k + half)) for k in (0, half)]
+        codes[rows] = np.minimum(*ways).min(axis=1)
     _, first = np.unique(codes, return_index=True)
     kept: np.ndarray = pairs[np.sort(first)]
     return kept

@@ -56,13 +56,15 @@ def gated_candidates(growth: Growth, clock: StageClock) -> GatedCandidates:
 def _paired(enumeration: Enumeration, workload: Workload, clock: StageClock) -> list[CandidateRule]:
     """Worthwhile pairs of terms of one class, one of all renamings."""
     single, multi = single_pairs(enumeration), multi_output_pairs(enumeration)
-    clock.stage("pairs", len(single) + len(multi))
+    several = sum(map(len, multi))
+    clock.stage("pairs", len(single) + several)
     single = worthwhile(enumeration, single)
-    clock.stage("worthwhile", len(single) + len(multi))
-    single, multi = unique_up_to_renaming(enumeration, single), unique_up_to_renaming(enumeration, multi)
-    halves = {int(row) for row in multi[:, 2:].ravel()}
+    clock.stage("worthwhile", len(single) + several)
+    single, multi = unique_up_to_renaming(enumeration, single), [unique_up_to_renaming(enumeration, rows) for rows in multi]
+    together = [row for rows in multi for row in rows.tolist()]
+    parts = {place for row in together for place in row[len(row) // 2 :]}
     candidates = []
-    for row in [*multi.tolist(), *([member, other] for member, other in single.tolist() if member not in halves)]:
+    for row in [*together, *([member, other] for member, other in single.tolist() if member not in parts)]:
         half = len(row) // 2
         source, target = (tuple(map(enumeration.term, part)) for part in (row[:half], row[half:]))
         candidates.append(CandidateRule(source, target, candidate_types(source, target, workload.types)))

@@ -129,4 +129,4 @@ class Certifier:
         """The rule with variables for attribute values, but for those that the workload keeps, and for numbers if it says so."""
         if self.workload.open_numbers:
             rule = generalise_numbers(rule, self._axioms)
-        return generalise_attrs(rule, self._axioms, self.workload.keep)
+        return generalise_attrs(rule, self._axioms, self.workload.keep, determined=self.workload.determined)

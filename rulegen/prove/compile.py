@@ -134,7 +134,9 @@ class _PatternCompiler:
             for position in (*guard.solvers, *guard.readers):
                 unknown = self.slots_in(arguments[position]) - bound
                 others = [
-                    self.slots_in(a) | _read_by(a) for i, a in enumerate(arguments) if i != position and i not in guard.readers
+                    self.slots_in(a) | _read_by(a)
+                    for i, a in enumerate(arguments)
+                    if i != position and not guard.read_together(i, position)
                 ]
                 if unknown and not set().union(*others) - bound:
                     solved.append(SolvedAttribute(unknown.pop(), position, predicate, arguments))

@@ -15,6 +15,7 @@ from mugraph.terms.shape import SymDim
 from mugraph.terms.term import AttrValue, AttrVar, Term, open_names, rebuild, substitute, var, variables, walk
 from rulegen.prove.weakest import weakest_conditions
 from rulegen.prune.instances import replace as substitute_terms
+from rules_db.solving import determined as determine
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check, instantiate
 from rules_db.trust.condition import Condition
@@ -27,12 +28,13 @@ _Place = tuple[str, str]
 """An attribute's name and the text of its value: together they become one variable wherever they occur."""
 
 
-def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[str] = ()) -> Rule:
+def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[str] = (), *, determined: bool = False) -> Rule:
     """The rule with an attribute variable for every value that only passes through its proof.
 
     Equal values of attributes of one name become one variable, throughout rule and certificate; the checker decides whether
     the proof still stands. All are tried together, then one after another. A variable that neither side alone would bind
-    in a match of the other is no use, and stays a value, and so do the attributes named in ``keep``.
+    in a match of the other is no use, and stays a value, and so do the attributes named in ``keep``. With ``determined`` it is
+    of use where a match of one side tells by the rule's conditions what the other side's variables are.
     """
     places: dict[_Place, AttrValue] = {}
     for term in walk([*rule.source, *rule.target]):
@@ -40,13 +42,13 @@ def generalise_attrs(rule: Rule, axioms: Mapping[str, Axiom], keep: Collection[s
             is_constant = not term.inputs  # whose shape is all that there is to it
             closed = [(name, value) for name, value in term.attrs if is_constant or not _is_open(value)]
             places |= {(name, repr(value)): value for name, value in closed if name not in keep}
-    opened = _opened(rule, places, axioms) if places else None
+    opened = _opened(rule, places, axioms, determined) if places else None
     if opened is not None or len(places) < 2:
         return opened or rule
     chosen: dict[_Place, AttrValue] = {}
     best = rule
     for place, value in places.items():
-        opened = _opened(rule, {**chosen, place: value}, axioms)
+        opened = _opened(rule, {**chosen, place: value}, axioms, determined)
         if opened is not None:
             best, chosen = opened, {**chosen, place: value}
     return best
@@ -142,7 +144,7 @@ def _is_open(value: AttrValue) -> bool:
     return isinstance(value, (SymDim, AttrVar)) or (isinstance(value, tuple) and any(map(_is_open, value)))
 
 
-def _opened(rule: Rule, places: Mapping[_Place, AttrValue], axioms: Mapping[str, Axiom]) -> Rule | None:
+def _opened(rule: Rule, places: Mapping[_Place, AttrValue], axioms: Mapping[str, Axiom], determined: bool) -> Rule | None:
     """The rule with variables in these places, if it is proved."""
     names: dict[_Place, str] = {}
     for name, text in places:
@@ -154,12 +156,20 @@ def _opened(rule: Rule, places: Mapping[_Place, AttrValue], axioms: Mapping[str,
         return tuple(_replace(root, variables) for root in roots)
 
     source, target = side(rule.source), side(rule.target)
-    bound = [set(_open_in(roots)) for roots in (source, target)]
-    if not (bound[0] <= bound[1] or bound[1] <= bound[0]):
-        return None
     attrs = {**rule.attrs, **{names[place]: value for place, value in places.items()}}
     instances = tuple(_instance(instance, axioms[instance.axiom], variables) for instance in rule.certificate.instances)
-    return _proved(replace(rule, source=source, target=target, attrs=attrs), instances, axioms, lambda t: _replace(t, variables))
+    opened = replace(rule, source=source, target=target, attrs=attrs)
+    proved = _proved(opened, instances, axioms, lambda t: _replace(t, variables))
+    return proved if proved is not None and _is_usable(proved, determined) else None
+
+
+def _is_usable(rule: Rule, determined: bool) -> bool:
+    """Whether a side binds the attribute variables of the other one, conditions helping where that is wanted."""
+    source, target = (set(_open_in(roots)) for roots in (rule.source, rule.target))
+    if source <= target or target <= source:
+        return True
+    sides = ((source, target), (target, source)) if determined else ()
+    return any(wanted <= bound.union(one.name for one in determine(rule.conditions, bound)) for bound, wanted in sides)
 
 
 def _proved(

@@ -62,6 +62,8 @@ class Workload:
         macros: rules stay although smaller ones derive them: steps worth taking at once.
         keep: names of attributes whose values stay as they are in the rules, although their proofs hold for others: where a
             side alone has the attribute, the rule could not be read towards that side otherwise.
+        determined: attribute values become variables in the rules also where neither side binds the other's, but conditions
+            determine the rest: the zeros around an enlarged kernel by its pads, the groups of convolutions by their sum.
         open_numbers: numbers, in attributes and as operands, become variables where a proof does not look at them.
         ships: its rules are for models, and travel with the package.
         equations: further candidates, ``source = target`` over the variables, which hold under conditions on values that random
@@ -83,6 +85,7 @@ class Workload:
     exponentials: bool = False
     macros: bool = False
     keep: frozenset[str] = frozenset()
+    determined: bool = False
     open_numbers: bool = False
     ships: bool = True
     equations: tuple[str, ...] = ()

@@ -69,6 +69,9 @@ class TableCosts:
             price += float(np.prod([s for s in sizes if isinstance(s, int)])) / 64
         return price
 
+    def estimate(self, graph: Graph, node: Node) -> float:
+        return self.cost(graph, node)
+
 
 class Builder:
     """Builds a graph node by node; values are what its methods return."""

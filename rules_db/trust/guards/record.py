@@ -251,7 +251,7 @@ class Guard:
         solvers: position of an attribute among the arguments to the function that computes it from the others. Only the
             search for proofs and matches solves; the guard is asked about a solution like about any other value.
         readers: position of an attribute among the arguments to the function of facts and all arguments that reads it off the
-            entries of a term. The guard is asked about what was read, too.
+            entries of a term, or off the attributes that are no reader's. The guard is asked about what was read, too.
         tells: what the condition tells of its arguments.
         law: whether the condition on these arguments follows from premises; it looks at operators, attributes and the
             premises, never at sample types.
@@ -288,6 +288,10 @@ class Guard:
     def words(self) -> str:
         """The guard in words that name its parameters: the docstring of the predicate."""
         return (self.predicate.__doc__ or self.name).strip()
+
+    def read_together(self, position: int, other: int) -> bool:
+        """Whether the arguments at two positions are read off the same things, so that neither waits for the other."""
+        return position in self.readers and other in self.readers
 
     @cached_property
     def of_ranges(self) -> bool:

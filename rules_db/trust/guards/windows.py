@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mugraph.terms.shape import concrete
 from mugraph.terms.term import AttrValue, Term
 from rules_db.trust.guards.record import About, Facts, Premises, guard
@@ -40,7 +42,28 @@ def padded(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: En
     return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
 
 
-@guard(39, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk})
+def _growth(side: int) -> Callable[..., Entries]:
+    """Reads off how many entries more a kernel has at a side (0: before, 1: behind) for pads that have grown."""
+
+    def read(facts: Facts, more: Entries, pads: Entries, begins: AttrValue, ends: AttrValue, dilations: Entries) -> Entries:
+        added = []
+        for m, p, d in zip(_half(more, side), _half(pads, side), dilations, strict=True):
+            entries, rest = divmod(m - p, d)
+            if rest or entries < 0:
+                raise ValueError(f"no kernel grows from pads {pads} to {more}")
+            added.append(entries)
+        return tuple(added)
+
+    return read
+
+
+def _half(pads: Entries, side: int) -> Entries:
+    """The pads before (0) or behind (1) each axis."""
+    middle = len(pads) // 2
+    return pads[middle:] if side else pads[:middle]
+
+
+@guard(39, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk}, readers={2: _growth(0), 3: _growth(1)})
 def widened(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries, dilations: Entries) -> bool | None:
     """The pads ``more`` are ``pads`` grown as a kernel needs it that has ``begins`` and ``ends`` entries more."""
     return more == _grown(more, pads, begins, ends, dilations) and min(pads, default=0) >= 0

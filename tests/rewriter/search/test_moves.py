@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from rewriter.cost import CostModel, ProfileStore
+from rewriter.runtime_env import environment
 from rewriter.search.expansion import Expansion
 from rewriter.search.replay import replay
 from tests.support.graphs import (
@@ -45,6 +49,30 @@ def test_a_saving_within_noise_counts_as_none_with_what_cancels() -> None:
         search = backtracking([PRODUCT, other, CANCEL], costs, noise=noise, alpha=1.0)
         assert bool(search.run(graph).better) is counts
         assert search.run(transposed(1)).better
+
+
+def test_a_saving_that_no_roofline_explains_counts_as_none(tmp_path: Path) -> None:
+    """One disturbed measurement of a sum: in another order the same bytes move, so nothing is saved."""
+    b = Builder()
+    column, row, image = b.input("[512,1]"), b.input("[1,512]"), b.input("[512,512]")
+    graph = b.graph(b.op("Relu", b.op("Add", b.op("Add", column, row), image)))
+    swap = rule("Add(Add(X, Y), Z)", "Add(Add(X, Z), Y)", "X:[m,n] Y:[m,n] Z:[m,n]")
+    store = ProfileStore(tmp_path / "profile.sqlite", environment("cpu"))
+    costs = CostModel(store, 17, {}, deadline=0.0)
+    assert not backtracking([swap], costs, alpha=1.0).run(graph).better
+    disturbed = next(node for node in graph.nodes() if set(node.inputs) == {column, row})
+    signature = costs.signature(graph, disturbed)
+    assert signature is not None
+    store.put(signature.key(), 3470.0)
+    costs = CostModel(store, 17, {}, deadline=0.0)
+    assert costs.cost(graph, disturbed) > 3000
+    assert not backtracking([swap], costs, alpha=1.0).run(graph).better
+    # What the roofline explains is saved, however much more was measured: small tensors are added first.
+    b = Builder()
+    column, other, image = b.input("[512,1]"), b.input("[512,1]"), b.input("[512,512]")
+    graph = b.graph(b.op("Relu", b.op("Add", b.op("Add", column, image), other)))
+    searched = backtracking([swap], costs, alpha=1.0).run(graph)
+    assert searched.better and searched.better[0].cost == pytest.approx(searched.start.cost - searched.better[0].moves[0].gain)
 
 
 def test_what_cancels_goes_with_a_move_even_where_that_saves_nothing() -> None:

@@ -73,6 +73,8 @@ class _RandomCosts:
             return 0.0
         return self._prices.setdefault(node, float(self._generator.lognormal(2.0, 4.0)))
 
+    estimate = cost
+
 
 @cache
 def _model() -> tuple[Model, Matches]:
