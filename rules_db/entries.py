@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import overload
 
 from mugraph.deadline import heed
+from mugraph.ops import REGISTRY
+from mugraph.terms.term import walk
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Evidence, Trust
@@ -15,7 +18,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Entry", "RuleBook", "Usable", "by_size", "preferred", "proved", "read_all", "unproved", "way_out"]
+__all__ = ["Entry", "RuleBook", "Usable", "by_size", "preferred", "proved", "read_all", "told_of", "unproved", "way_out"]
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,53 @@ class RuleBook(Sequence[Rule]):
                 raise StoreError(str(problem)) from None
         return rule
 
+    def within(self, operators: Collection[str]) -> list[Rule]:
+        """Those that may apply to a program of these operators, or to what others make of it, in order; no other is read.
+
+        A side matches where all its operators are. What it is replaced by brings the other side's.
+        """
+        there, waiting, chosen = set(operators), list(enumerate(self._sides)), list[int]()
+        while True:
+            apart = []
+            for place, sides in waiting:
+                if any(map(there.issuperset, sides)):
+                    chosen.append(place)
+                    there.update(*sides)
+                else:
+                    apart.append((place, sides))
+            if len(apart) == len(waiting):
+                return [self[place] for place in sorted(chosen)]
+            waiting = apart
+
+    def naming(self, operator: str) -> list[Rule]:
+        """Those that have an operator, in order; no other is read."""
+        return [self[place] for place, sides in enumerate(self._sides) if any(operator in side for side in sides)]
+
+    @cached_property
+    def _sides(self) -> list[tuple[frozenset[str], ...]]:
+        """The operators of each rule's sides."""
+        return [_operators(rule) for rule in self._rules]
+
+    def objection(self, rule: Rule) -> str:
+        """Why one of the rules may not be applied; empty where it may. Asked before anything rests on it."""
+        return ""
+
     def named(self, ids: Collection[str]) -> list[Rule]:
         """Those of these identities, in order; no other is read. Raises StoreError."""
         return [self[place] for place, name in enumerate(self.ids) if name in ids]
+
+
+_SIDE = re.compile(r"^\s*(?:source|target) (.*)$", re.MULTILINE)
+_STRING = re.compile(r"'[^']*'")
+_OPERATOR = re.compile(r"[A-Za-z_]\w*(?=[\[(.])")
+
+
+def _operators(rule: Rule | Entry) -> tuple[frozenset[str], ...]:
+    """The operators of each side of a rule, whose text is not parsed."""
+    if isinstance(rule, Rule):
+        return tuple(frozenset(t.op for t in walk(side)) - {"Var", "Const"} for side in (rule.source, rule.target))
+    sides = [_STRING.sub("", side) for side in _SIDE.findall(rule.text)]
+    return tuple(frozenset(filter(REGISTRY.__contains__, _OPERATOR.findall(side))) for side in sides)
 
 
 def preferred(rules: Iterable[Rule]) -> Rule:
@@ -181,9 +228,19 @@ class Usable:
 
     def told(self, name: str) -> str:
         """A sentence about what was skipped, of the file or database ``name``; empty where nothing was."""
-        if not self.skipped:
-            return ""
-        first, reason = next(iter(self.skipped.items()))
-        others = f", and {len(self.skipped) - 1} others" if len(self.skipped) > 1 else ""
-        counted = f"{name}: {len(self.rules)} rules used, {len(self.skipped)} skipped"
-        return f"{counted}: {first} ({reason}){others}; {way_out(name)}"
+        return told_of(self.skipped, len(self.rules), name)
+
+
+def told_of(skipped: Mapping[str, str], used: int, name: str) -> str:
+    """A sentence about rules that were skipped; empty where none were.
+
+    Args:
+        skipped: their names, and why.
+        used: the number of the others.
+        name: of the file or database.
+    """
+    if not skipped:
+        return ""
+    first, reason = next(iter(skipped.items()))
+    others = f", and {len(skipped) - 1} others" if len(skipped) > 1 else ""
+    return f"{name}: {used} rules used, {len(skipped)} skipped: {first} ({reason}){others}; {way_out(name)}"

@@ -16,15 +16,17 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from rules_db.entries import Entry, RuleBook, Usable, proved, way_out
+from rules_db.databases import without_password
+from rules_db.entries import Entry, RuleBook, Usable, proved, told_of, way_out
 from rules_db.exchange import RuleTextError, read_text, split_rules
 from rules_db.files import StoreError, cache_folder, write_text
+from rules_db.remembered import PresumedRules
 from rules_db.stamp import stamp
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["are_proved", "open_rules", "presumed_rules", "read_entries", "record_of_check", "shipped_rules"]
+__all__ = ["are_proved", "open_presumed", "open_rules", "presumed_rules", "read_entries", "record_of_check", "shipped_rules"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -204,15 +206,32 @@ def open_rules(url: str | None = None, trust: Trust = Trust.PROVED, tell: Callab
     """
     if url is None:
         return shipped_rules()
-    entries = read_entries(url)
+    entries, name = read_entries(url), without_password(url)
     if tell is not None:
         usable = Usable.of(entries, trust)
         if usable.rules or not usable.skipped:
             if usable.skipped:
-                tell(usable.told(url))
+                tell(usable.told(name))
             return list(usable.rules)
     try:
         rules = [entry.read() for entry in entries]
     except RuleTextError as problem:
-        raise StoreError(f"{problem}; {way_out(url)}") from None
-    return proved(rules, url, trust)
+        raise StoreError(f"{problem}; {way_out(name)}") from None
+    return proved(rules, name, trust)
+
+
+def open_presumed(url: str, trust: Trust, tell: Callable[[str], None]) -> RuleBook:
+    """The rules of a ``.rules`` file or a database, for a run.
+
+    As :func:`open_rules`, but those are presumed to stand of which that is remembered, and each is read when it is asked for.
+    Nothing may rest on one before :meth:`rules_db.entries.RuleBook.objection` was asked about it.
+
+    Raises:
+        StoreError: they cannot be read, or none can be used.
+    """
+    presumed = PresumedRules.of(read_entries(url), trust)
+    if presumed.skipped and not len(presumed):
+        return RuleBook(open_rules(url, trust, tell))  # which says why
+    if presumed.skipped:
+        tell(told_of(presumed.skipped, len(presumed), without_password(url)))
+    return presumed

@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from rules_db.databases import PATIENCE, Retries, new_engine, parsed_url, writing
 from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.late import LateModule
-from rules_db.sqlite import begin_ourselves, writing
 from rules_db.stamp import stamp
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
@@ -99,24 +99,17 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _writer(row: sa.Row[Any] | None, text: object) -> RuleWriter | None:
-    """Who wrote a text, where a row says so of that text and no other."""
-    if row is None or not isinstance(text, str) or row.text_digest != _digest(text):
-        return None
-    return RuleWriter(row.version, row.stamp)
+class _Row(NamedTuple):
+    """What a database holds of a rule: its text, and who wrote that, where a row says so of that text and no other."""
 
+    text: str
+    writer: RuleWriter | None
+
+
+_AT_ONCE = 500
+"""Identities that one statement asks for."""
 
 _Result = TypeVar("_Result")
-
-
-def _as_url(url: str) -> sa.URL:
-    if "://" in url:
-        try:
-            return sa.make_url(url)
-        except (sa.exc.ArgumentError, ValueError):  # the latter: a port that is no number
-            raise StoreError(f"{url}: not a database URL; write e.g. sqlite:///rules.db or postgresql://host/name") from None
-    return sa.URL.create("sqlite", database=os.path.abspath(url))
-
 
 _DAMAGED = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
 
@@ -128,21 +121,25 @@ def _grow_one(name: str) -> str:
 class RuleStore:
     """A database of rules. Open it with :meth:`open`; it is a context manager.
 
-    Processes may write one SQLite file at the same time: each waits for the other's transaction, and of two rules with one
-    identity the :func:`preferred` one stays, whoever comes first.
+    Processes may write one database at the same time: each waits for the other's transaction, and of two rules with one
+    identity the :func:`preferred` one stays, whoever comes first. A server that restarts is waited for.
     """
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine, self._name = engine, name
+        self._retries, self._patience = Retries(engine), PATIENCE
 
     @staticmethod
-    def open(url: str, *, create: bool = True) -> RuleStore:
+    def open(url: str, *, create: bool = True, patience: float = 0.0) -> RuleStore:
         """Opens the database at a path or SQLAlchemy URL, creating an empty one where there is none.
+
+        Args:
+            patience: seconds to wait for a server that does not answer: it did before, or another process starts it.
 
         Raises:
             StoreError: no such file (with ``create=False``), not a database, of a newer version, or not to be opened.
         """
-        parsed = _as_url(url)
+        parsed = parsed_url(url if "://" in url else os.path.abspath(url))
         path = parsed.database if parsed.get_backend_name() == "sqlite" else None
         name = path or parsed.render_as_string(hide_password=True)
         file = path and path.removeprefix("file:")
@@ -154,14 +151,13 @@ class RuleStore:
         if file and os.path.isfile(file) and 0 < os.path.getsize(file) < 512:  # SQLite would take it for an empty database
             raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no database; {_DAMAGED}")
         try:
-            engine = sa.create_engine(parsed, connect_args={"timeout": 60} if path else {})
+            engine = new_engine(parsed)
         except (sa.exc.SQLAlchemyError, ImportError) as problem:
-            raise StoreError(f"{name}: no driver for this database ({problem}); install it or use an SQLite path") from None
-        if path:
-            begin_ourselves(engine)
+            wanted = "pip install 'onnx-superopt[postgres]'" if parsed.get_backend_name() == "postgresql" else "install it"
+            raise StoreError(f"{name}: no driver for this database ({problem}); {wanted} or use an SQLite path") from None
         store = RuleStore(engine, name)
         try:
-            store._guard(lambda: store._prepare(create))
+            store._guard(lambda: store._prepare(create), patience)
         except StoreError:
             store.close()
             raise
@@ -202,12 +198,12 @@ class RuleStore:
 
         self._guard(nothing)
 
-    def _guard(self, action: Callable[[], _Result]) -> _Result:
-        """Runs a database action; what the database objects to becomes one line."""
+    def _guard(self, action: Callable[[], _Result], patience: float | None = None) -> _Result:
+        """Runs a database action that may be done twice; what the database objects to becomes one line."""
         try:
-            return action()
+            return self._retries(action, self._patience if patience is None else patience)
         except sa.exc.DBAPIError as problem:
-            reason = str(problem.orig)
+            reason = " ".join(str(problem.orig).split())
             if "readonly" in reason or "read-only" in reason or "unable to open" in reason:
                 way_out = "make the file and its folder writable or give another path"
             elif "not a database" in reason or "malformed" in reason or "no such" in reason or "decode" in reason:
@@ -234,69 +230,57 @@ class RuleStore:
         groups: dict[str, list[Rule]] = {}
         for rule in rules:
             groups.setdefault(rule.id, []).append(rule)
-        stored = self.texts()
-        changed = [rule for rule in map(preferred, groups.values()) if stored.get(rule.id) != format_rule(rule)]
-        for rule in changed:
+        offered = {rule.id: rule for rule in map(preferred, groups.values())}
+        stored = self._guard(lambda: self._read(offered))
+        changed = {i: rule for i, rule in offered.items() if i not in stored or stored[i].text != format_rule(rule)}
+        for rule in changed.values():
             if refusal := trust.refusal(rule.certificate.evidence):
                 raise StoreError(f"rule {rule.id} is not taken: {refusal}")
             if reason := unproved(rule):
                 raise StoreError(f"rule {rule.id} is {reason}; run 'rulegen audit' on where it comes from")
-        changed.sort(key=lambda rule: rule.id)  # two that write the same rows in one order wait for each other, not both
+        decided = cache(self._stands_before)
+        for identity, row in stored.items():
+            if identity in changed:
+                decided(changed[identity], row)  # here, not while others wait
 
         def insert() -> int:
             with writing(self._engine) as connection:
                 _tables().writers.create(connection, checkfirst=True)
-                return sum(self._put(connection, rule) for rule in changed)
+                there = self._rows(connection, changed)
+                taken = [rule for i, rule in changed.items() if i not in there or decided(rule, there[i])]
+                self._put(connection, sorted(taken, key=lambda rule: rule.id), there)
+                return sum(rule.id not in there for rule in taken)
 
         return self._guard(insert) if changed else 0
 
-    def _put(self, connection: sa.Connection, rule: Rule) -> bool:
-        """Inserts a rule or replaces the one of its identity, if it is to be preferred; true where there was none."""
-        text, tables = format_rule(rule), _tables()
-        row, writer = tables.rules.c.id == rule.id, tables.writers.c.id == rule.id
-        try:
-            with connection.begin_nested():
-                connection.execute(tables.rules.insert().values(id=rule.id, text=text))
-            is_new = True
-        except sa.exc.IntegrityError:
-            is_new = False
-            there = connection.execute(sa.select(tables.rules.c.text).where(row).with_for_update()).scalar_one()
-            found = connection.execute(sa.select(tables.writers).where(writer)).one_or_none()
-            if not self._stands_before(rule, there, _writer(found, there)):
-                return False
-            connection.execute(tables.rules.update().where(row).values(text=text))
-        connection.execute(tables.writers.delete().where(writer))
-        ours = RuleWriter.ourselves()._asdict()
-        connection.execute(tables.writers.insert().values(id=rule.id, text_digest=_digest(text), **ours))
-        return is_new
+    def _put(self, connection: sa.Connection, rules: Sequence[Rule], there: Collection[str]) -> None:
+        """Inserts rules or replaces the rows of their identities."""
+        tables, ours = _tables(), RuleWriter.ourselves()._asdict()
+        texts = {rule.id: format_rule(rule) for rule in rules}
+        old = [{"row": identity} for identity in texts if identity in there]
+        for table in (tables.rules, tables.writers):
+            if old:
+                connection.execute(table.delete().where(table.c.id == sa.bindparam("row")), old)
+        if texts:
+            connection.execute(tables.rules.insert(), [{"id": i, "text": text} for i, text in texts.items()])
+            connection.execute(
+                tables.writers.insert(), [{"id": i, "text_digest": _digest(text), **ours} for i, text in texts.items()]
+            )
 
-    def _stands_before(self, rule: Rule, text: str, writer: RuleWriter | None) -> bool:
+    def _stands_before(self, rule: Rule, row: _Row) -> bool:
         """Whether a proved rule replaces a row: one that cannot be read or is not proved, unless a newer version wrote it."""
         try:
-            there = Entry(self._name, text, identity=rule.id).read()
+            there = Entry(self._name, row.text, identity=rule.id).read()
         except RuleTextError:
-            return writer is None or writer.is_older
+            return row.writer is None or row.writer.is_older
         if unproved(there):
-            return writer is None or writer.is_older
+            return row.writer is None or row.writer.is_older
         return preferred([there, rule]) is rule
 
     def writers(self) -> dict[str, RuleWriter]:
         """Who wrote the rules of which it is known, by identity. Raises StoreError."""
-
-        def read() -> dict[str, RuleWriter]:
-            tables = _tables()
-            with self._engine.connect() as connection:
-                if tables.writers.name not in sa.inspect(connection).get_table_names():
-                    return {}
-                found = connection.execute(
-                    sa.select(tables.writers, tables.rules.c.text).join_from(
-                        tables.writers, tables.rules, tables.writers.c.id == tables.rules.c.id
-                    )
-                )
-                by = {one.id: _writer(one, one.text) for one in found}
-                return {identity: writer for identity, writer in by.items() if writer is not None}
-
-        return self._guard(read)
+        rows = self._guard(self._read)
+        return {identity: row.writer for identity, row in rows.items() if row.writer is not None}
 
     def remove(self, rows: Mapping[str, str]) -> int:
         """Removes rows that still have the texts that :meth:`texts` told; returns how many these are. Raises StoreError."""
@@ -305,27 +289,47 @@ class RuleStore:
             tables = _tables()
             with writing(self._engine) as connection:
                 tables.writers.create(connection, checkfirst=True)
-                there = self._rows(connection)
-                gone = sorted(identity for identity, text in rows.items() if there.get(identity) == text)
-                for table in (tables.writers, tables.rules):
-                    for identity in gone:
-                        connection.execute(table.delete().where(table.c.id == identity))
+                there = self._rows(connection, rows)
+                gone = [{"row": identity} for identity, row in there.items() if row.text == rows[identity]]
+                for table in (tables.rules, tables.writers):
+                    if gone:
+                        connection.execute(table.delete().where(table.c.id == sa.bindparam("row")), gone)
                 return len(gone)
 
         return self._guard(delete)
 
-    def _texts(self) -> dict[str, str]:
+    def _read(self, identities: Collection[str] | None = None) -> dict[str, _Row]:
         with self._engine.connect() as connection:
-            return self._rows(connection)
+            return self._rows(connection, identities)
 
     @staticmethod
-    def _rows(connection: sa.Connection) -> dict[str, str]:
-        rows = connection.execute(sa.select(_tables().rules.c.id, _tables().rules.c.text).order_by(_tables().rules.c.id))
-        return {str(row.id): row.text if isinstance(row.text, str) else "" for row in rows}  # a blob is no rule
+    def _rows(connection: sa.Connection, identities: Collection[str] | None = None) -> dict[str, _Row]:
+        """Rows by identity, in order of that: all of them, or some."""
+        tables = _tables()
+        if tables.writers.name in sa.inspect(connection).get_table_names():
+            joined = tables.rules.outerjoin(tables.writers, tables.writers.c.id == tables.rules.c.id)
+            chosen = sa.select(tables.rules, *(column for column in tables.writers.c if column.name != "id")).select_from(joined)
+        else:  # of an earlier version
+            chosen = sa.select(
+                tables.rules, *(sa.null().label(column.name) for column in tables.writers.c if column.name != "id")
+            )
+        chosen = chosen.order_by(tables.rules.c.id)
+        if identities is None:
+            found = connection.execute(chosen).all()
+        else:
+            wanted = sorted(identities)
+            parts = [wanted[start : start + _AT_ONCE] for start in range(0, len(wanted), _AT_ONCE)]
+            found = [row for part in parts for row in connection.execute(chosen.where(tables.rules.c.id.in_(part)))]
+        rows = {}
+        for row in found:
+            text = row.text if isinstance(row.text, str) else ""  # a blob is no rule
+            is_of_text = row.text_digest is not None and row.text_digest == _digest(text)
+            rows[str(row.id)] = _Row(text, RuleWriter(row.version, row.stamp) if is_of_text else None)
+        return rows
 
     def texts(self) -> dict[str, str]:
         """The text of every row, by identity. Raises StoreError where the database is damaged."""
-        return self._guard(self._texts)
+        return {identity: row.text for identity, row in self._guard(self._read).items()}
 
     def entries(self) -> list[Entry]:
         """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""

@@ -15,6 +15,7 @@ from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.run import accept
 from rewriter.runtime_env import environment
 from rules_db.library import open_rules
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.runs import FASTER, lora
 
 
@@ -24,6 +25,13 @@ def _faults_are_raised() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONNX_SUPEROPT_DEBUG", "1")
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server; a test that needs one is skipped where none is installed."""
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

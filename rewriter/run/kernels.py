@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from mugraph.blocks.operator import Programs
+from mugraph.blocks.operator import KERNEL, Programs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved, open_in, save
 from rewriter.cost.store import ProfileStore
@@ -21,8 +21,8 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Generator, SchemeGenerator
 from rewriter.search.explain import NearMiss
 from rewriter.search.strategy import STRATEGIES, MoveKind
+from rules_db.entries import RuleBook
 from rules_db.trust.certificate import Trust
-from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
 
@@ -32,7 +32,7 @@ def has_kernels(candidate: Candidate) -> bool:
     return bool(kernels_of(candidate.graph))
 
 
-def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: Notes) -> RunKernels:
+def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes) -> RunKernels:
     """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
     options, target = task.options, task.target
     if not options.kernels or options.standard or target.provider != "cuda":
@@ -47,7 +47,7 @@ def open_kernels(task: Task, rules: Sequence[Rule], store: ProfileStore, notes: 
         target.device,
         store,
         {name: size for name, size in task.sizes.items() if isinstance(size, int)},
-        rules,
+        rules.naming(KERNEL),
         options.architectures or default_architectures(target.device),
         strict=options.architectures is not None,
         learned=learned_path() if task.measures else None,

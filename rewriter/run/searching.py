@@ -240,7 +240,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         named: ids of the rules that it knows, where it is to make again what was found: its prices are those of the operators as
             they are written. ``None`` for all.
     """
-    rules = bench.rules if named is None else bench.rules.named(named)
+    rules = bench.relevant if named is None else bench.rules.named(named)
     fused = bench.runtime_directions if named is None else frozenset[str]()
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
@@ -260,7 +260,9 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)
     else:
         limits = SearchLimits(alpha=options.alpha, seconds=_SEARCHING * clock.budget)
-    matches = Matches.of(rules, oracle, target.provider, model.opset, fused, only_standard=options.standard)
+    matches = Matches.of(
+        rules, oracle, target.provider, model.opset, fused, only_standard=options.standard, objection=bench.objection
+    )
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),
         limits,

@@ -27,8 +27,9 @@ from rewriter.run.options import Options
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
 from rules_db.entries import RuleBook
-from rules_db.library import open_rules, presumed_rules
+from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
+from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Workbench", "open_workbench"]
 
@@ -135,7 +136,20 @@ class Workbench:
     @cached_property
     def runtime_directions(self) -> frozenset[str]:
         """Ids of the directions that onnxruntime applies by itself: asked once, however many searches a run makes."""
-        return runtime_directions(self.rules, self.store, self.task.target.provider)
+        return runtime_directions(self.relevant, self.store, self.task.target.provider)
+
+    def objection(self, rule: Rule) -> str:
+        """Why a rule may not be applied, which the notes say then; empty where it may."""
+        if reason := self.rules.objection(rule):
+            self.notes.add(f"rule {rule.id} was remembered as one that stands, but it is not used: {reason}")
+        return reason
+
+    @cached_property
+    def relevant(self) -> Sequence[Rule]:
+        """The rules that the model's operators may call for; where the run is to explain why some do not apply, all of them."""
+        if self.task.options.explain is not None:
+            return self.rules
+        return self.rules.within({node.op for node in self.task.model.graph.nodes()})
 
 
 def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
@@ -147,7 +161,9 @@ def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
     """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
     if options.rules is None:
         return presumed_rules()
-    return RuleBook(open_rules(options.rules, Trust(options.trust), tell) if isinstance(options.rules, str) else options.rules)
+    if isinstance(options.rules, str):
+        return open_presumed(options.rules, Trust(options.trust), tell)
+    return RuleBook(options.rules)
 
 
 @contextmanager

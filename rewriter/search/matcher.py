@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ from mugraph.graph import Definition, Graph, Tables
 from rewriter.search.apply import Plan, inexpressible, plan_match, substitute_match
 from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
+from rules_db.trust.rule import Rule
 
 __all__ = ["MatchPool", "Matcher"]
 
@@ -25,10 +26,12 @@ class MatchPool:
     Args:
         oracle: decides guards.
         opset: of the default domain.
+        objection: why a rule may not be applied; empty where it may.
     """
 
-    def __init__(self, oracle: RangeOracle, opset: int) -> None:
+    def __init__(self, oracle: RangeOracle, opset: int, objection: Callable[[Rule], str] = lambda rule: "") -> None:
         self.oracle, self.opset = oracle, opset
+        self._objection, self._objections = objection, dict[str, str]()
         self._hits: dict[tuple[object, ...], RootMatch] = {}
         self._single: dict[RootMatch, Match] = {}
         self._joined: dict[tuple[Direction, tuple[tuple[RootMatch, ...], ...]], Sequence[Match]] = {}
@@ -62,8 +65,15 @@ class MatchPool:
         """
         if match not in self._plans:
             heed()
-            self._plans[match] = plan_match(match, graph, self.oracle)
+            plan = plan_match(match, graph, self.oracle)
+            reason = "" if isinstance(plan, NoMatch) else self._objected(match.direction.rule)
+            self._plans[match] = NoMatch(reason, match.values[0]) if reason else plan
         return self._plans[match]
+
+    def _objected(self, rule: Rule) -> str:
+        if rule.id not in self._objections:
+            self._objections[rule.id] = self._objection(rule)
+        return self._objections[rule.id]
 
     def apply(self, match: Match, graph: Graph) -> Graph | NoMatch:
         """The candidate in which the match's values are computed by the replacement, or why there is none.

@@ -60,6 +60,7 @@ class Matches:
         runtime_directions: Collection[str] = (),
         *,
         only_standard: bool = False,
+        objection: Callable[[Rule], str] = lambda rule: "",
     ) -> Matches:
         """The matches of rules in both directions, as far as they can be used.
 
@@ -69,10 +70,11 @@ class Matches:
             provider: the execution provider that must have kernels for the replacements.
             opset: of the default domain.
             runtime_directions: ids of the directions that the runtime applies by itself.
+            objection: why a rule may not be applied, asked when it would be for the first time; empty where it may.
             only_standard: leave out the directions that bring operators that ONNX lacks. The runtime goes on to bring them.
         """
         directions = compile_rules(rules, provider)
-        pool = MatchPool(oracle, opset)
+        pool = MatchPool(oracle, opset, objection)
         fusions = Fusions([d for d in directions if d.id in runtime_directions], pool, only_standard=only_standard)
         return cls([d for d in directions if d.stays_standard] if only_standard else directions, pool, fusions)
 

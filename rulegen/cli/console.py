@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mugraph.files import is_device
+from rules_db.databases import PATIENCE, without_password
 from rules_db.files import check_writable
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
@@ -87,9 +88,8 @@ trust_option = click.option(
 def rules_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     """For a path that text is written to: whoever reads it knows it by its ending."""
     if path is not None and path.suffix != ".rules" and not is_device(path):
-        raise click.BadParameter(
-            f"'{path}' does not end in .rules, by which text files are known; a database is given with --rules"
-        )
+        known = "does not end in .rules, by which text files are known; a database is given with --rules"
+        raise click.BadParameter(f"'{without_password(str(path))}' {known}")
     return path
 
 
@@ -100,7 +100,7 @@ rules_file_option = click.option(
 
 def name_of(rules: str | None) -> str:
     """A database or file as messages name it."""
-    return rules or "the shipped rules"
+    return without_password(rules) if rules else "the shipped rules"
 
 
 def check_targets(rules: str | None, *files: Path | None) -> None:
@@ -124,8 +124,8 @@ def rules_of(url: str | None) -> list[Rule]:
 
 def store_rules(console: Console, url: str, rules: Sequence[Rule], trust: Trust = Trust.PROVED) -> None:
     """Enters rules in a database and says how many are new there, and how many of them stand by tests alone."""
-    with RuleStore.open(url) as store:
-        console.print(f"{store.add_all(rules, trust)} new rules in {escape(url)}")
+    with RuleStore.open(url, patience=PATIENCE) as store:
+        console.print(f"{store.add_all(rules, trust)} new rules in {escape(name_of(url))}")
     unproved = sum(rule.certificate.evidence is not Evidence.PROVED for rule in rules)
     if unproved:
         console.print(f"{unproved} of them are not proved: a run uses this database with '--trust tested' only")

@@ -17,9 +17,9 @@ from mugraph.onnx import ModelError, load
 from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, rules_file_option, store_rules
 from rulegen.cli.texts import kernels_text, mined_text, shipped_text
 from rulegen.grow.growth import Growth
-from rulegen.grow.journal import Journal
 from rulegen.grow.stages import grow_parts
 from rulegen.grow.tested import rules_on_tests
+from rulegen.journal import Journal
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import mine
 from rulegen.mugraphs.enumerate import EnumerationLimits
@@ -178,23 +178,27 @@ def mine_command(
 
     The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
     and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
-    graphs that compute a subprogram are enumerated. Such a search that was stopped goes on where it was.
+    graphs that compute a subprogram are enumerated. A search that was interrupted or killed resumes where it stopped.
     """
     if kernels and unproved is not None:
         raise click.UsageError("--unproved is for spellings: of kernels, what is not computed right is no rule")
     check_targets(rules, out, unproved)
-    graphs = {}
+    loaded = {}
     for path in sorted(models):
         try:
-            graphs[path.stem] = load(path).graph
+            loaded[path.stem] = load(path)
         except ModelError as problem:
             raise StoreError(str(problem)) from None
+    graphs = {name: model.graph for name, model in loaded.items()}
     if kernels:
         how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
         _mine_kernels(graphs, how, fresh, rules, out)
         return
+    cutting = Cutting(leaves=leaves, operators=operators)
+    digests = {name: model.digest() for name, model in loaded.items()}
+    journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
     with bar("mine") as show:
-        mining = mine(graphs, Cutting(leaves=leaves, operators=operators), seed, show)
+        mining = mine(graphs, cutting, seed, show, journal)
     if out is not None:
         write_text(out, mined_text(mining.rules, seed))
     if unproved is not None:
@@ -204,6 +208,7 @@ def mine_command(
     console.print(f"{len(graphs)} models, {counted}", markup=False)
     if rules is not None:
         store_rules(console, rules, mining.rules)
+    journal.remove()
     if out is None and rules is None:
         print_rules(console, mining.rules)
     for pair in mining.suspicious:

@@ -8,7 +8,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rulegen.cli.console import output
+from rulegen.cli.console import name_of, output
 from rules_db.entries import Usable
 from rules_db.files import StoreError
 from rules_db.store import RuleStore
@@ -36,7 +36,9 @@ def status_command(database: str) -> None:
     console.print(table)
     for name, reason in usable.skipped.items():
         console.print(f"{name}: {reason}", markup=False)
-    console.print(f"{len(entries)} rules in {database}: {len(usable.rules)} usable, {len(usable.skipped)} not", markup=False)
+    console.print(
+        f"{len(entries)} rules in {name_of(database)}: {len(usable.rules)} usable, {len(usable.skipped)} not", markup=False
+    )
 
 
 @click.command("remove")
@@ -47,13 +49,14 @@ def remove_command(database: str, identities: tuple[str, ...]) -> None:
 
     RULE is a whole identity. Nothing is removed where one of them is not there.
     """
+    name = name_of(database)
     with RuleStore.open(database, create=False) as store:
         texts = store.texts()
         missing = sorted({*identities} - {*texts})
         if missing:
             others = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise StoreError(f"{database}: rule {missing[0]} is not there{others}; 'rulegen stats {database}' counts what is")
-        output().print(f"{store.remove({one: texts[one] for one in identities})} rules removed from {database}", markup=False)
+            raise StoreError(f"{name}: rule {missing[0]} is not there{others}; 'rulegen stats {name}' counts what is")
+        output().print(f"{store.remove({one: texts[one] for one in identities})} rules removed from {name}", markup=False)
 
 
 @click.command("prune")
@@ -73,4 +76,4 @@ def prune_command(database: str, newer: bool) -> None:
             console.print(f"{name}: {skipped[name]}", markup=False)
         gone = store.remove({name: texts[name] for name in {*skipped} - {*kept}})  # unless it was mended meanwhile
     told = f"; {len(kept)} that other versions wrote stay (--newer removes them)" if kept else ""
-    console.print(f"{gone} rules removed from {database}{told}", markup=False)
+    console.print(f"{gone} rules removed from {name_of(database)}{told}", markup=False)

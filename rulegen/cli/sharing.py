@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from rulegen.cli.console import bar, jobs_option, output, rules_file, rules_of, store_rules, tell, trust_option
+from rulegen.cli.console import bar, jobs_option, name_of, output, rules_file, rules_of, store_rules, tell, trust_option
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import merge
 from rulegen.share.sources import default_rules, existing_rules, import_file
@@ -54,7 +54,7 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
     new = [rule for result in results for rule in result.rules]
     where = rules or default_rules()
     if dry_run:
-        console.print(f"{len(new)} rules would enter {escape(where)}")
+        console.print(f"{len(new)} rules would enter {escape(name_of(where))}")
         return
     if new and rules is None:
         Path(where).parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +94,6 @@ def merge_command(sources: tuple[str, ...], out: str, trust: Trust, jobs: int) -
     console = output()
     for failure in report.failures:
         console.print(str(failure), markup=False)
-    console.print(f"{out}: {report.new} new, {report.known} known, {report.rejected} rejected", markup=False)
+    console.print(f"{name_of(out)}: {report.new} new, {report.known} known, {report.rejected} rejected", markup=False)
     if report.rejected:
         sys.exit(1)

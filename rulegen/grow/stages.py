@@ -8,8 +8,8 @@ from rulegen.candidate import CandidateRule
 from rulegen.grow.candidates import GatedCandidates, gated_candidates
 from rulegen.grow.certification import FATES, Certifier
 from rulegen.grow.growth import Growth, Stage, StageClock
-from rulegen.grow.journal import Journal, pack, unpack
 from rulegen.grow.selection import macros, minimal, ranked
+from rulegen.journal import Journal, pack, unpack
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable

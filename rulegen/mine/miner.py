@@ -21,8 +21,10 @@ from mugraph.graph import Graph
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided
-from mugraph.terms.term import walk
+from mugraph.terms.term import format_term, walk
+from mugraph.terms.text import parse_term
 from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.journal import Journal
 from rulegen.mine.certified import Contradicted, certified
 from rulegen.mine.composites import applications, is_composite, is_product
 from rulegen.mine.cone import causal_masks, cone_key, named, of_one_type
@@ -36,9 +38,14 @@ from rulegen.mine.supply import supply_of
 from rulegen.mine.values import ConeValues, agree
 from rulegen.numeric.floats import float_test
 from rulegen.prove.prover import Prover
+from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.rule import Rule, Side
 
 __all__ = ["Mining", "mine"]
+
+_UNPROVED, _SUSPICIOUS, _LOST = "unproved", "suspicious", "lost"
+_FATES = frozenset([_UNPROVED, _SUSPICIOUS, _LOST])
+"""The ends of a pair that becomes no rule."""
 
 
 @dataclass
@@ -63,6 +70,7 @@ def mine(
     limits: Cutting | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    journal: Journal | None = None,
 ) -> Mining:
     """Mines models. Equal arguments give equal rules in equal order.
 
@@ -71,8 +79,9 @@ def mine(
         limits: of the cones.
         seed: of all random inputs.
         progress: called with the number of models done and that of all.
+        journal: of the cones that an earlier run with equal arguments looked at; those of this one are recorded.
     """
-    miner, seen = _Miner(seed), set[object]()
+    miner, seen = _Miner(seed, journal or Journal()), set[object]()
     for count, (name, graph) in enumerate(models.items(), 1):
         pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
         lifted = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
@@ -124,8 +133,8 @@ class _Miner:
         hidden: rules to causal attention, before the plain ones.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.seed, self.mining, self.prover = seed, Mining(), Prover()
+    def __init__(self, seed: int, journal: Journal) -> None:
+        self.seed, self.mining, self.prover, self._journal = seed, Mining(), Prover(), journal
         self.plain, self.fused, self.beside, self.hidden = (Normaliser() for _ in range(4))
         self._seen: set[object] = set()
         self._candidates: dict[object, list[Side]] = {}
@@ -148,9 +157,15 @@ class _Miner:
 
     def _enter(self, model: str, cone: Cone) -> None:
         """The rules of one form of a cone."""
-        for target in self._equal_programs(cone):
-            rule = self._certified(model, cone, target) if target != cone.roots else None
-            if rule is None or any(rule.id == other.id for other in self.mining.rules):
+        for target, fate in self._recalled(model, cone):
+            if fate == _UNPROVED:
+                self.mining.unproved.append(CandidateRule(cone.roots, target, cone.types))
+            if fate == _SUSPICIOUS:
+                self.mining.suspicious.append(CandidateRule(cone.roots, target, cone.types))
+            if fate in _FATES:
+                continue
+            rule = parse_rule(fate)
+            if any(rule.id == other.id for other in self.mining.rules):
                 continue
             self.mining.rules.append(rule)
             composites = {t.op for t in walk(target) if t.inputs and is_composite(t.op)}
@@ -164,6 +179,17 @@ class _Miner:
                     self.fused.add(rule)
                     if all(t.op != "Softmax" for t in walk(rule.source)):
                         self.beside.add(rule)
+
+    def _recalled(self, model: str, cone: Cone) -> list[tuple[Side, str]]:
+        """The programs that agree with a cone, and what became of each, from the journal where the cone was looked at before."""
+        typing = ", ".join(f"{name}:{type_}" for name, type_ in cone.types.items())
+        key = f"{model}: {'; '.join(map(format_term, cone.roots))} | {typing}"
+        record = self._journal.get(key)
+        if record is None:
+            programs = [target for target in self._equal_programs(cone) if target != cone.roots]
+            record = [[[format_term(root) for root in target], self._fate(model, cone, target)] for target in programs]
+            self._journal.put(key, record)
+        return [(tuple(map(parse_term, roots)), fate) for roots, fate in record]
 
     def _equal_programs(self, cone: Cone) -> list[Side]:
         """Composite operators and parts of the cone that agree with it on random inputs."""
@@ -209,19 +235,18 @@ class _Miner:
         wanted, values = inputs.of(cone.roots), inputs.of(target)
         return wanted is not None and values is not None and agree(wanted, values)
 
-    def _certified(self, model: str, cone: Cone, target: Side) -> Rule | None:
-        """The certified rule from a cone to a program, generalised; otherwise the pair is entered as unproved or suspicious."""
+    def _fate(self, model: str, cone: Cone, target: Side) -> str:
+        """The end of a pair of a cone and a program: one of :data:`_FATES`, or the text of the certified rule, generalised."""
         candidate = CandidateRule(cone.roots, target, cone.types)
         proof = self.prover.certify(cone.roots, target, cone.types)
         if proof is None:
-            if float_test(candidate, symbols_of(cone.types), self.seed).float_class is not None:
-                self.mining.unproved.append(candidate)
-            return None
+            keeps = float_test(candidate, symbols_of(cone.types), self.seed).float_class is not None
+            return _UNPROVED if keeps else _LOST
         try:
-            return certified(candidate, proof, self.seed, {"model": model})
+            rule = certified(candidate, proof, self.seed, {"model": model})
         except Contradicted:
-            self.mining.suspicious.append(candidate)
-            return None
+            return _SUSPICIOUS
+        return _LOST if rule is None else format_rule(rule)
 
 
 def _preference(target: Side) -> tuple[int, bool, str]:

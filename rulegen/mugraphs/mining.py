@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from mugraph.graph import Graph
 from mugraph.terms.term import format_term
-from rulegen.grow.journal import Journal
+from rulegen.journal import Journal
 from rulegen.mugraphs.goals import Goal
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of, parts_of
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rulegen.share.audit import Failure, audit
+from rules_db.databases import PATIENCE
 from rules_db.entries import by_size, preferred
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
@@ -71,7 +72,7 @@ def merge(
         write_text(out, format_rules(taken))
         new = len(taken)
     else:
-        with RuleStore.open(out) as store:
+        with RuleStore.open(out, patience=PATIENCE) as store:
             new = store.add_all(taken, trust)
     standing = {texts[index].text for index in report.standing}
     accepted = sum(entry.text in standing for entry in entries)

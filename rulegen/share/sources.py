@@ -10,6 +10,7 @@ from rulegen.prove.prover import Prover
 from rulegen.share.imported import Imported
 from rulegen.share.importing import Importer
 from rulegen.taso.file import read_taso
+from rules_db.databases import without_password
 from rules_db.entries import Entry
 from rules_db.files import StoreError, cache_folder
 from rules_db.library import open_rules, shipped_rules
@@ -32,7 +33,7 @@ def existing_rules(url: str | None, tell: Callable[[str], None]) -> list[Rule]:
     """
     where = url or default_rules()
     if where.endswith(".rules"):
-        raise StoreError(f"{where}: rules enter a database, not a text file; give a path such as rules.sqlite")
+        raise StoreError(f"{without_password(where)}: rules enter a database, not a text file; give a path such as rules.sqlite")
     every = [] if "://" not in where and not os.path.exists(where) else open_rules(where, Trust.TESTED, tell)
     rules = [rule for rule in every if rule.certificate.evidence is Evidence.PROVED]  # what tests derive is not proved
     return rules if url else [*shipped_rules(), *rules]

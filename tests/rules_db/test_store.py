@@ -395,18 +395,15 @@ def test_an_addition_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
     path = str(tmp_path / "rules.db")
     put = RuleStore._put
     with RuleStore.open(path) as store:
-        count = 0
 
-        def fails(self: RuleStore, connection: Any, rule: Rule) -> bool:
-            nonlocal count
-            count += 1
-            if count == 5:
-                raise KeyboardInterrupt
-            return put(self, connection, rule)
+        def fails(*arguments: Any) -> None:
+            put(*arguments)
+            raise KeyboardInterrupt
 
         monkeypatch.setattr(RuleStore, "_put", fails)
         with pytest.raises(KeyboardInterrupt):
             store.add_all(RULES)
+        monkeypatch.setattr(RuleStore, "_put", put)
         assert len(store) == 0
         assert store.add_all(RULES) == len(RULES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -14,10 +15,12 @@ from mugraph.ops import get_operator
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
+from rulegen.journal import Journal
 from rulegen.mine.certified import GROUP
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import Mining, mine
 from rulegen.numeric.trials import try_out
+from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_numbers
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
@@ -65,6 +68,34 @@ def test_attention_of_two_tensors_keeps_its_projections() -> None:
 
     mining = mine({"two": graph_of(sketch(write))}, Cutting(leaves=3))
     assert "MultiHeadAttention" in targets(mining) and "OrtAttention" not in targets(mining)
+
+
+def test_a_mining_that_was_killed_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs, certify, asked = {name: spelling(name) for name in ("gelu-erf", "silu")}, Prover.certify, 0
+    last = math.inf
+
+    def counts(self: Prover, *arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == last:
+            raise KeyboardInterrupt
+        return certify(self, *arguments, **options)
+
+    def mined(journal: Journal | None) -> tuple[Mining, int]:
+        nonlocal asked
+        asked = 0
+        return mine(graphs, journal=journal), asked
+
+    monkeypatch.setattr(Prover, "certify", counts)
+    whole, last = mined(None)
+    journal = Journal(tmp_path / "mine")
+    with pytest.raises(KeyboardInterrupt):
+        mined(journal)
+    journal.close()
+    every, last = int(last), math.inf
+    resumed, asked_again = mined(Journal(tmp_path / "mine"))
+    assert resumed == whole and 0 < asked_again < every
+    assert mined(Journal(tmp_path / "mine")) == (whole, 0)
 
 
 def test_equal_seeds_give_equal_rules() -> None:

@@ -14,7 +14,7 @@ from rewriter import optimize
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture
 from rulegen.cli.main import cli
-from rulegen.grow.journal import Journal
+from rulegen.journal import Journal
 from rulegen.mugraphs import mining
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds

@@ -1,8 +1,8 @@
-"""The journal of a growth: finished stages stand on disk, so that a killed growth resumes where it stopped.
+"""The journal of a growth or of mining: finished stages stand on disk, so that what is killed resumes where it stopped.
 
-A growth has one file in the cache folder, named by all that determines its outcome: group, operators, seed, operator properties
-and the source of the generator. A record is a line, written at once, with a checksum: one that a kill or a full disk cut off
-does not count, and is done again. The file goes when the growth is done.
+Each has one file in the cache folder, named by all that determines its outcome: group, operators, seed or models, operator
+properties and the source of the generator. A record is a line, written at once, with a checksum: one that a kill or a full disk
+cut off does not count, and is done again. The file goes when all is done.
 """
 
 from __future__ import annotations

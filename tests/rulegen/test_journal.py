@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rulegen import journal as journal_module
 from rulegen.grow import candidates, certification
-from rulegen.grow import journal as journal_module
 from rulegen.grow.growth import Growth
-from rulegen.grow.journal import Journal
 from rulegen.grow.stages import grow
+from rulegen.journal import Journal
 from rulegen.numeric.floats import float_test
 from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
@@ -74,7 +74,7 @@ def test_damaged_records_do_not_count(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_its_records(tmp_path: Path) -> None:
     code = (
-        "import sys, os, signal; from pathlib import Path; from rulegen.grow.journal import Journal\n"
+        "import sys, os, signal; from pathlib import Path; from rulegen.journal import Journal\n"
         "j = Journal(Path(sys.argv[1])); j.put('done', [1, 2]); os.kill(os.getpid(), signal.SIGKILL)"
     )
     process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "j")], check=False)

@@ -1,0 +1,168 @@
+"""Rules that were checked before are presumed to stand, read when they are asked for, and checked before they are applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mugraph.terms.text import parse_term, parse_type
+from rewriter import optimize
+from rules_db import remembered
+from rules_db.entries import Entry, RuleBook, Usable
+from rules_db.exchange import format_rule, format_rules
+from rules_db.files import StoreError
+from rules_db.library import open_presumed, presumed_rules, shipped_rules
+from rules_db.remembered import PresumedRules, RememberedChecks
+from rules_db.trust.certificate import Certificate, Evidence, Trust
+from rules_db.trust.rule import FloatClass, Rule
+from tests.support.rules import LANDMARKS, landmark
+
+RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def file_of(folder: Path, rules: list[Rule]) -> str:
+    path = folder / "some.rules"
+    path.write_text(format_rules(rules))
+    return str(path)
+
+
+def opened(path: str) -> tuple[RuleBook, list[str]]:
+    told = list[str]()
+    return open_presumed(path, Trust.PROVED, told.append), told
+
+
+def nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Usable, "of", lambda *_: pytest.fail("checked again"))
+
+
+def test_a_text_is_checked_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file_of(tmp_path, RULES)
+    assert list(opened(path)[0]) == RULES
+    with monkeypatch.context() as patch:
+        nothing_is_checked(patch)
+        patch.setattr(Entry, "read", lambda *_, **__: pytest.fail("read though nothing asks for it"))
+        rules, told = opened(path)
+        assert rules.ids == tuple(rule.id for rule in RULES) and told == []
+    changed = [replace(RULES[0], provenance={"group": "other"}), *RULES[1:]]
+    with monkeypatch.context() as patch:
+        asked, of = list[str](), Usable.of
+
+        def noted(entries: list[Entry], trust: Trust) -> Usable:
+            asked.extend(entry.name for entry in entries)
+            return of(entries, trust)
+
+        patch.setattr(Usable, "of", noted)
+        assert list(opened(file_of(tmp_path, changed))[0]) == changed
+        assert asked == [RULES[0].id], "another text is another rule"
+        patch.setattr(remembered, "stamp", lambda: "another")
+        asked.clear()
+        opened(path)
+        assert len(asked) == len(RULES), "another checker may find otherwise"
+
+
+def test_what_does_not_stand_is_not_remembered(tmp_path: Path, cache: Path) -> None:
+    false = replace(RULES[0], certificate=Certificate(()))
+    path = file_of(tmp_path, [false, *RULES[1:]])
+    for _ in range(2):
+        rules, told = opened(path)
+        assert rules.ids == tuple(rule.id for rule in RULES[1:])
+        assert len(told) == 1 and f"1 skipped: {false.id} (not proved" in told[0]
+    with pytest.raises(StoreError, match="is not proved"):
+        opened(file_of(tmp_path, [false]))
+
+
+def remember(rule: Rule, evidence: Evidence = Evidence.PROVED) -> None:
+    """Writes into the cache folder that a rule stands."""
+    RememberedChecks().put([(Entry("", format_rule(rule)), evidence)])
+
+
+def test_a_presumption_is_confirmed_before_anything_rests_on_it(tmp_path: Path, cache: Path) -> None:
+    false = replace(RULES[0], certificate=Certificate(()))
+    remember(false)
+    rules, _ = opened(file_of(tmp_path, [false, *RULES[1:]]))
+    assert rules[0] == false and "not proved" in rules.objection(rules[0])
+    assert rules.objection(rules[1]) == ""
+    assert not RememberedChecks().path.exists(), "it says what is not so"
+    assert opened(file_of(tmp_path, [false, *RULES[1:]]))[0].ids == tuple(rule.id for rule in RULES[1:])
+
+
+def test_another_identity_is_found_out(tmp_path: Path, cache: Path) -> None:
+    text = format_rule(RULES[0]).replace(RULES[0].id, RULES[1].id)
+    entry = Entry("x.rules", text)
+    RememberedChecks().put([(entry, Evidence.PROVED)])
+    rules = PresumedRules.of([entry], Trust.PROVED)
+    assert "has the identity" in rules.objection(rules[0])
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"0" * 40 + b" proved\n", b"proved\n\n"])
+def test_a_damaged_memory_says_nothing(tmp_path: Path, cache: Path, damage: bytes) -> None:
+    path = file_of(tmp_path, RULES)
+    opened(path)
+    memory = RememberedChecks().path
+    memory.write_bytes(damage)
+    assert list(opened(path)[0]) == RULES
+    memory.write_bytes(memory.read_bytes()[:-5])  # a kill cut off the last line
+    assert list(opened(path)[0]) == RULES
+
+
+def test_without_a_cache_folder_rules_are_checked_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "file"))
+    assert list(opened(file_of(tmp_path, RULES))[0]) == RULES
+    assert "checked at each start" in caplog.text
+
+
+def written(source: str, target: str, types: dict[str, str]) -> Rule:
+    """A rule without a proof."""
+    sides = ((parse_term(side),) for side in (source, target))
+    return Rule(*sides, {name: parse_type(text) for name, text in types.items()}, (), FloatClass.EXACT, Certificate(()))
+
+
+def test_operators_are_told_without_reading() -> None:
+    """Else a rule would be missed that matches."""
+    shipped, presumed = RuleBook(shipped_rules()), presumed_rules()
+    assert presumed.ids == shipped.ids and presumed._sides == shipped._sides
+
+
+def test_rules_that_others_make_room_for_are_among_those_that_may_apply() -> None:
+    types = {"x": "[m]", "y": "[m]"}
+    first = written("Mul(Neg(x), y)", "Neg(Mul(x, y))", types)
+    second = written("Neg(Add(x, y))", "Sub(Neg(x), y)", types)
+    third = written("Sqrt(Reciprocal(x))", "Reciprocal(Sqrt(x))", types)
+    rules = RuleBook([Entry("", format_rule(rule)) for rule in (third, second, first)])
+    assert rules.within({"Mul", "Neg"}) == [first]
+    assert rules.within({"Mul", "Neg", "Add"}) == [second, first]
+    assert rules.within({"Relu"}) == []
+
+
+def negated(path: Path) -> Path:
+    """A model that computes Neg(Relu(x))."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 8)) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_poisoned_memory_applies_no_rule_that_is_not_proved(tmp_path: Path, own_cache: Path) -> None:
+    """It says that Neg(Relu(x)) = Neg(x), which is cheaper."""
+    false = written("Neg(Relu(x))", "Neg(x)", {"x": "[m]"})
+    remember(false)
+    path, model = file_of(tmp_path, [false]), negated(tmp_path / "m.onnx")
+    outcome = optimize(model, tmp_path / "o.onnx", rules=path, provider="cpu", budget=2.0, cache=tmp_path / "p.sqlite")
+    assert not outcome.improved and any(f"rule {false.id} was remembered" in note for note in outcome.notes)
+    assert not RememberedChecks().path.exists()
+    assert np.array_equal(onnx.load(tmp_path / "o.onnx").graph.node[0].input, ["x"])
