@@ -22,7 +22,17 @@ from mugraph.blocks.statements import (
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 
-__all__ = ["LIMITS", "DeviceLimits", "Schedule", "check_fits", "check_schedule", "element_bytes", "storage_types", "tile_shape"]
+__all__ = [
+    "LIMITS",
+    "DeviceLimits",
+    "Schedule",
+    "check_ahead",
+    "check_fits",
+    "check_schedule",
+    "element_bytes",
+    "storage_types",
+    "tile_shape",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ class Schedule:
         split: parts of the loop that run as blocks of their own.
         warps, stages: of Triton's compiler; ``stages`` is the depth of the software pipeline.
         group: tiles along the next to last grid axis whose neighbours run together (swizzled order), so that they share cache.
+        ahead: tensors whose first tiles are brought into the cache before the kernel waits for the one before it. None may be one
+            that a kernel writes: it would be asked for too early.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -41,6 +53,7 @@ class Schedule:
     warps: int = 4
     stages: int = 2
     group: int = 1
+    ahead: tuple[str, ...] = ()
 
     def tile(self, axis: str) -> int:
         return dict(self.tiles).get(axis, 1)
@@ -99,6 +112,22 @@ def check_schedule(block: Block, schedule: Schedule) -> None:
         raise InvalidBlock(f"block {block.name}: a split without an accumulator")
     if schedule.split > 1 and any(block.phases[store.value] == "loop" for store in block.stores):
         raise InvalidBlock(f"block {block.name}: a split loop that saves tiles itself")
+
+
+def check_ahead(kernel: Kernel, schedules: Sequence[Schedule]) -> None:
+    """Raises :class:`InvalidBlock` where a schedule asks ahead for what is no input of the kernel that its block graph loads.
+
+    Outputs and scratch memory are written by this kernel or the one before it.
+    """
+    inputs = {tensor.name for tensor in kernel.inputs}
+    for block, schedule in zip(kernel.blocks, schedules, strict=True):
+        loaded = {load.tensor for load in block.loads}
+        for name in schedule.ahead:
+            if name not in inputs or name not in loaded:
+                what = "which a kernel writes" if name in kernel.tensors and name not in inputs else "which it does not load"
+                raise InvalidBlock(f"block {block.name}: the schedule asks ahead for {name[:40]}, {what}")
+        if len(set(schedule.ahead)) != len(schedule.ahead):
+            raise InvalidBlock(f"block {block.name}: the schedule asks ahead for {', '.join(schedule.ahead)[:80]}, one twice")
 
 
 def tile_shape(block: Block, schedule: Schedule, axes: Sequence[str], sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:

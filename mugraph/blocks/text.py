@@ -356,6 +356,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "warps": schedule.warps,
         "stages": schedule.stages,
         "group": schedule.group,
+        **({"ahead": list(schedule.ahead)} if schedule.ahead else {}),
     }
 
 
@@ -370,7 +371,8 @@ def schedule_from_json(value: Mapping[str, Any]) -> Schedule:
     """Reads what :func:`schedule_to_json` gives. Raises :class:`TextError`."""
     try:
         numbers = {name: _whole(value[name]) for name in ("split", "warps", "stages", "group")}
-        return Schedule(tuple((str(axis), _whole(tile)) for axis, tile in value["tiles"].items()), **numbers)
+        tiles = tuple((str(axis), _whole(tile)) for axis, tile in value["tiles"].items())
+        return Schedule(tiles, **numbers, ahead=tuple(map(str, value.get("ahead", ()))))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise TextError(f"no schedule: {type(problem).__name__} {problem}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Dim, SymDim, Undecided, evaluate_dim
 
@@ -57,3 +57,4 @@ def check_variants(kernel: Kernel, variants: Variants) -> None:
             raise InvalidBlock(f"kernel {kernel.name}: {len(schedules)} schedules for {len(kernel.blocks)} block graphs")
         for block, schedule in zip(kernel.blocks, schedules, strict=True):
             check_schedule(block, schedule)
+        check_ahead(kernel, schedules)

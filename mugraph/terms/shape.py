@@ -143,18 +143,30 @@ class SymDim:
     __rmul__ = __mul__
 
     def exact_div(self, divisor: Dim) -> Dim:
-        """Divides by a monomial; raises :class:`Undecided` where the quotient is no polynomial."""
-        divisors = _terms(divisor)
-        if len(divisors) != 1:
-            raise Undecided(f"{self} / {divisor}", multiple=(self, divisor))
-        (powers, scale), quotient = divisors[0], {}
-        for monomial, coefficient in self.terms:
-            left = dict(monomial)
-            for name, power in powers:
-                left[name] = left.get(name, 0) - power
-            if coefficient % scale or any(power < 0 for power in left.values()):
+        """Divides by a polynomial; raises :class:`Undecided` where the quotient is none with whole coefficients.
+
+        Long division by the greatest monomials first: in that order products keep their places, so that a quotient that exists is
+        found, a monomial a step (Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, section 2.3).
+        """
+        names = sorted({*self.symbols(), *(divisor.symbols() if isinstance(divisor, SymDim) else ())})
+
+        def place(monomial: Monomial) -> tuple[int, ...]:
+            powers = dict(monomial)
+            return (sum(powers.values()), *(powers.get(name, 0) for name in names))
+
+        quotient: dict[Monomial, int] = {}
+        rest: Dim = self
+        lead, scale = max(_terms(divisor), key=lambda term: place(term[0]), default=((), 0))
+        while rest != 0:
+            monomial, coefficient = max(_terms(rest), key=lambda term: place(term[0]))
+            powers = dict(monomial)
+            for name, power in lead:
+                powers[name] = powers.get(name, 0) - power
+            if not scale or coefficient % scale or any(power < 0 for power in powers.values()):
                 raise Undecided(f"{self} / {divisor}", multiple=(self, divisor))
-            quotient[tuple(sorted((n, p) for n, p in left.items() if p))] = coefficient // scale
+            found = tuple(sorted((name, power) for name, power in powers.items() if power))
+            quotient[found] = coefficient // scale
+            rest = rest - SymDim.make({found: coefficient // scale}) * divisor
         return SymDim.make(quotient)
 
     def __str__(self) -> str:

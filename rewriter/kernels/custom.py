@@ -25,7 +25,7 @@ from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compile_ahead, compiled_trials
-from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
@@ -106,6 +106,7 @@ class CustomKernels:
         self._refused: dict[Kernel, str] = {}
         self._tuned: set[Kernel] = set()
         self._given: set[Kernel] = set()
+        self._constants: dict[Kernel, set[str]] = {}
 
     def _stored(self, rules: Sequence[Rule]) -> list[Rule]:
         """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none."""
@@ -257,6 +258,7 @@ class CustomKernels:
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""
         fresh, untrue = [], dict[Kernel, str]()
+        self._constants |= constant_inputs(graph)
         for kernel in self._own(graph):
             if kernel not in self.programs:
                 try:
@@ -270,10 +272,10 @@ class CustomKernels:
                 chosen.append(self._scheduled(kernel))
             except (InvalidBlock, Undecided) as problem:
                 problems[kernel] = f"kernel {kernel.label}: {problem}"
-        programs, wrong = compile_kernels(chosen, self.compiler, self.architectures)
+        programs, wrong = self._compile(chosen, self.architectures)
         if wrong and not self.strict:
             first, again = wrong, [s for s in chosen if s.kernel in wrong]
-            more, wrong = compile_kernels(again, self.compiler, self.architectures[:1])
+            more, wrong = self._compile(again, self.architectures[:1])
             programs |= more
             only = [reason for kernel, reason in first.items() if kernel not in wrong]
             self.notes += [f"compiled for {self.architectures[0]} only: {reason}" for reason in only]
@@ -286,6 +288,13 @@ class CustomKernels:
         self.programs |= programs
         return list(problems.values())
 
+    def _compile(
+        self, chosen: Sequence[Scheduled], architectures: Sequence[Architecture]
+    ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
+        """Compiles kernels, which ask for their constants before they wait for the kernel before them."""
+        asking = [each.asking_ahead(self._constants.get(each.kernel, ())) for each in chosen]
+        return compile_kernels(asking, self.compiler, architectures)
+
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """Raises InvalidBlock and Undecided, as :func:`rewriter.kernels.programs.scheduled`."""
         return scheduled(kernel, self.device, self.sizes, self.store, self.grid, refused)
@@ -296,13 +305,13 @@ class CustomKernels:
         refused: set[tuple[Schedule, ...]] = set()
         for _ in range(_RIVALS):
             for schedules in failed.variants.schedules:
-                if compile_kernels([Scheduled.one(kernel, *schedules)], self.compiler, needed)[1]:
+                if self._compile([Scheduled.one(kernel, *schedules)], needed)[1]:
                     refused.add(schedules)
             try:
                 failed = self._scheduled(kernel, refused)
             except InvalidBlock:
                 return None
-            programs, _ = compile_kernels([failed], self.compiler, needed)
+            programs, _ = self._compile([failed], needed)
             if kernel in programs:
                 return programs[kernel]
         return None

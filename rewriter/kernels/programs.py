@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.kernels.triton.source import Source
 from rules_db.files import StoreError, write_text
 
-__all__ = ["Scheduled", "compile_kernels", "keep_kernels", "kernels_of", "scheduled"]
+__all__ = ["Scheduled", "compile_kernels", "constant_inputs", "keep_kernels", "kernels_of", "scheduled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,17 @@ class Scheduled:
         """A kernel of one variant, with a schedule for each block graph."""
         return Scheduled(kernel, Variants.one(schedules))
 
+    def asking_ahead(self, constants: Collection[str]) -> Scheduled:
+        """The same, with requests for the first tiles of those inputs that are constants where the kernel is used."""
+        several = []
+        for schedules in self.variants.schedules:
+            of_it = []
+            for block, schedule in zip(self.kernel.blocks, schedules, strict=True):
+                loaded = {load.tensor for load in block.loads} & set(constants)
+                of_it.append(replace(schedule, ahead=tuple(t.name for t in self.kernel.inputs if t.name in loaded)))
+            several.append(tuple(of_it))
+        return Scheduled(self.kernel, replace(self.variants, schedules=tuple(several)))
+
     def sources(self) -> list[Source]:
         """One a variant. Raises InvalidBlock or NotGenerated."""
         sources: list[Source] = []
@@ -58,6 +69,17 @@ class Scheduled:
 def kernels_of(graph: Graph) -> list[Kernel]:
     """The graph-defined kernels of a candidate, each once, in the order of its nodes."""
     return list(dict.fromkeys(kernel_of(node.attrs) for node in graph.nodes() if node.op == KERNEL))
+
+
+def constant_inputs(graph: Graph) -> dict[Kernel, set[str]]:
+    """The inputs of each kernel of a candidate that are constants at all of its nodes."""
+    constants: dict[Kernel, set[str]] = {}
+    for node in graph.nodes():
+        if node.op == KERNEL:
+            kernel = kernel_of(node.attrs)
+            here = {t.name for t, value in zip(kernel.inputs, node.inputs, strict=True) if graph.tables.constant[value]}
+            constants[kernel] = constants.get(kernel, here) & here
+    return constants
 
 
 def scheduled(

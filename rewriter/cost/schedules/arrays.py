@@ -69,4 +69,4 @@ class ScheduleArrays:
         if number >= len(self):
             raise IndexError(number)
         tiles = tuple((axis, int(tiles[self.at[number]])) for axis, tiles in self.tilings.tiles.items())
-        return Schedule(tiles, *(int(getattr(self, name)[number]) for name in _PARAMETERS))
+        return Schedule(tiles, **{name: int(getattr(self, name)[number]) for name in _PARAMETERS})

@@ -19,7 +19,7 @@ __all__ = ["fitting"]
 _MOST_ROWS, _MOST_COLUMNS, _MOST_INNER = 128, 256, 256
 _MOST_STREAMED = 1 << 14
 """Entries of the largest tile of a loop without products."""
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (2, 3, 4, 5)
 _GROUPS = (1, 8)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from mugraph.blocks.block import Block
 from mugraph.blocks.statements import Statement
 from mugraph.terms.shape import Dim, SymDim, same_dim
-from rewriter.kernels.fuse.access import Access, Digits, digit_of
+from rewriter.kernels.fuse.access import Access, Digits, digit_of, quotient
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.terms import PlainTerms
 
-__all__ = ["BlockAxes"]
+__all__ = ["ROWS", "BlockAxes"]
+
+ROWS = "s"
+"""The axis of an attention's queries."""
 
 _LARGEST_EPILOGUE_ROW = 512
 """Entries of a row that a product's epilogue may reduce: it stays in registers whole."""
@@ -25,18 +28,21 @@ class BlockAxes:
     Attributes:
         sizes: of every axis.
         loop: the axis that is cut into iterations.
+
+    Args:
+        heads: a batch axis of an attention of one query, of whose entries ``group`` neighbours are the rows of a block.
     """
 
-    def __init__(self, terms: PlainTerms) -> None:
+    def __init__(self, terms: PlainTerms, heads: str | None = None, group: Dim = 1) -> None:
         self.sizes: dict[str, Dim] = {}
         self.loop: str | None = None
-        self._terms = terms
+        self._terms, self._heads, self._group = terms, heads, group
         self._leading: list[str] = []
         self._whole: list[str] = []
 
     def lead(self, shape: Sequence[Dim]) -> Access:
         """Axes for the dimensions of the core: m and n, with attention s and e, and b0, b1, ... in front of them."""
-        names = ["e", "s"] if self._terms.attends else ["n", "m"]
+        names = ["e", ROWS] if self._terms.attends else ["n", "m"]
         access: list[Digits] = []
         for position, size in enumerate(shape):
             from_back = len(shape) - 1 - position
@@ -44,9 +50,17 @@ class BlockAxes:
                 access.append(())
                 continue
             axis = names[from_back] if from_back < len(names) else f"b{from_back - len(names)}"
-            self.sizes[axis] = size
-            self._leading.append(axis)
-            access.append(digit_of(axis, size))
+            digits = digit_of(axis, size)
+            if axis == self._heads:
+                several = quotient(size, self._group)
+                if several is None:
+                    raise NotFusable(f"{size} heads in groups of {self._group}")
+                digits = (*(digit_of(axis, several) if same_dim(several, 1) is not True else ()), *digit_of(ROWS, self._group))
+            for digit in digits:
+                assert digit.index.axis is not None
+                self.sizes[digit.index.axis] = digit.size
+                self._leading.append(digit.index.axis)
+            access.append(digits)
         if not self._leading and not self._terms.single:
             raise NotFusable("a single entry beside others")
         return tuple(access)
@@ -104,7 +118,7 @@ class BlockAxes:
             self.make_whole(leading[-1])
         batch = [axis for axis in leading if axis.startswith("b")]
         inner = [axis for axis in sizes if axis not in leading]
-        attention = [*batch, "s", *(a for a in inner if a != "t"), "t", "e"]
+        attention = [*batch, ROWS, *(a for a in inner if a != "t"), "t", "e"]
         order = attention if self._terms.attends else [*batch, "m", *inner, "n"]
         axes = tuple((axis, sizes[axis]) for axis in order if axis in sizes)
         grid = tuple(axis for axis, _ in axes if axis in leading and axis not in self._whole)

@@ -19,6 +19,7 @@ from functools import cached_property
 
 from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Graph, Node
+from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, TensorType, plain_symbol
 from mugraph.terms.term import Term, attr_symbols, const, make, var
@@ -97,9 +98,10 @@ def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> Fusa
     """Nodes as terms, where they have no more results than asked for and more than movements in them."""
     working = [node for node in grown.nodes if kinds[node] != "movement"]
     roots = reading.exposed(grown.nodes - grown.prologue)
-    if not working or not 1 <= len(roots) <= grown.results:
+    if not 1 <= len(roots) <= grown.results:
         return None
-    if len(working) < 2 and all(kinds[node] == "pointwise" for node in working):
+    appends = all(node.op == "Concat" for node in grown.nodes - grown.prologue)
+    if not appends and len(working) < 2 and all(kinds[node] == "pointwise" for node in working):
         return None
     reader = _TermReader(reading, grown.nodes)
     terms = reader.read(roots)
@@ -152,7 +154,10 @@ class _TermReader:
                 continue
             definition = graph.definition(value)
             assert definition is not None
-            terms[value] = make(node.op, [terms[v] for v in inputs], node.attrs, definition[1])
+            operands = [terms[v] for v in inputs]
+            if traits_of(node.op).addresses:  # moves it as what it is: a number by itself has no element type
+                operands = [self._read(v) if term.op == "Const" else term for v, term in zip(inputs, operands, strict=True)]
+            terms[value] = make(node.op, operands, node.attrs, definition[1])
         return tuple(terms[resolve(graph, root)] for root in roots)
 
     def _leaf(self, value: int) -> Term:
@@ -173,4 +178,8 @@ class _TermReader:
             stored = self._leaf(resolve(graph, maker.inputs[0]))
             if stored.op != "Const":  # read as it is stored, not as many times as it is repeated
                 return make("Expand", (stored,), maker.attrs)
+        return self._read(value)
+
+    def _read(self, value: int) -> Term:
+        """A value as a variable."""
         return var(self._names.setdefault(value, f"x{len(self._names)}"))

@@ -49,7 +49,7 @@ class SetGrowth:
         self._reading, self._kinds = reading, kinds
 
     def all(self) -> Iterator[GrownNodes]:
-        """Every stage of every seed, in the order of the model, then the products that share an operand."""
+        """Every stage of every seed, in the order of the model, then products that share an operand, then what caches grow by."""
         for node in self._reading.nodes:
             kind = self._kinds[node]
             if kind == "other" or self._reading.is_constant(node):
@@ -70,6 +70,9 @@ class SetGrowth:
                 for level in (0, 2):
                     start = self.upwards(set(group), level)
                     yield GrownNodes(start | parts, start - set(group), len(group))
+        for group in self._appending():
+            start = self.upwards(set(group), 1)
+            yield GrownNodes(start, start - set(group), len(group))
 
     def _totals(self, total: Node) -> Iterator[GrownNodes]:
         """A reduction of all entries with the nodes that compute them, and with one after the other of its result's readers.
@@ -113,6 +116,29 @@ class SetGrowth:
         for group in groups.values():
             if 2 <= len(group) <= _MOST_SHARING:
                 yield group
+
+    def _appending(self) -> Iterator[list[Node]]:
+        """Concatenations that the model returns, such as a cache with a new position: of one type, with new parts of one source.
+
+        The keys and the values of a layer are two such.
+        """
+        reading = self._reading
+        groups: dict[tuple[object, ...], list[Node]] = {}
+        for node in reading.nodes:
+            if node.op == "Concat" and self._kinds[node] == "movement" and reading.outputs.issuperset(reading.live(node)):
+                key = (self._source(node.inputs[-1]), node.attrs, str(reading.graph.type(node.values[0])))
+                groups.setdefault(key, []).append(node)
+        for group in groups.values():
+            if len(group) <= _MOST_RESULTS:
+                yield group
+
+    def _source(self, value: int) -> int:
+        """What a value is computed of by movements and elementwise operators, and by a product with weights."""
+        while (maker := self._reading.maker(value)) is not None and self._kinds[maker] in ("movement", "pointwise", "product"):
+            value = maker.inputs[0]
+            if self._kinds[maker] == "product":
+                break
+        return resolve(self._reading.graph, value)
 
     def _tail(self, product: Node) -> set[Node]:
         """A product with the nodes that are computed of it alone: bias, scale, the split into heads."""

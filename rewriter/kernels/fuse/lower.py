@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mugraph.blocks.block import Kernel
+from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.statements import InvalidBlock, Tensor
 from mugraph.blocks.validity import check_kernel
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import ShapeError, TensorType, Undecided
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, variables
 from rewriter.kernels.fuse.access import Access, view_of
-from rewriter.kernels.fuse.axes import BlockAxes
+from rewriter.kernels.fuse.axes import ROWS, BlockAxes
 from rewriter.kernels.fuse.builder import BlockBuilder, NotFusable
 from rewriter.kernels.fuse.emitter import TermEmitter
 from rewriter.kernels.fuse.scope import PLAIN, Form, Scope
@@ -53,11 +53,9 @@ def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[s
 
 def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Term], form: Form) -> Kernel:
     terms = PlainTerms(inputs, body)
-    scope = Scope(name, terms, BlockAxes(terms), BlockBuilder([*inputs, *body]), form)
-    emitter = TermEmitter(scope)
-    for output, root, access in _accesses(scope, emitter):
-        value = scope.builder.named(emitter.emit(root, access, access), f"{output}_value")
-        scope.builder.store(output, value, view_of(access, scope.axes.sizes))
+    block = _block(name, terms, [*inputs, *body], form)
+    if terms.attends and (groups := _groups(block)) is not None:
+        block = _block(name, terms, [*inputs, *body], form, *groups)
     used = {v.name for v in variables(body.values())}
     types = infer_types(body.values(), inputs)
     kernel = Kernel(
@@ -65,10 +63,37 @@ def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Ter
         tuple(Tensor(operand, type_) for operand, type_ in inputs.items() if operand in used),
         tuple(Tensor(output, types[term]) for output, term in body.items()),
         tuple(body.values()),
-        (simplified(scope.block()),),
+        (simplified(block),),
     )
     check_kernel(kernel)
     return kernel
+
+
+def _block(name: str, terms: PlainTerms, taken: Sequence[str], form: Form, heads: str | None = None, group: Dim = 1) -> Block:
+    """The block graph of terms, in which ``group`` entries of the axis ``heads`` are rows of one block."""
+    scope = Scope(name, terms, BlockAxes(terms, heads, group), BlockBuilder(taken), form)
+    emitter = TermEmitter(scope)
+    for output, root, access in _accesses(scope, emitter):
+        value = scope.builder.named(emitter.emit(root, access, access), f"{output}_value")
+        scope.builder.store(output, value, view_of(access, scope.axes.sizes))
+    return scope.block()
+
+
+def _groups(block: Block) -> tuple[str, Dim] | None:
+    """The batch axis of an attention of one query whose loop reads the same for so many neighbours (grouped heads), and how many.
+
+    They are rows of a block then, which reads keys and values once for all of them.
+    """
+    read: dict[str, set[Dim]] = {}
+    for load in block.loads:
+        if block.phases[load.name] == "loop":
+            for index in (factor.index for factor in load.view if factor.index.axis is not None):
+                read.setdefault(index.axis or "", set()).add(index.divide if index.shift == 0 else 1)
+    for axis in block.grid:
+        sizes = read.get(axis, set())
+        if ROWS not in block.sizes and axis.startswith("b") and len(sizes) == 1 and 1 not in sizes:
+            return axis, next(iter(sizes))
+    return None
 
 
 def _accesses(scope: Scope, emitter: TermEmitter) -> list[tuple[str, Term, Access]]:

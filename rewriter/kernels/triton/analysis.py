@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Index, Predicate, Statement, statement_operands
+from mugraph.terms.shape import SymDim
+from mugraph.terms.term import Term
 
-__all__ = ["LoopBound", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
+__all__ = ["LoopBound", "chosen_loads", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
 
 
 def fused_products(block: Block) -> set[str]:
@@ -50,6 +52,42 @@ def softmax_predicates(block: Block) -> dict[str, Predicate]:
         if accumulator.monoid == "softmax" and isinstance(keep, Predicate) and block.phases[keep.name] == "loop":
             predicates |= {keep.name: keep} if users == [accumulator] else {}
     return predicates
+
+
+def chosen_loads(block: Block) -> dict[str, tuple[str, bool]]:
+    """Loads of which only the entries count where a predicate over axes of theirs is so: parts of a concatenation.
+
+    Those of a size that only the run tells: such a part may be empty, and then nothing of it may be read.
+    """
+    chosen = {}
+    for load in block.loads:
+        if not any(isinstance(factor.index.modulo, SymDim) for factor in load.view):
+            continue
+        users = [s for s in block.statements if load.name in statement_operands(s)]
+        if not all(isinstance(user, Compute) for user in users):
+            continue
+        ways = [way for user in users if isinstance(user, Compute) for way in _ways(user.term, load.name, frozenset())]
+        for name, is_so in sorted(frozenset.intersection(*ways)) if ways else ():
+            predicate = block.defined.get(name)
+            if isinstance(predicate, Predicate) and {*block.value_axes[name]} <= {*block.value_axes[load.name]}:
+                chosen[load.name] = (name, is_so)
+                break
+    return chosen
+
+
+_Way = frozenset[tuple[str, bool]]
+"""Conditions that are so, or are not so, where a value counts."""
+
+
+def _ways(term: Term, name: str, way: _Way) -> list[_Way]:
+    """The ways to a value from a term that takes it."""
+    if term.is_var:
+        return [way] if term.name == name else []
+    if term.op == "Where" and term.inputs[0].is_var:
+        condition, yes, no = term.inputs
+        asked = _ways(condition, name, way)
+        return asked + _ways(yes, name, way | {(condition.name, True)}) + _ways(no, name, way | {(condition.name, False)})
+    return [found for operand in term.inputs for found in _ways(operand, name, way)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from keyword import iskeyword
 
 from mugraph.blocks.block import Block, Kernel, renamed_values
 from mugraph.blocks.mask_lists import mask_tables
-from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.terms.shape import Dim, symbol
 from mugraph.terms.term import format_term
+from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.function import FunctionRole, FunctionWriter
 from rewriter.kernels.triton.places import Places
@@ -49,6 +50,7 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     for name, type_ in types.items():
         if type_.dtype not in POINTERS:
             raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
+    check_ahead(kernel, schedules)
     digest, kernel = kernel.digest, _with_identifiers(kernel)
     types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
     functions: list[FunctionWriter] = []
@@ -66,9 +68,13 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
             functions.append(FunctionWriter(block, schedule, types, places, FunctionRole.WHOLE, {}, masks))
     texts, launches = [], []
     for function in functions:
-        texts.append(function.write())
+        texts.append(check_waits(function.write()))
         launches.append(function.launch())
-    helpers = [f"\n\n{SHORT_ERF.rstrip()}"] if any("short_erf(" in text for text in texts) else []
+    helpers = [
+        f"\n\n{helper.rstrip()}"
+        for name, helper in (("short_erf(", SHORT_ERF), (f"{PREFETCH}(", PREFETCH_TEXT))
+        if any(name in text for text in texts)
+    ]
     text = (
         "\n".join(
             [*_heading(kernel, digest, schedules), "", "import triton", "import triton.language as tl", _IMPORT, *helpers, *texts]
@@ -89,7 +95,7 @@ def _heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule]) -> li
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in schedule.tiles)
         lines.append(
             f"# {block.name}: tiles {tiles or 'of 1'}, split {schedule.split}, warps {schedule.warps}, stages {schedule.stages}, "
-            f"group {schedule.group}"
+            f"group {schedule.group}" + (f", ahead {', '.join(schedule.ahead)}" if schedule.ahead else "")
         )
     return lines
 
@@ -105,6 +111,7 @@ _RESERVED = frozenset(
         "gdc_wait",
         "gdc_launch_dependents",
         "short_erf",
+        PREFETCH,
         "pid",
         "inner",
         "first",

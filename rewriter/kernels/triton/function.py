@@ -23,6 +23,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.terms.shape import TensorType
 from rewriter.kernels.triton.accumulators import Accumulators
+from rewriter.kernels.triton.ahead import AheadText
 from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.grid import GridText
@@ -84,8 +85,7 @@ class FunctionWriter:
             grid.write()
         self._text.line(f"if {OVERLAPPED}:")
         with self._text.indented():
-            self._text.line("gdc_wait()")
-            self._text.line("gdc_launch_dependents()")
+            self._write_wait(can_ask=order is None)
         if order is not None:  # it reads memory
             grid.write()
         if self._role == FunctionRole.COMBINE:
@@ -103,6 +103,33 @@ class FunctionWriter:
             self._write_phase("after")
         arguments = ", ".join([*(name for name, _ in self._signature()), f"{OVERLAPPED}: tl.constexpr = False"])
         return "\n".join(["", "", "@triton.jit", f"def {self.name}({arguments}):", *self._text.lines])
+
+    def _write_wait(self, *, can_ask: bool) -> None:
+        """Waits for the kernel before this one, and lets the next one begin; what is asked for ahead is asked for before that.
+
+        Args:
+            can_ask: where the tiles of the block are is known.
+        """
+        block, loop = self._block, self._block.loop
+        asked = [s for s in block.loads if s.tensor in self._tiling.schedule.ahead] if can_ask else []
+        if self._role == FunctionRole.PART:
+            asked = [s for s in asked if block.phases[s.name] != "after"]
+        elif self._role == FunctionRole.COMBINE:
+            asked = []
+        if not asked:
+            self._text.line("gdc_wait()")
+            self._text.line("gdc_launch_dependents()")
+            return
+        self._text.line("gdc_launch_dependents()")
+        ahead = AheadText(self._text, self._tiling, self._places, self._types)
+        in_loop = [s for s in asked if block.phases[s.name] == "loop"]
+        if loop is not None and in_loop:  # first: what it names has no type yet that a loop would have to keep
+            ahead.ask_in_loop(in_loop, loop, *self._part_bounds(loop))
+        for load in asked:
+            if load not in in_loop:
+                ahead.ask(load)
+        self._positions.tensors += [name for name in ahead.tensors if name not in self._positions.tensors]
+        self._text.line("gdc_wait()")
 
     def _write_phase(self, phase: str) -> None:
         """Writes what a phase needs: before the loop, in it, or after it, where invariants that only the end needs stand too."""

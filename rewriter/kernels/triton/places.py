@@ -7,7 +7,7 @@ from mugraph.blocks.mask_lists import listed_mask
 from mugraph.blocks.schedule import Schedule, element_bytes
 from mugraph.blocks.statements import MaskTile, Tensor, product
 from mugraph.domains.base import FLOATS
-from mugraph.terms.shape import DataType, Dim, TensorType, plain_symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol
 from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
@@ -41,10 +41,14 @@ class Places:
         types = kernel.tensors
         self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
         self.symbols: dict[str, Expression] = {}
+        sums: list[tuple[SymDim, Expression]] = []
         for number, tensor in enumerate(kernel.inputs):
             for axis, dim in enumerate(tensor.type.shape):
                 if (name := plain_symbol(dim)) is not None:
                     self.symbols.setdefault(name, Expression.dimension(number, axis))
+                elif isinstance(dim, SymDim):
+                    sums.append((dim, Expression.dimension(number, axis)))
+        self._solve(sums)
         for name in kernel.symbols:
             if name not in self.symbols:
                 raise NotGenerated(f"the symbol {name}, which is no dimension of an input")
@@ -57,6 +61,22 @@ class Places:
         self._taken = set(types)
         self.tables: dict[str, DataType] = {}
         self._first_table = len(kernel.inputs) + tables_before
+
+    def _solve(self, sums: list[tuple[SymDim, Expression]]) -> None:
+        """Finds symbols that dimensions tell as a summand: 1+past tells past."""
+        before = -1
+        while before != len(self.symbols):
+            before = len(self.symbols)
+            for dim, size in sums:
+                unknown = [name for name in dim.symbols() if name not in self.symbols]
+                if len(unknown) != 1:
+                    continue
+                (name,) = unknown
+                alone = ((name, 1),)
+                others = {monomial: number for monomial, number in dim.terms if monomial != alone}
+                times = dict(dim.terms).get(alone)
+                if times == 1 and all(name not in dict(monomial) for monomial in others):
+                    self.symbols[name] = size - self.expression(SymDim.make(others))
 
     def add_tables(self, block: Block, schedule: Schedule) -> dict[str, tuple[str, ...]]:
         """The names of the tables of a block's stored masks, by value (:func:`mugraph.blocks.mask_lists.mask_tables`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mugraph.blocks.statements import Affine, Index, View
@@ -17,12 +17,15 @@ __all__ = ["Positions"]
 class Positions:
     """Writes positions once each: ``m_at`` are those of axis m, ``m_in`` says which exist.
 
+    Args:
+        steps: from one position of an axis to the next; 1 where nothing is said.
+
     Attributes:
         tensors: those that are pointed to: arguments of the function.
     """
 
-    def __init__(self, text: FunctionText, tiling: Tiling, places: Places) -> None:
-        self._text, self._tiling, self._places = text, tiling, places
+    def __init__(self, text: FunctionText, tiling: Tiling, places: Places, steps: Mapping[str, int] | None = None) -> None:
+        self._text, self._tiling, self._places, self._steps = text, tiling, places, steps or {}
         self._written: set[str] = set()
         self.tensors: list[str] = []
 
@@ -45,7 +48,8 @@ class Positions:
             if tile == 1:
                 text.assign(f"{axis}_at", start or "0")
             else:
-                within = f"tl.arange(0, {tile})"
+                step = self._steps.get(axis, 1)
+                within = f"tl.arange(0, {tile})" if step == 1 else f"tl.arange(0, {tile}) * {step}"
                 text.assign(f"{axis}_at", f"{start} + {within}" if start else within)
             if axis == block.loop and self._places.wide:
                 text.assign(f"{axis}_at", f"{axis}_at.to(tl.int64)" if tile > 1 else f"tl.cast({axis}_at, tl.int64)")

@@ -11,7 +11,7 @@ from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Pred
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
-from rewriter.kernels.triton.analysis import fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.triton.analysis import chosen_loads, fused_products, scaled_scores, softmax_predicates
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.places import Places
@@ -39,6 +39,7 @@ class TileValues:
         fused: products that are written as they are accumulated (:func:`fused_products`).
         scaled: scores that are written by their softmax (:func:`scaled_scores`).
         asked: predicates that are written by their softmax (:func:`softmax_predicates`).
+        chosen: loads of entries where a predicate is so (:func:`chosen_loads`).
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TileValues:
         self.fused = fused_products(tiling.block)
         self.scaled = scaled_scores(tiling.block)
         self.asked = softmax_predicates(tiling.block)
+        self.chosen = chosen_loads(tiling.block)
 
     @contextmanager
     def inner(self) -> Iterator[None]:
@@ -101,12 +103,25 @@ class TileValues:
     def _load(self, statement: Load) -> None:
         pointer, mask, axes = self._positions.pointer(statement.tensor, statement.view)
         dtype = self._types[statement.tensor].dtype
+        if statement.name in self.chosen:
+            where = self._where_chosen(*self.chosen[statement.name], axes)
+            mask = f"{mask} & {where}" if mask else where
         self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
         if dtype == DataType.BOOL:
             self._text.assign(statement.name, f"{statement.name} != 0")
             kind = "bool"
         self.written[statement.name] = Tile(statement.name, axes, kind, frozenset(axes))
+
+    def _where_chosen(self, predicate: str, is_so: bool, axes: tuple[str, ...]) -> str:
+        """The text of where a predicate is so, or is not, over axes."""
+        if predicate not in self.written:
+            defined = self._tiling.block.defined[predicate]
+            assert isinstance(defined, Predicate)
+            self.predicate(defined)
+        tile = self.written[predicate]
+        where = laid_under(tile.text, tile.axes, axes)
+        return where if is_so else f"({where} == 0)"
 
     def _compute(self, statement: Compute) -> None:
         operands = {v.name: self.floating(v.name) for v in variables([statement.term])}

@@ -1,0 +1,280 @@
+"""Steps of decoders with a key/value cache, node by node as exporters write them; the weights are random.
+
+A step takes the words ``input_ids`` of one position, int64[batch,1], and the cache ``past_key_values.N.key`` and ``.value``,
+[batch,key_heads,past,size], and makes ``logits`` and the cache with that position, ``present.N.key`` and ``present.N.value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+from tools.zoo.draws import Array, gain, normal
+
+__all__ = ["LLAMA_STEP", "SPELLINGS", "Decoder", "cache_names", "decoder_step"]
+
+Spelling = Literal["explicit", "attention", "grouped"]
+SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped")
+"""``explicit``: the cache is concatenated and heads are repeated, as torch.onnx exports transformers' Llama (opset 20).
+``attention``: operators Attention, RotaryEmbedding and RMSNormalization of ONNX with past and present (opset 23). ``grouped``:
+onnxruntime's GroupQueryAttention and its normalisations, as onnxruntime-genai's builder writes them."""
+
+_ROTARY_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Which decoder, and how it is spelled.
+
+    Attributes:
+        layers, hidden, intermediate, heads, key_heads, words: as in transformers' ``LlamaConfig``; a head has hidden / heads
+            entries.
+        batch, past: sizes; ``None`` for any.
+        half: weights, cache and logits are half precision.
+        spelling: one of :data:`SPELLINGS`.
+        room: positions that the tables of angles have, where the spelling has such tables.
+    """
+
+    layers: int = 2
+    hidden: int = 64
+    intermediate: int = 96
+    heads: int = 4
+    key_heads: int = 2
+    words: int = 100
+    batch: int | None = None
+    past: int | None = None
+    half: bool = False
+    spelling: Spelling = "explicit"
+    room: int = 64
+
+    @property
+    def size(self) -> int:
+        """Entries of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def element_type(self) -> int:
+        return onnx.TensorProto.FLOAT16 if self.half else onnx.TensorProto.FLOAT
+
+
+LLAMA_STEP = Decoder(4, 2048, 5632, 16, 4, 1000, half=True, room=16384)
+"""Four layers of Llama's shape, as :data:`tools.zoo.exported.LLAMA` has them."""
+
+
+def cache_names(layers: int) -> list[tuple[str, str]]:
+    """Input and output of every part of a cache."""
+    parts = [f"{layer}.{part}" for layer in range(layers) for part in ("key", "value")]
+    return [(f"past_key_values.{part}", f"present.{part}") for part in parts]
+
+
+def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
+    """One step of a decoder of Llama's kind."""
+    generator = np.random.default_rng(seed)
+    weights: dict[str, Array] = {"words": normal(generator, (which.words, which.hidden), 1.0)}
+    text, x = [_PREPARED[which.spelling].replace("TYPE", str(which.element_type))], "x0"
+    for n in range(which.layers):
+        of_keys = which.key_heads * which.size
+        for name, rows, columns in (
+            ("q", which.hidden, which.hidden),
+            ("k", which.hidden, of_keys),
+            ("v", which.hidden, of_keys),
+            ("o", which.hidden, which.hidden),
+            ("gate", which.hidden, which.intermediate),
+            ("up", which.hidden, which.intermediate),
+            ("down", which.intermediate, which.hidden),
+        ):
+            weights[f"{name}w{n}"] = normal(generator, (rows, columns), rows**-0.5)
+        for name in ("before", "between"):
+            weights[f"{name}w{n}"] = gain(generator, (which.hidden,))
+        text.append(_layer(n, x, which))
+        x = f"x{n + 1}"
+    weights["lastw"], weights["headw"] = (
+        gain(generator, (which.hidden,)),
+        normal(generator, (which.hidden, which.words), which.hidden**-0.5),
+    )
+    text.append(f"{_norm('last', x, which)} logits = MatMul(last, headw)")
+    return _model(which, " ".join(text), {**weights, **_constants(which)})
+
+
+def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.ModelProto:
+    batch, past = which.batch or "batch", which.past if which.past is not None else "past"
+    total = past + 1 if isinstance(past, int) else "total"
+    kind = "float16" if which.half else "float"
+    cache, inputs, outputs = (
+        f"{batch},{which.key_heads}",
+        [f"int64[{batch},1] input_ids"],
+        [f"{kind}[{batch},1,{which.words}] logits"],
+    )
+    for before, after in cache_names(which.layers):
+        inputs.append(f"{kind}[{cache},{past},{which.size}] {_plain(before)}")
+        outputs.append(f"{kind}[{cache},{total},{which.size}] {_plain(after)}")
+    domains = '"" : 23' if which.spelling == "attention" else '"" : 20'
+    domains += ', "com.microsoft" : 1' if which.spelling == "grouped" else ""
+    model = parse_model(f"""<ir_version: 10, opset_import: [{domains}], producer_name: "tools.zoo">
+        g ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
+            x0 = Gather<axis = 0>(words, input_ids)
+            {body}
+        }}""")
+    names = {_plain(name): name for pair in cache_names(which.layers) for name in pair}
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    used = {name for node in model.graph.node for name in node.input}
+    for name, array in tensors.items():
+        if name in used:
+            narrow = which.half and array.dtype == np.float32 and name not in _WIDE
+            model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float16) if narrow else array, name))
+    return model
+
+
+def _plain(name: str) -> str:
+    """A name that ONNX's text form has room for."""
+    return name.replace(".", "_")
+
+
+_WIDE = ("frequencies", "two", "epsilon")
+"""What stays in single precision in a half-precision model: the angles are computed so, as transformers' models do."""
+
+
+def _constants(which: Decoder) -> dict[str, Array]:
+    """Numbers, shapes and tables, of which a spelling uses some."""
+    size = which.size
+    frequencies = (_ROTARY_BASE ** (-np.arange(0, size, 2) / size)).astype(np.float32)
+    angles = np.outer(np.arange(which.room, dtype=np.float32), frequencies)
+    integers: dict[str, Sequence[int] | int] = {
+        **{
+            "zero": 0,
+            "one": 1,
+            "at0": [0],
+            "at1": [1],
+            "at2": [2],
+            "at3": [3],
+            "at01": [0, 1],
+            "at012": [0, 1, 2],
+            "last1": [-1],
+        },
+        **{
+            "first2": [-2],
+            "end": [np.iinfo(np.int64).max],
+            "half": [size // 2],
+            "heads": [0, 0, -1, size],
+            "whole": [0, 0, which.hidden],
+        },
+        **{
+            "key_heads": [which.key_heads],
+            "repeats": [which.heads // which.key_heads],
+            "all_heads": [which.heads],
+            "sized": [size],
+        },
+    }
+    floats = {
+        **{"two": 2.0, "epsilon": 1e-6, "root": size**-0.25, "nought": 0.0, "minus": -np.inf},
+        **{"frequencies": frequencies[None, None]},
+        **{"cosines": np.cos(angles), "sines": np.sin(angles)},
+    }
+    return {
+        **{name: np.asarray(value, np.int64) for name, value in integers.items()},
+        **{name: np.asarray(value, np.float32) for name, value in floats.items()},
+    }
+
+
+_EXPLICIT = """
+    batch1 = Shape<start = 0, end = 1>(past_key_values_0_key) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
+    past0 = Squeeze(past1) total0 = Add(past0, one) total1 = Reshape(total0, last1)
+    steps = Range(zero, one, one) position = Add(steps, past0) positions = Unsqueeze(position, at0)
+    queries = Unsqueeze(positions, at0) query = Unsqueeze(queries, last1)
+    keys = Range(zero, total0, one) key = Unsqueeze(keys, at012) past_seen = LessOrEqual(key, query)
+    spread = Concat<axis = 0>(batch1, at1, at1, total1) seen = Expand(past_seen, spread)
+    positions1 = Unsqueeze(positions, at2) turns = Cast<to = 1>(positions1) angle = Mul(turns, frequencies)
+    angles = Concat<axis = -1>(angle, angle) cos0 = Cos(angles) sin0 = Sin(angles)
+    cos1 = Cast<to = TYPE>(cos0) sin1 = Cast<to = TYPE>(sin0) cos = Unsqueeze(cos1, at1) sin = Unsqueeze(sin1, at1)
+    spread5 = Concat<axis = 0>(batch1, key_heads, repeats, total1, sized)
+    joined4 = Concat<axis = 0>(batch1, all_heads, total1, sized)
+"""
+_GROUPED = """
+    batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
+    length64 = Expand(past1, batch1) lengths = Cast<to = 6>(length64) total64 = Add(past1, at1) total1 = Cast<to = 6>(total64)
+    total = Squeeze(total1)
+"""
+_ATTENTION = """
+    batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
+    position_shape = Concat<axis = 0>(batch1, at1) past2 = Unsqueeze(past1, at0) position = Expand(past2, position_shape)
+"""
+_PREPARED: Mapping[Spelling, str] = {"explicit": _EXPLICIT, "attention": _ATTENTION, "grouped": _GROUPED}
+
+
+def _layer(n: int, x: str, which: Decoder) -> str:
+    """The nodes of a layer, from ``x`` to the next."""
+    attend = {"explicit": _explicit_attention, "attention": _standard_attention, "grouped": _grouped_attention}[which.spelling]
+    return f"""{_norm(f"before{n}", x, which, f"beforew{n}")}
+        q{n} = MatMul(before{n}, qw{n}) k{n} = MatMul(before{n}, kw{n}) v{n} = MatMul(before{n}, vw{n})
+        {attend(n, which)}
+        o{n} = MatMul(side{n}, ow{n}) middle{n} = Add({x}, o{n})
+        {_norm(f"between{n}", f"middle{n}", which, f"betweenw{n}")}
+        gate{n} = MatMul(between{n}, gatew{n}) bent{n} = Sigmoid(gate{n}) silu{n} = Mul(gate{n}, bent{n})
+        up{n} = MatMul(between{n}, upw{n}) wide{n} = Mul(silu{n}, up{n}) down{n} = MatMul(wide{n}, downw{n})
+        x{n + 1} = Add(middle{n}, down{n})"""
+
+
+def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:
+    """A normalisation by the root of the mean square; in half precision its statistics are single."""
+    if which.spelling == "grouped":
+        return f"{name} = SimplifiedLayerNormalization<axis = -1, epsilon = 0.000001, stash_type = 1>({x}, {weight})"
+    if which.spelling == "attention":
+        return f"{name} = RMSNormalization<axis = -1, epsilon = 0.000001>({x}, {weight})"
+    wide = f"{name}_x = Cast<to = 1>({x})"
+    return f"""{wide} {name}_p = Pow({name}_x, two) {name}_m = ReduceMean<keepdims = 1>({name}_p, last1)
+        {name}_e = Add({name}_m, epsilon) {name}_s = Sqrt({name}_e) {name}_r = Reciprocal({name}_s)
+        {name}_y = Mul({name}_x, {name}_r) {name}_n = Cast<to = {which.element_type}>({name}_y) {name} = Mul({weight}, {name}_n)"""
+
+
+def _explicit_attention(n: int, which: Decoder) -> str:
+    text = []
+    for name in "qkv":
+        text.append(
+            f"{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads) {name}t{n} = Transpose<perm = [0, 2, 1, 3]>({name}h{n})"
+        )
+    for name in "qk":
+        text.append(f"""{name}c{n} = Mul({name}t{n}, cos) {name}1{n} = Slice({name}t{n}, at0, half, at3, at1)
+            {name}2{n} = Slice({name}t{n}, half, end, at3, at1) {name}m{n} = Neg({name}2{n})
+            {name}x{n} = Concat<axis = -1>({name}m{n}, {name}1{n}) {name}s{n} = Mul({name}x{n}, sin)
+            {name}r{n} = Add({name}c{n}, {name}s{n})""")
+    for name, new, part in (("k", "kr", "key"), ("v", "vt", "value")):
+        text.append(f"""present_{n}_{part} = Concat<axis = -2>(past_key_values_{n}_{part}, {new}{n})
+            {name}u{n} = Unsqueeze(present_{n}_{part}, at2) {name}e{n} = Expand({name}u{n}, spread5)
+            {name}all{n} = Reshape<allowzero = 1>({name}e{n}, joined4)""")
+    text.append(f"""kshape{n} = Shape<start = 0>(kall{n}) kn{n} = Slice(kshape{n}, last1, end)
+        kp{n} = Slice(kshape{n}, first2, last1) kb{n} = Slice(kshape{n}, at0, first2) flat{n} = Concat<axis = 0>(last1, kp{n}, kn{n})
+        kf{n} = Reshape<allowzero = 0>(kall{n}, flat{n}) kz{n} = Transpose<perm = [0, 2, 1]>(kf{n}) turned{n} = Concat<axis = 0>(kb{n}, kn{n}, kp{n})
+        kd{n} = Reshape<allowzero = 0>(kz{n}, turned{n})
+        qscaled{n} = Mul(qr{n}, root) kscaled{n} = Mul(kd{n}, root)
+        mask{n} = Where(seen, nought, minus) product{n} = MatMul(qscaled{n}, kscaled{n})
+        masked{n} = Add(product{n}, mask{n})
+        share{n} = Softmax<axis = -1>(masked{n}) none{n} = IsNaN(share{n}) weights{n} = Where(none{n}, nought, share{n})
+        seen{n} = MatMul(weights{n}, vall{n}) back{n} = Transpose<perm = [0, 2, 1, 3]>(seen{n})
+        side{n} = Reshape(back{n}, whole)""")
+    return " ".join(text)
+
+
+def _standard_attention(n: int, which: Decoder) -> str:
+    rotary = "".join(
+        f"{name}r{n} = RotaryEmbedding<num_heads = {heads}>({name}{n}, cosines, sines, position) "
+        for name, heads in (("q", which.heads), ("k", which.key_heads))
+    )
+    return f"""{rotary}
+        side{n}, present_{n}_key, present_{n}_value = Attention<q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}>(
+            qr{n}, kr{n}, v{n}, , past_key_values_{n}_key, past_key_values_{n}_value)"""
+
+
+def _grouped_attention(n: int, which: Decoder) -> str:
+    return f"""side{n}, present_{n}_key, present_{n}_value = com.microsoft.GroupQueryAttention<
+            num_heads = {which.heads}, kv_num_heads = {which.key_heads}, do_rotary = 1>(
+            q{n}, k{n}, v{n}, past_key_values_{n}_key, past_key_values_{n}_value, lengths, total, cosines, sines)"""
