@@ -13,7 +13,7 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, substitute, var
 from mugraph.terms.text import parse_term
 
-__all__ = ["OPSET", "MirageProgram", "programs"]
+__all__ = ["OPSET", "MirageProgram", "plain_model", "programs"]
 
 OPSET = 20
 
@@ -41,13 +41,21 @@ class MirageProgram:
 
     def model(self) -> onnx.ModelProto:
         """The plain ONNX form; every tensor is an input."""
-        order = list(self.inputs)
-        body = LocalFunction("", "body", "", (), tuple(self.inputs.values()), (_by_position(self.body, order),))
-        function = function_of(body, OPSET)
-        infos = [_info(name, t) for name, t in zip(function.input, self.inputs.values(), strict=True)]
-        *nodes, last = function.node  # the last only gives the result its name
-        graph = onnx.helper.make_graph(nodes, self.name, infos, [_info(last.input[0], self.output)])
-        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
+        return plain_model(self.name, self.inputs, [self.body], [self.output])
+
+
+def plain_model(
+    name: str, inputs: Mapping[str, TensorType], body: Sequence[Term], outputs: Sequence[TensorType]
+) -> onnx.ModelProto:
+    """Terms over some inputs as a model."""
+    order = list(inputs)
+    roots = tuple(_by_position(term, order) for term in body)
+    function = function_of(LocalFunction("", "body", "", (), tuple(inputs.values()), roots), OPSET)
+    infos = [_info(name, t) for name, t in zip(function.input, inputs.values(), strict=True)]
+    nodes, last = function.node[: -len(outputs)], function.node[-len(outputs) :]  # the last only give the results their names
+    results = [_info(node.input[0], t) for node, t in zip(last, outputs, strict=True)]
+    graph = onnx.helper.make_graph(nodes, name, infos, results)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
 
 
 def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:

@@ -98,6 +98,7 @@ class CustomKernels:
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
         self.notes: list[str] = []
+        self._searched: dict[str, Rule] = {}
         self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
@@ -109,7 +110,10 @@ class CustomKernels:
         self._constants: dict[Kernel, set[str]] = {}
 
     def _stored(self, rules: Sequence[Rule]) -> list[Rule]:
-        """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none."""
+        """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none.
+
+        Those that a search found in this run come with them.
+        """
         stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
         try:
             if self.learned is not None and self.learned.exists():
@@ -122,7 +126,17 @@ class CustomKernels:
         except (StoreError, OSError) as problem:
             self.notes.append(f"kernels of earlier runs were not used: {problem}")
             self.learned = None
+        self._unproved |= {rule.id: rule for rule in self._searched.values() if rule.id not in stored}
         return [*stored.values(), *self._unproved.values()]
+
+    def add(self, rules: Sequence[Rule]) -> None:
+        """Takes multi-level rules that were searched for this model, for searches that begin later. They are checked once more.
+
+        Raises:
+            AssertionError: a search has begun.
+        """
+        assert not self.proposals.is_open
+        self._searched |= {rule.id: rule for rule in rules}
 
     def warm(self) -> None:
         """Starts the processes that compile and time, where kernels are going to be timed."""
@@ -322,7 +336,9 @@ class CustomKernels:
 
     def learn(self, candidate: Candidate) -> None:
         """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
-        winning = self.proposals.winning_rules(candidate)
+        origins = (move.direction.rule.provenance.get("kernel", "") for move in candidate.moves)
+        searched = [self._searched[origin] for origin in dict.fromkeys(origins) if origin in self._searched]
+        winning = [*self.proposals.winning_rules(candidate), *searched]
         if self.learned is None or not winning:
             return
         wrong = {rule.id: failures[0] for rule in winning if (failures := check(rule, load_axioms()))}

@@ -30,7 +30,7 @@ from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["PROVIDER", "KernelProposals", "is_lowered", "joins", "matches_of", "positioned", "shows_positions"]
+__all__ = ["PROVIDER", "KernelProposals", "is_lowered", "joins", "matches_of", "positioned", "shows_positions", "unguarded"]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
 """Element types that kernels read and write."""
@@ -40,6 +40,7 @@ _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
 """Of the models that get kernels."""
+_GUARD = "IsNaN"
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
@@ -73,6 +74,11 @@ class KernelProposals:
         self._builder = KernelBuilder()
         self._directions: dict[str, Direction] = {}
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stored rules were asked for."""
+        return "_stored" in self.__dict__
 
     @cached_property
     def _stored(self) -> Sequence[Rule]:
@@ -261,12 +267,30 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
 
 def positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     """The candidate with every mask computed of positions for which a rule says so."""
-    current = candidate
-    for direction in filter(shows_positions, moves.matches.directions):
-        sites = moves.sites(current, direction)
-        current = (moves.take(current, sites) if sites else None) or current
+    current = _everywhere(moves, candidate, shows_positions)
     if current is not candidate:
         yield current
+
+
+def unguarded(moves: Moves, candidate: Candidate) -> Candidate:
+    """The candidate without the guards against NaN that cannot come to act: ``Where(IsNaN(x), 0, x)`` behind a softmax of which
+    every row has a finite score. No kernel along a loop could take a guard of each weight with it.
+    """
+    return _everywhere(moves, candidate, lambda direction: _is_unguarding(direction.pattern, direction.replacement))
+
+
+def _everywhere(moves: Moves, candidate: Candidate, which: Callable[[Direction], bool]) -> Candidate:
+    """The candidate after some directions, each wherever it applies."""
+    for direction in filter(which, moves.matches.directions):
+        sites = moves.sites(candidate, direction)
+        candidate = (moves.take(candidate, sites) if sites else None) or candidate
+    return candidate
+
+
+@lru_cache(maxsize=4096)
+def _is_unguarding(pattern: Side, roots: Side) -> bool:
+    before, after = ({term.op for term in walk(side)} for side in (pattern, roots))
+    return _GUARD in before and after < before - {_GUARD}
 
 
 def shows_positions(direction: Direction) -> bool:

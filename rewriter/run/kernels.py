@@ -117,6 +117,11 @@ class RunKernels:
         """Lines about the kernels for the summary."""
         return [] if self._custom is None else self._custom.notes
 
+    def add(self, rules: Sequence[Rule]) -> None:
+        """Takes kernels that were searched for this model, for searches that begin later."""
+        if self._custom is not None:
+            self._custom.add(rules)
+
     def warm(self) -> None:
         """Begins with what takes long and needs no candidate."""
         if self._custom is not None:

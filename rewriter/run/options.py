@@ -14,6 +14,7 @@ import numpy as np
 
 from rewriter.cost.devices import DEVICES
 from rewriter.kernels.triton.compile import Architecture
+from rewriter.reference import InputError
 from rewriter.run.fields import APath, AtLeast, Flag, OneOf, check_options, option, same, verdict_values
 from rewriter.run.parse import load_data, parse_arch, parse_shapes
 from rewriter.runtime_env import PROVIDERS, digest
@@ -25,7 +26,7 @@ __all__ = ["Options"]
 
 _SECONDS_AND_FACTOR = "budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on"
 
-_EFFORT = frozenset({"data", "budget", "alpha", "top", "strategy", "reuse_layers"})
+_EFFORT = frozenset({"data", "budget", "alpha", "top", "strategy", "reuse_layers", "search_kernels"})
 """Options that say how a result is looked for and tried."""
 _FIRST_PARTS = (
     "shapes",
@@ -186,6 +187,16 @@ class Options:
     )
     """Where the custom kernels of the written model are kept for people to read."""
 
+    search_kernels: float = option(
+        0.0,
+        flag=Flag(
+            "--search-kernels", "Search kernels for the model's subprograms first, for so long at most.", metavar="SECONDS"
+        ),
+        check=AtLeast(0),
+        verdict=same,
+    )
+    """Seconds of the budget for searching kernels of the model's subprograms, which then stand beside those that are built."""
+
     clean: bool = option(
         False, flag=Flag("--clean", "Only clean up: fold constants, drop what nobody reads, share what is equal.")
     )
@@ -209,6 +220,11 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.search_kernels and self.deterministic:
+            raise InputError(
+                "--search-kernels reads a clock, --deterministic none: search first, with rulegen mine --kernels MODEL --out FILE, "
+                "and give --rules FILE"
+            )
 
     @property
     def searches(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mugraph.graph import Graph
 from rewriter.run.accept import Speed
 from rewriter.run.kernels import has_kernels
+from rewriter.run.kernel_search import search_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
 from rewriter.run.workbench import Workbench
@@ -214,6 +215,7 @@ class Proposer:
         """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
         bench, task, clock = self._bench, self._bench.task, self._bench.clock
         search = new_search(bench)
+        search_kernels(bench, search)
         banned = self._quarantine.of_earlier_runs(bench.rules.ids)
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None

@@ -18,6 +18,7 @@ program that is found computes the wanted is asked by fingerprints, interpretati
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -227,21 +228,21 @@ class _Whole:
 
 
 class Parts:
-    """The expressions that may be part of a goal's: of an expression that the equalities make equal to the goal.
+    """The expressions that may be part of a goal's: of an expression that the equalities make equal to one of its results.
 
     Args:
-        goal: taken apart once; answers are kept.
+        goals: its results; taken apart once; answers are kept.
     """
 
-    def __init__(self, goal: Expression) -> None:
-        self._goal = goal
-        self._wholes = [_Whole(inner) for inner in _within_reach(goal)]
+    def __init__(self, *goals: Expression) -> None:
+        self._goals = goals
+        self._wholes = [_Whole(inner) for inner in dict.fromkeys(inner for goal in goals for inner in _within_reach(goal))]
         self._known: dict[Expression, bool] = {(_ONE,): True}
 
     @cached_property
     def undecided(self) -> str | None:
         """Why parts of this goal cannot be told, so that nothing may be pruned; ``None`` where they can."""
-        for divisor in _divisors(self._goal):
+        for divisor in itertools.chain.from_iterable(map(_divisors, self._goals)):
             if len(divisor) >= _LEAST_PRODUCT:
                 return f"a divisor of {len(divisor)} summands may be a product of sums"
         return None

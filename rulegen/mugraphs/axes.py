@@ -29,7 +29,7 @@ class NamedAxes:
     """The axes of a program of elementwise operators, movements, reductions, products of matrices and softmax.
 
     Args:
-        root: taken apart (:func:`mugraph.ops.interp.taken_apart`), but for softmax.
+        roots: taken apart (:func:`mugraph.ops.interp.taken_apart`), but for softmax.
         inputs: types of its variables.
 
     Attributes:
@@ -40,16 +40,16 @@ class NamedAxes:
         ShapeError, Undecided: the program is ill-typed.
     """
 
-    def __init__(self, root: Term, inputs: Mapping[str, TensorType]) -> None:
-        self._types = infer_types([root], inputs)
+    def __init__(self, roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> None:
+        self._types = infer_types(roots, inputs)
         self._names = (f"a{number}" for number in itertools.count())
         self._all: dict[str, Dim] = {}
         self._digits: dict[str, tuple[str, ...]] = {}
         self._dims: dict[Term, list[list[str]]] = {}
-        for term in walk([root]):
+        for term in walk(roots):
             self._dims[term] = self._of(term)
-        self._merge(root)
-        self._rename(root)
+        self._merge(roots)
+        self._rename(roots)
         self.sizes = {axis: self._all[axis] for dims in self._dims.values() for dim in dims for axis in dim}
 
     def dims(self, term: Term) -> Dims:
@@ -170,29 +170,29 @@ class NamedAxes:
             raise Unsupported("a Reshape that is none")
         return dims
 
-    def _merge(self, root: Term) -> None:
+    def _merge(self, roots: Sequence[Term]) -> None:
         """Names every value's axes as they are in the end, with neighbours as one."""
         self._dims = {term: [self._now(dim) for dim in dims] for term, dims in self._dims.items()}
         for dims in self._dims.values():
             axes = [axis for dim in dims for axis in dim]
             if len(set(axes)) < len(axes):
                 raise Unsupported("a value with one axis twice")
-        while (pair := self._neighbours(root)) is not None:
+        while (pair := self._neighbours(roots)) is not None:
             first, second = pair
             (joined,) = self._fresh(self._all[first] * self._all[second])
             self._dims = {term: [_joined(dim, first, second, joined) for dim in dims] for term, dims in self._dims.items()}
 
-    def _rename(self, root: Term) -> None:
+    def _rename(self, roots: Sequence[Term]) -> None:
         """Names the axes in the order in which the program has them: of programs that look alike they are the same."""
-        met = dict.fromkeys(axis for term in walk([root]) for dim in self._dims[term] for axis in dim)
+        met = dict.fromkeys(axis for term in walk(roots) for dim in self._dims[term] for axis in dim)
         names = {axis: f"a{number}" for number, axis in enumerate(met)}
         self._all = {new: self._all[old] for old, new in names.items()}
         self._dims = {term: [[names[axis] for axis in dim] for dim in dims] for term, dims in self._dims.items()}
 
-    def _neighbours(self, root: Term) -> tuple[str, str] | None:
+    def _neighbours(self, roots: Sequence[Term]) -> tuple[str, str] | None:
         """Two axes that stand side by side in every value that has one of them."""
-        rows = [[axis for dim in self._dims[term] for axis in dim] for term in walk([root])]
-        for term in walk([root]):
+        rows = [[axis for dim in self._dims[term] for axis in dim] for term in walk(roots)]
+        for term in walk(roots):
             if traits_of(term.op).rows is not None:  # a statistic of each row goes into the result
                 rows.append([axis for dim in self._dims[term][:-1] for axis in dim])
         for first, second in dict.fromkeys(pair for row in rows for pair in itertools.pairwise(row)):

@@ -1,6 +1,6 @@
-"""Block graphs of a value: which axes are cut into blocks, which one into iterations, and what follows from that.
+"""Block graphs of values: which axes are cut into blocks, which one into iterations, and what follows from that.
 
-The grid has the axes of the result that nothing is reduced along; the loop is any other axis, or there is none; the remaining
+The grid has the axes of the results that nothing is reduced along; the loop is any other axis, or there is none; the remaining
 ones are whole. A sum along the loop is an accumulator, along a whole axis a reduction of tiles. The weights of a softmax along
 the loop are no tile: their sum, and that of their products with others, are states of the online softmax. Sizes of tiles and
 parts of the loop stay open: a schedule chooses them where the kernel is used.
@@ -8,13 +8,10 @@ parts of the loop stay open: a schedule chooses them where the kernel is used.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from mugraph.blocks.block import Block, Kernel, Phase
-from mugraph.blocks.schedule import DeviceLimits, Schedule, check_fits
-from mugraph.blocks.sizes import specialised
+from mugraph.blocks.block import Block, Phase
 from mugraph.blocks.statements import (
     Accumulate,
     Compute,
@@ -27,91 +24,94 @@ from mugraph.blocks.statements import (
     Reduce,
     Statement,
     Store,
-    Tensor,
     View,
 )
-from mugraph.blocks.validity import check_kernel
-from mugraph.terms.shape import evaluate_dim
 from mugraph.terms.term import Term, const, make, var, variables
-from rulegen.mugraphs.goals import Goal, GoalProgram
+from rulegen.mugraphs.goals import Program
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
-__all__ = ["kernels_of_value", "work"]
+__all__ = ["Axes", "blocks_of", "needed_between"]
 
-_LEAST_TILE = 16
-"""Of the two inner axes of the grid and of the loop, where it is asked what a device's memory must hold at least; of others 1."""
-_DOT_SHARE = 1 / 8
-"""What a matrix unit takes for a product, in entries of other operators."""
+Axes = tuple[str, ...]
+"""Of a tensor's dimensions, in order."""
 
 
-def kernels_of_value(goal: Goal, program: GoalProgram, values: Values, value: Value, device: DeviceLimits) -> Iterator[Kernel]:
-    """The kernels that compute a value, one for each loop, that are valid and fit a device."""
-    reduced = {v.operation.axis for v in values.needed(value) if v.operation.axis and not v.operation.kind.is_leaf}
-    for loop in (*(axis for axis in program.axes if axis in reduced and axis not in program.output), None):
-        grid = tuple(axis for axis in program.output if axis not in reduced)
+def needed_between(values: Values, roots: Sequence[Value], held: Mapping[int, object]) -> list[Value]:
+    """What some values are computed of, and these, in order; what is held is loaded, not computed."""
+    found: dict[int, Value] = {}
+    stack = [root.number for root in roots]
+    while stack:
+        number = stack.pop()
+        if number not in found:
+            found[number] = values[number]
+            stack += () if number in held else values[number].operands
+    return [found[number] for number in sorted(found)]
+
+
+def blocks_of(
+    name: str,
+    program: Program,
+    values: Values,
+    stored: Mapping[int, tuple[str, Axes]],
+    held: Mapping[int, tuple[str, Axes]],
+) -> Iterator[Block]:
+    """The block graphs that compute some values, one for each loop. Whether they are valid is left to others.
+
+    Args:
+        stored: numbers of values to the tensors that they are saved to, with their axes.
+        held: numbers of values to the tensors that hold them by then.
+    """
+    roots = [values[number] for number in stored]
+    needed = [v for v in needed_between(values, roots, held) if v.number not in held]
+    reduced = {v.operation.axis for v in needed if v.operation.axis and not v.operation.kind.is_leaf}
+    own = [axes for _, axes in stored.values()]
+    grid = tuple(axis for axis in own[0] if axis not in reduced and all(axis in axes for axes in own))
+    if not grid:
+        return
+    outer = {axis for axes in own for axis in axes}
+    for loop in (*(axis for axis in program.axes if axis in reduced and axis not in outer), None):
         try:
-            if not grid:
-                raise InvalidBlock("there is no axis to cut into blocks")
-            kernel = _BlockOfValue(goal, program, values, grid, loop).kernel(value)
-            check_kernel(kernel)
-            _check_memory(goal, kernel, device)
+            yield _BlockOfValues(program, values, grid, loop, held).block(name, stored)
         except InvalidBlock:
             continue
-        yield kernel
 
 
-def _check_memory(goal: Goal, kernel: Kernel, device: DeviceLimits) -> None:
-    """Raises InvalidBlock where the least tiles are too much for a device; symbols without a size are asked nothing."""
-    if not set(kernel.symbols) <= goal.sizes.keys():
-        return
-    sized = specialised(kernel, {name: goal.sizes[name] for name in kernel.symbols})
-    cuts = [(*block.grid[-2:], *((block.loop,) if block.loop is not None else ())) for block in sized.blocks]
-    check_fits(sized, [Schedule(tuple((axis, _LEAST_TILE) for axis in cut), warps=8) for cut in cuts], device)
-
-
-def work(goal: Goal, program: GoalProgram, values: Values, value: Value) -> float:
-    """The entries that a value's operators compute at the goal's sizes: an order among block graphs, no time."""
-    total = 0.0
-    for part in values.needed(value):
-        if not part.operation.kind.is_leaf:
-            axes = {axis for operand in part.operands for axis in values.look(values[operand]).axes}
-            entries = 1
-            for axis in axes:
-                size = evaluate_dim(program.axes[axis], goal.sizes)
-                entries *= size if isinstance(size, int) else 64
-            total += entries * (_DOT_SHARE if part.operation.kind is ValueKind.DOT else 1)
-    return total
-
-
-class _BlockOfValue:
+class _BlockOfValues:
     """One block graph in the making."""
 
-    def __init__(self, goal: Goal, program: GoalProgram, values: Values, grid: tuple[str, ...], loop: str | None) -> None:
-        self._goal, self._program, self._values = goal, program, values
-        self._grid, self._loop = grid, loop
+    def __init__(
+        self, program: Program, values: Values, grid: Axes, loop: str | None, held: Mapping[int, tuple[str, Axes]]
+    ) -> None:
+        self._program, self._values = program, values
+        self._grid, self._loop, self._held = grid, loop, held
         self._statements: list[Statement] = []
         self._terms: dict[int, Term] = {}
         self._phases: dict[int, Phase] = {}
         self._uses: Counter[int] = Counter()
         self._readers: dict[int, list[Value]] = {}
+        self._axes_read: set[str] = set()
+        self._innermost = ""
 
-    def kernel(self, value: Value) -> Kernel:
+    def block(self, name: str, stored: Mapping[int, tuple[str, Axes]]) -> Block:
         """Raises InvalidBlock."""
-        for part in self._values.needed(value):
-            for operand in part.operands:
+        roots = [self._values[number] for number in stored]
+        self._innermost = next(iter(stored.values()))[1][-1]
+        for part in needed_between(self._values, roots, self._held):
+            for operand in part.operands if part.number not in self._held else ():
                 self._uses[operand] += 1
                 self._readers.setdefault(operand, []).append(part)
-        stored = self._named(value)
-        program, goal = self._program, self._goal
-        loads = [statement for statement in self._statements if isinstance(statement, Load)]
-        present = {axis for load in loads for axis in program.inputs[load.tensor]} | set(program.output)
-        order = [*self._grid[:-1], *(axis for axis in program.axes if axis not in self._grid), self._grid[-1]]
-        axes = tuple((axis, program.axes[axis]) for axis in order if axis in present)
-        result = next(name for number in itertools.count() if (name := f"y{number}") not in goal.types)
-        statements = (*self._statements, Store(result, stored, self._view(program.output)))
-        block = Block(goal.name, axes, self._grid, self._loop, statements)
-        inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables([goal.root]))
-        return Kernel(goal.name, inputs, (Tensor(result, goal.output),), (goal.root,), (block,))
+        self._uses.update(stored.keys())
+        stores = [Store(tensor, self._named(self._values[number]), self._view(axes)) for number, (tensor, axes) in stored.items()]
+        present = self._axes_read.union(*(axes for _, axes in stored.values()))
+        axes = tuple((axis, self._program.axes[axis]) for axis in self._order() if axis in present)
+        return Block(name, axes, self._grid, self._loop, (*self._statements, *stores))
+
+    def _order(self) -> list[str]:
+        """All axes: rows first, and columns, where the grid cuts what lies side by side in memory, last."""
+        *rows, last = self._grid
+        columns = [last] if last == self._innermost and rows else []
+        rows = [*rows, *([] if columns else [last])]
+        return [*rows, *(axis for axis in self._program.axes if axis not in self._grid), *columns]
 
     def _view(self, axes: tuple[str, ...]) -> View:
         return tuple(Factor(Index(axis), self._program.axes[axis]) for axis in axes)
@@ -141,14 +141,14 @@ class _BlockOfValue:
         return self._terms[value.number]
 
     def _make(self, value: Value) -> None:
+        if value.number in self._held:
+            self._load(value, *self._held[value.number])
+            return
         operation, operands = value.operation, [self._values[number] for number in value.operands]
         name = f"v{value.number}"
         match operation.kind:
             case ValueKind.TENSOR:
-                axes = self._program.inputs[operation.name]
-                phase = "loop" if self._loop in axes else "fixed"
-                name = f"{operation.name}_tile"
-                self._enter(value, name, Load(name, operation.name, self._view(axes)), phase)
+                self._load(value, operation.name, self._program.inputs[operation.name])
             case ValueKind.NUMBER:
                 self._terms[value.number], self._phases[value.number] = const(float(operation.name)), "fixed"
             case ValueKind.SIZE:
@@ -174,9 +174,15 @@ class _BlockOfValue:
                     self._phase(operands),
                 )
 
+    def _load(self, value: Value, tensor: str, axes: Axes) -> None:
+        self._axes_read |= set(axes)
+        self._enter(
+            value, f"{tensor}_tile", Load(f"{tensor}_tile", tensor, self._view(axes)), "loop" if self._loop in axes else "fixed"
+        )
+
     def _sides(self, value: Value, operands: list[Value]) -> list[Value]:
         """The operands of a product, the one with the outer axes on the left: columns stand behind rows."""
-        order = [*self._grid[:-1], *(axis for axis in self._program.axes if axis not in self._grid), *self._grid[-1:]]
+        order = self._order()
         (first, second) = (self._axes(operand) for operand in operands)
         last = [max((order.index(a) for a in own), default=-1) for own in (first - second, second - first)]
         return operands if last[0] <= last[1] else operands[::-1]

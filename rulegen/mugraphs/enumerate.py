@@ -1,20 +1,22 @@
 """Every value that a block graph of so many operators may compute on the way to a goal, and those that are the goal.
 
 Mirage's search (OSDI'25, algorithm 1) adds one operator after the other to a graph, in the order of their ranks, and prunes a
-prefix by its abstract expressions. Here a graph with one result is that result, a term over inputs: terms are made by their
-number of operators, each once, symmetric operands in one order, so that every graph stands once by construction and what no
-result needs is in none. A term is kept while its expression may be part of the goal's. What may be done with a term depends on
+prefix by its abstract expressions. Here a graph is its results, terms over inputs: terms are made by their number of operators,
+each once, symmetric operands in one order, so that every graph stands once by construction and what no result needs is in none.
+A term is kept while its expression may be part of the goal's. What may be done with a term depends on
 its *look*, its axes and its expression: two looks are compared once, however many terms have them.
 
-The candidates are the terms that have the goal's axes and, where expressions prune, its expression. Which of them compute the
-goal is asked by fingerprints, of all at once: over a second pair of fields of those that agree in the first.
+The candidates are the terms that have the axes of one of the goal's results and, where expressions prune, its expression. Which
+of them compute it is asked by fingerprints, of all at once: over a second pair of fields of those that agree in the first. A
+graph for a goal of several results has one term for each, which share operators.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,13 +25,15 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FiniteField
 from rulegen.mugraphs.abstract import Parts
 from rulegen.mugraphs.fingerprints import ValueFingerprints
-from rulegen.mugraphs.goals import GoalProgram
-from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, is_commutative
+from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of, is_commutative
 
-__all__ = ["EnumerationLimits", "Found", "enumerate_values"]
+__all__ = ["EnumerationLimits", "Found", "agreeing_values", "enumerate_values"]
 
 _SIZES = ((2, 3, 2, 3), (3, 2, 2, 2))
 """Of axes, in turn, of the first and the second fingerprint."""
+_MOST_OF_SEVERAL = 24
+"""Values for one of several results that are put together with those for the others, the shortest first."""
 _CLOCK = 4096
 """Values between two looks at the clock."""
 
@@ -56,16 +60,17 @@ class Found:
     """What an enumeration found.
 
     Attributes:
-        values: all that were made; ``results`` are those that compute the goal, of fewest operators first.
+        values: all that were made.
+        results: one value for each result of the goal, which compute it, of fewest operators first.
         pruned: applications to looks that expressions excluded.
-        candidates: values of the goal's axes and expression; ``refuted`` of them are something else.
+        candidates: values of the axes and the expression of a result; ``refuted`` of them are something else.
         stopped: why it is not complete; nothing where it is.
         undecided: why nothing was pruned although it was asked for; nothing elsewhere.
     """
 
-    program: GoalProgram
+    program: Program
     values: Values
-    results: list[Value] = field(default_factory=list)
+    results: list[tuple[Value, ...]] = field(default_factory=list)
     pruned: int = 0
     candidates: int = 0
     refuted: int = 0
@@ -73,40 +78,44 @@ class Found:
     undecided: str = ""
 
 
-def enumerate_values(program: GoalProgram, limits: EnumerationLimits, seed: int = 0) -> Found:
-    """The values of at most so many operators that compute a goal."""
-    wanted = program.values.look(program.root)
-    parts = Parts(wanted.expression)
+def enumerate_values(program: Program, limits: EnumerationLimits, seed: int = 0) -> Found:
+    """The graphs of at most so many operators that compute a goal."""
+    wanted = [program.values.look(root) for root in program.roots]
+    parts = Parts(*(look.expression for look in wanted))
     undecided = parts.undecided if limits.pruned else None
     abstract = limits.pruned and undecided is None
     found = Found(program, Values(abstract=abstract), undecided=undecided or "")
-    candidates = [
-        value
-        for value in _ValueGrowth(found, parts if abstract else None, limits).run()
-        if (look := found.values.look(value)).axes == wanted.axes
-        and look.shift is None
-        and (not abstract or look.expression == wanted.expression)
-    ]
-    found.candidates = len(candidates)
-    found.results = _agreeing(program, found.values, candidates, seed)
-    found.refuted = found.candidates - len(found.results)
-    found.results.sort(key=lambda value: (len(value.closure), value.number))
+    candidates: list[list[Value]] = [[] for _ in wanted]
+    for value in _ValueGrowth(found, parts if abstract else None, limits).run():
+        look = found.values.look(value)
+        for own, goal in zip(candidates, wanted, strict=True):
+            if look.axes == goal.axes and look.shift is None and (not abstract or look.expression == goal.expression):
+                own.append(value)
+    agreeing = agreeing_values(program, found.values, candidates, seed)
+    found.candidates = sum(map(len, candidates))
+    found.refuted = found.candidates - sum(map(len, agreeing))
+    shortest = [sorted(own, key=_length)[:_MOST_OF_SEVERAL] for own in agreeing] if len(agreeing) > 1 else agreeing
+    graphs = [graph for graph in itertools.product(*shortest) if len(closure_of(graph)) <= limits.operators]
+    found.results = sorted(graphs, key=lambda graph: (len(closure_of(graph)), [value.number for value in graph]))
     return found
 
 
-def _agreeing(program: GoalProgram, values: Values, candidates: list[Value], seed: int) -> list[Value]:
-    """The candidates whose fingerprints are the goal's, in two fields."""
+def _length(value: Value) -> tuple[int, int]:
+    return len(value.closure), value.number
+
+
+def agreeing_values(program: Program, values: Values, candidates: Sequence[Sequence[Value]], seed: int) -> list[list[Value]]:
+    """The candidates for each result of a goal whose fingerprints are the result's, in two fields."""
+    left = [list(own) for own in candidates]
     for turn, row in enumerate(_SIZES):
         sizes = {axis: row[i % len(row)] for i, axis in enumerate(program.axes)}
         fields = FiniteField(seed + turn, turn)
-        wanted = ValueFingerprints(program.values, program.inputs, sizes, fields).of([program.root])[0]
-        if wanted is None:
-            return []
-        own = ValueFingerprints(values, program.inputs, sizes, fields).of(candidates)
-        candidates = [
-            c for c, residues in zip(candidates, own, strict=True) if residues is not None and np.array_equal(residues, wanted)
-        ]
-    return candidates
+        wanted = ValueFingerprints(program.values, program.inputs, sizes, fields).of(program.roots)
+        own = ValueFingerprints(values, program.inputs, sizes, fields)
+        for place, residues in enumerate(wanted):
+            same = zip(left[place], own.of(left[place]), strict=True)
+            left[place] = [v for v, made in same if made is not None and residues is not None and np.array_equal(made, residues)]
+    return left
 
 
 class _ValueGrowth:

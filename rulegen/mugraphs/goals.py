@@ -13,10 +13,10 @@ from mugraph.ops.traits import Entrywise, ProductKind, Reduction, RowRole
 from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import Term, make, substitute, walk
 from rulegen.mugraphs.axes import NamedAxes
-from rulegen.mugraphs.values import Operation, Value, ValueKind, Values
+from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of
 from rules_db.trust.rule import dim_symbols
 
-__all__ = ["Goal", "GoalProgram"]
+__all__ = ["Goal", "GoalProgram", "Program"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Goal:
 
     Attributes:
         name: of the kernels.
-        root: what is to be computed.
+        roots: what is to be computed, each once.
         types: of its variables; their sizes may be symbols.
         sizes: what the symbols are in the model that the goal was found in.
     """
 
     name: str
-    root: Term
+    roots: tuple[Term, ...]
     types: Mapping[str, TensorType]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -39,49 +39,47 @@ class Goal:
         """The same goal with symbols named in order of occurrence."""
         dims = [dim for type_ in self.types.values() for dim in type_.shape]
         met = [name for dim in dims if isinstance(dim, SymDim) for name in sorted(dim.symbols())]
-        met += sorted(dim_symbols([self.root]))
+        met += sorted(dim_symbols(self.roots))
         names = {old: f"d{number}" for number, old in enumerate(dict.fromkeys(met))}
         symbols: dict[str, Dim] = {old: symbol(new) for old, new in names.items()}
         types = {n: TensorType(t.dtype, tuple(evaluate_dim(dim, symbols) for dim in t.shape)) for n, t in self.types.items()}
         sizes = {names[old]: size for old, size in self.sizes.items() if old in names}
-        return Goal(self.name, substitute(self.root, {}, dims=symbols), types, sizes)
+        roots = tuple(substitute(root, {}, dims=symbols) for root in self.roots)
+        return Goal(self.name, roots, types, sizes)
 
     @cached_property
-    def output(self) -> TensorType:
-        """The type of what is computed."""
-        return infer_types([self.root], self.types)[self.root]
+    def outputs(self) -> tuple[TensorType, ...]:
+        """The types of what is computed."""
+        types = infer_types(self.roots, self.types)
+        return tuple(types[root] for root in self.roots)
 
 
-class GoalProgram:
-    """A goal by the operators of block graphs.
+@dataclass
+class Program:
+    """What is to be computed, by the operators of block graphs.
 
     Attributes:
         axes: name to size.
-        values: those of the goal as it is written.
-        root: the wanted one.
+        values: those of the program as it is written.
+        roots: the wanted ones.
         inputs: variables to the axes of their dimensions, in order.
-        output: the axes of the goal's dimensions, in order.
-
-    Raises:
-        Unsupported: an operator is none of block graphs here.
-        ShapeError, Undecided: the goal is ill-typed.
+        outputs: the axes of the roots' dimensions, in order.
     """
 
-    def __init__(self, goal: Goal) -> None:
-        plain = _plain(goal.root, goal.types)
-        self._named = NamedAxes(plain, goal.types)
-        self.axes: dict[str, Dim] = self._named.sizes
-        self.values = Values()
-        self.inputs: dict[str, tuple[str, ...]] = {}
-        self._done: dict[Term, Value] = {}
-        for term in walk([plain]):
-            self._done[term] = self._value(term)
-        self.root = self._done[plain]
-        self.output = self._flat(plain)
+    axes: dict[str, Dim]
+    values: Values
+    roots: tuple[Value, ...]
+    inputs: dict[str, tuple[str, ...]]
+    outputs: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def operators(self) -> int:
+        """How many it has as it is written."""
+        return len(closure_of(self.roots))
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What block graphs for the goal may do: what the goal does, each once."""
+        """What block graphs for the program may do: what it does itself, each once."""
         return tuple(dict.fromkeys(value.operation for value in self.values if not value.operation.kind.is_leaf))
 
     @cached_property
@@ -89,6 +87,34 @@ class GoalProgram:
         """Inputs, numbers and sizes, with their axes."""
         leaves = [value.operation for value in self.values if value.operation.kind.is_leaf]
         return tuple((leaf, self.inputs.get(leaf.name, ())) for leaf in leaves)
+
+    def entered(self, values: Values) -> tuple[Value, ...]:
+        """The roots as they are written, among other values."""
+        done: dict[int, Value] = {}
+        for value in self.values:
+            if value.operation.kind.is_leaf:
+                done[value.number] = values.leaf(value.operation, self.inputs.get(value.operation.name, ()))
+            else:
+                done[value.number] = values.apply(value.operation, *(done[operand] for operand in value.operands))
+        return tuple(done[root.number] for root in self.roots)
+
+
+class GoalProgram(Program):
+    """A goal by the operators of block graphs.
+
+    Raises:
+        Unsupported: an operator is none of block graphs here.
+        ShapeError, Undecided: the goal is ill-typed.
+    """
+
+    def __init__(self, goal: Goal) -> None:
+        plain = _plain(goal.roots, goal.types)
+        self._named = NamedAxes(plain, goal.types)
+        self._done: dict[Term, Value] = {}
+        super().__init__(self._named.sizes, Values(), (), {}, tuple(map(self._flat, plain)))
+        for term in walk(plain):
+            self._done[term] = self._value(term)
+        self.roots = tuple(self._done[root] for root in plain)
 
     def _flat(self, term: Term) -> tuple[str, ...]:
         return tuple(axis for dim in self._named.dims(term) for axis in dim)
@@ -149,17 +175,18 @@ class GoalProgram:
         return operand
 
 
-def _plain(root: Term, inputs: Mapping[str, TensorType]) -> Term:
-    """The term without operators that are composed of others, but for elementwise ones and softmax."""
+def _plain(roots: tuple[Term, ...], inputs: Mapping[str, TensorType]) -> tuple[Term, ...]:
+    """The terms without operators that are composed of others, but for elementwise ones and softmax."""
     while True:
-        types = infer_types([root], inputs)
+        types = infer_types(roots, inputs)
         done: dict[Term, Term] = {}
-        for part in walk([root]):
+        for part in walk(roots):
             operands = [done[i] for i in part.inputs]
             same = operands == list(part.inputs)
             keeps = not part.inputs or not same or traits_of(part.op).rows is RowRole.SOFTMAX
             taken = None if keeps else expanded(part, types)
             done[part] = taken or (part if same else make(part.op, operands, part.attrs, part.out))
-        if done[root] is root:
-            return root
-        root = done[root]
+        made = tuple(done[root] for root in roots)
+        if made == roots:
+            return roots
+        roots = made

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import LIMITS, DeviceLimits
 from mugraph.domains.base import Unsupported
 from mugraph.terms.shape import ShapeError, Undecided
-from rulegen.mugraphs.blocks import kernels_of_value, work
-from rulegen.mugraphs.enumerate import EnumerationLimits, Found, enumerate_values
+from rulegen.mugraphs.enumerate import EnumerationLimits, Found
 from rulegen.mugraphs.goals import Goal, GoalProgram
-from rulegen.mugraphs.values import Value
+from rulegen.mugraphs.kernels import kernels_of_values
+from rulegen.mugraphs.values import Value, closure_of
 from rulegen.mugraphs.verification import RandomTests, random_tests
+from rulegen.mugraphs.windows import graphs_of
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import Rule
@@ -23,6 +23,8 @@ __all__ = ["FoundKernels", "KernelSearch", "search"]
 
 _MOST_TRIED = 32
 """Kernels of a goal that are proved or tested."""
+_MOST_MADE = 64
+"""Graphs of a goal, those of fewest operators, that kernels are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,14 @@ class FoundKernels:
 
 
 def search(goal: Goal, how: KernelSearch) -> FoundKernels:
-    """The kernels of one block graph that compute a goal."""
+    """The kernels of one block graph, and of several, that compute a goal."""
     began, outcome = time.monotonic(), FoundKernels(goal)
     try:
         program = GoalProgram(goal)
-        outcome.operators = len(program.values[program.root.number].closure)
-        if set(program.output) != program.values.look(program.root).axes:
+        outcome.operators = program.operators
+        if any(set(axes) != program.values.look(root).axes for root, axes in zip(program.roots, program.outputs, strict=True)):
             raise Unsupported("the result is the same along an axis")
-        found = enumerate_values(program, how.limits, how.seed)
+        found = graphs_of(program, how.limits, how.seed)
     except (Unsupported, ShapeError, Undecided) as reason:
         outcome.note = f"no program of block operators: {reason}"
         return outcome
@@ -84,19 +86,19 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     outcome.candidates, outcome.refuted = found.candidates, found.refuted
     outcome.note = "; ".join(filter(None, (found.stopped and f"stopped after {found.stopped}", found.undecided)))
     outcome.results = len(found.results)
-    tests: dict[int, RandomTests] = {}
-    for value, kernel in _kernels(goal, found, how.device):
+    tests: dict[_Roots, RandomTests] = {}
+    for roots, kernel in _kernels(goal, found, how.device):
         if len(outcome.rules) == how.kernels or outcome.tried == _MOST_TRIED:
             break
-        if value.number not in tests:
-            tests[value.number] = random_tests(program, found.values, value, how.seed)
-            outcome.refuted += not tests[value.number].passed
-        if not tests[value.number].passed:
+        if roots not in tests:
+            tests[roots] = random_tests(program, found.values, roots, how.seed)
+            outcome.refuted += not tests[roots].passed
+        if not tests[roots].passed:
             continue
         outcome.tried += 1
-        provenance = {"group": "block", "block-ops": str(len(value.closure)), "seed": str(how.seed)}
-        if tests[value.number].tests:
-            provenance |= {"tests": str(tests[value.number].tests), "delta": f"2^-{tests[value.number].delta}"}
+        provenance = {"group": "block", "block-ops": str(len(closure_of(roots))), "seed": str(how.seed)}
+        if tests[roots].tests:
+            provenance |= {"tests": str(tests[roots].tests), "delta": f"2^-{tests[roots].delta}"}
         rule = kernel_rule(kernel, provenance, how.seed)
         if rule.certificate.evidence is Evidence.PROVED or interpret(kernel, LEAST_TESTS, how.seed) is None:
             outcome.rules.append(rule)
@@ -104,13 +106,13 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     return outcome
 
 
-def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> Iterator[tuple[Value, Kernel]]:
+_Roots = tuple[Value, ...]
+
+
+def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> list[tuple[_Roots, Kernel]]:
     """The kernels of what was found, with what they compute: those of least work first, each once."""
-    program, values = found.program, found.values
-    order = sorted(found.results, key=lambda value: (work(goal, program, values, value), len(value.closure), value.number))
-    seen = set()
-    for value in order:
-        for kernel in kernels_of_value(goal, program, values, value, device):
-            if kernel.digest not in seen:
-                seen.add(kernel.digest)
-                yield value, kernel
+    made: dict[bytes, tuple[float, _Roots, Kernel]] = {}
+    for roots in found.results[:_MOST_MADE]:
+        for each in kernels_of_values(goal, found.program, found.values, roots, device):
+            made.setdefault(each.kernel.digest, (each.work, roots, each.kernel))
+    return [(roots, kernel) for _, roots, kernel in sorted(made.values(), key=lambda item: item[0])]

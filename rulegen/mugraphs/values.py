@@ -8,7 +8,7 @@ are one, so that no graph stands twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
@@ -18,7 +18,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.term import Attrs
 from rulegen.mugraphs.abstract import AbstractDomain, Expression, atom, factor_degree, has_exponential, summed
 
-__all__ = ["Look", "Operation", "Value", "ValueKind", "Values", "is_commutative"]
+__all__ = ["Look", "Operation", "Value", "ValueKind", "Values", "closure_of", "is_commutative"]
 
 
 class ValueKind(Enum):
@@ -99,6 +99,11 @@ class Value:
     operands: tuple[int, ...]
     look: int
     closure: frozenset[int]
+
+
+def closure_of(values: Iterable[Value]) -> frozenset[int]:
+    """The block operators of the graph that computes some values."""
+    return frozenset[int]().union(*(value.closure for value in values))
 
 
 _SHIFT = "shift"
@@ -191,7 +196,7 @@ class Values:
             number = len(self._all)
             if operation.kind is ValueKind.SHIFTED:
                 look = self.look_number(replace(self._looks[look], shift=(key[1][0], operation.axis)))
-            closure = frozenset[int]().union(*(operand.closure for operand in operands))
+            closure = closure_of(operands)
             if not operation.kind.is_leaf:
                 closure |= {number}
             found = self._by_key[key] = Value(number, operation, key[1], look, closure)

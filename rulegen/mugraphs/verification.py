@@ -7,7 +7,7 @@ with inputs and a root of unity of their own. Half of them are over each of two 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops import get_operator
 from rulegen.mugraphs.fingerprints import ValueFingerprints
-from rulegen.mugraphs.goals import GoalProgram
-from rulegen.mugraphs.values import Value, ValueKind, Values
+from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.values import Operation, Value, ValueKind, Values
 from rulegen.numeric.bounds import Degree, DegreeDomain, bound_of, tests_needed
 
 __all__ = ["RandomTests", "random_tests"]
@@ -28,6 +28,8 @@ _TESTS = "#"
 _SIZE = 2
 """Of every other axis."""
 _MOST_TESTS = 4096
+_PROBE = 1 << 40
+"""A degree that nothing has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +47,21 @@ class RandomTests:
     passed: bool
 
 
-def random_tests(program: GoalProgram, values: Values, value: Value, seed: int) -> RandomTests:
-    """Compares a value with its goal in as many tests as its bound asks for.
+def random_tests(program: Program, values: Values, roots: Sequence[Value], seed: int) -> RandomTests:
+    """Compares values with the results of a program in as many tests as the worst of their bounds asks for.
 
     There is no bound, and so no test, of roots and opaque functions, and where it would ask for too many.
+
+    Args:
+        roots: one for each result.
     """
     domain, sizes = DegreeDomain(), dict.fromkeys(program.axes, _SIZE)
     try:
-        wanted = _degree(program.values, program.root, sizes)
-        bound = bound_of(domain.sub(_degree(values, value, sizes), wanted))
+        pairs = zip(roots, program.roots, strict=True)
+        differences = [domain.sub(_degree(values, own, sizes), _degree(program.values, goal, sizes)) for own, goal in pairs]
     except Unsupported:
         return RandomTests(0, 0, True)
+    bound = max(map(bound_of, differences))
     count = tests_needed(bound) if bound < 1 else _MOST_TESTS + 1
     if count > _MOST_TESTS:
         return RandomTests(0, 0, True)
@@ -64,12 +70,13 @@ def random_tests(program: GoalProgram, values: Values, value: Value, seed: int) 
     for prime in (0, 1):
         field = _TurnedField(seed, prime, half, len(sizes))
         every = {**sizes, _TESTS: half}
-        (expected,) = ValueFingerprints(program.values, inputs, every, field).of([program.root])
-        (residues,) = ValueFingerprints(values, inputs, every, field).of([value])
-        if expected is None or residues is None:  # a residue to divide by was zero
-            return RandomTests(0, 0, True)
-        if not np.array_equal(expected, residues):
-            return RandomTests(count, 0, False)
+        expected = ValueFingerprints(program.values, inputs, every, field).of(program.roots)
+        residues = ValueFingerprints(values, inputs, every, field).of(roots)
+        for one, other in zip(expected, residues, strict=True):
+            if one is None or other is None:  # a residue to divide by was zero
+                return RandomTests(0, 0, True)
+            if not np.array_equal(one, other):
+                return RandomTests(count, 0, False)
     return RandomTests(2 * half, int(-2 * half * np.log2(bound)), True)
 
 
@@ -100,16 +107,18 @@ def _degree(values: Values, root: Value, sizes: Mapping[str, int]) -> Degree:
             case kind:
                 raise Unsupported(f"{kind.name} has no bound")
         for place, number in enumerate(value.operands if operation.kind is ValueKind.ENTRYWISE else ()):
-            rest = [Degree() if i == place else operand for i, operand in enumerate(operands)]
-            without = get_operator(operation.name).run(domain, operation.attrs, rest)[0]
-            if _divides(degree) - _divides(without) > _divides(operands[place]):  # it is divided by this operand
-                divided |= values.look(values[number]).axes
+            axes = values.look(values[number]).axes
+            if axes and _is_divided(operation, operands, place):
+                divided |= axes
         degrees[value.number], divisors[value.number] = degree, divided
     return degrees[root.number]
 
 
-def _divides(degree: Degree) -> int:
-    return degree.below + degree.under
+def _is_divided(operation: Operation, operands: Sequence[Degree], place: int) -> bool:
+    """Whether something is divided by an operand: the denominator then has what the numerator of the operand has."""
+    probes = [Degree(_PROBE) if i == place else operand for i, operand in enumerate(operands)]
+    probed: Degree = get_operator(operation.name).run(DegreeDomain(), operation.attrs, probes)[0]
+    return probed.below >= _PROBE
 
 
 class _TurnedField(FiniteField):

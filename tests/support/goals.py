@@ -16,9 +16,9 @@ __all__ = ["ATTENTION", "GATED", "LORA", "NORM", "SOFTMAX", "goal", "kernels", "
 
 
 def goal(text: str, **shapes: str) -> Goal:
-    """A goal whose dimensions are symbols of one letter."""
+    """A goal whose dimensions are symbols of one letter; several results stand behind semicolons."""
     types = {name: TensorType(DataType.FLOAT16, tuple(map(symbol, axes))) for name, axes in shapes.items()}
-    return Goal("wanted", parse_term(text), types)
+    return Goal("wanted", tuple(map(parse_term, text.split("; "))), types)
 
 
 NORM = goal("MatMul(Div(x, Sqrt(ReduceSum[axes=(-1,),keepdims=true](Mul(x, x)))), w)", x="mk", w="kn")

@@ -44,17 +44,16 @@ from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import Rule
-from tools.mirage import MirageProgram, programs
+from tools.mirage import plain_model, programs
 
 _OPERATORS = range(5, 12)
 _MOST_VALUES = 2_000_000
 _MOST_SECONDS = 600.0
-_WHOLE = SubprogramBounds(operators=24)
 
 
 def _goal(label: str) -> Any:
     (program,) = [program for program in programs() if program.label == label]
-    (goal,) = goals_of(load(program.model()).graph, _WHOLE)
+    (goal,) = goals_of(load(program.model()).graph, SubprogramBounds())
     return goal
 
 
@@ -127,8 +126,9 @@ def beside(path: Path, seconds: float, device: str) -> Iterator[SearchedBeside]:
         goal = found.goal
         inputs = {name: _sized(type_, goal.sizes) for name, type_ in goal.types.items()}
         if found.rules and all(concrete(type_.shape) for type_ in inputs.values()):
-            body = substitute(goal.root, {}, dims=dict(goal.sizes))
-            graph = load(MirageProgram(goal.name, 1, inputs, body, infer_types([body], inputs)[body]).model()).graph
+            body = tuple(substitute(root, {}, dims=dict(goal.sizes)) for root in goal.roots)
+            types = infer_types(body, inputs)
+            graph = load(plain_model(goal.name, inputs, body, [types[root] for root in body])).graph
             plain, lowered = _best(graph, (), device)
             yield SearchedBeside(found, plain, lowered, _best(graph, found.rules, device)[1])
 
@@ -155,7 +155,7 @@ def beside_table(models: Sequence[Path], seconds: float, device: str) -> Table:
         table.add_row(path.stem, f"{len(every)} subprograms, {len(better)} better by 5 % or more", "", "", "")
         for one in better:
             times = (f"{number:.2f}" for number in (one.plain, one.lowered, one.searched))
-            table.add_row("", escape(str(one.found.goal.root)), *times)
+            table.add_row("", escape("; ".join(map(str, one.found.goal.roots))), *times)
     return table
 
 

@@ -11,7 +11,7 @@ from rulegen.mugraphs.axes import NamedAxes
 
 def named(text: str, **types: str) -> tuple[NamedAxes, dict[str, tuple[tuple[str, ...], ...]]]:
     root = parse_term(text)
-    axes = NamedAxes(root, {name: parse_type(type_) for name, type_ in types.items()})
+    axes = NamedAxes([root], {name: parse_type(type_) for name, type_ in types.items()})
     return axes, {"": axes.dims(root), **{name: axes.dims(parse_term(name)) for name in types}}
 
 

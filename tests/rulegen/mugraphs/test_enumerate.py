@@ -30,7 +30,7 @@ def text(values: Values, value: Value) -> str:
 
 
 def texts(result: Found) -> dict[str, int]:
-    return {text(result.values, value): len(value.closure) for value in result.results}
+    return {text(result.values, value): len(value.closure) for (value,) in result.results}
 
 
 @pytest.mark.parametrize(("wanted", "least"), [(NORM, 5), (LORA, 3), (ATTENTION, 5), (GATED, 5), (SOFTMAX, 3)])
@@ -59,7 +59,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "operators"), SMALL, ids=lambda x: str(x.root) if isinstance(x, Goal) else str(x))
+@pytest.mark.parametrize(("wanted", "operators"), SMALL, ids=lambda x: str(x.roots[0]) if isinstance(x, Goal) else str(x))
 def test_pruning_loses_only_what_cancels(wanted: Goal, operators: int) -> None:
     """Of all graphs, made without pruning, those that are lost divide what cancels, and are longer than what is found."""
     kept, every = found(wanted, operators), found(wanted, operators, pruned=False)
@@ -67,7 +67,7 @@ def test_pruning_loses_only_what_cancels(wanted: Goal, operators: int) -> None:
     assert texts(kept).items() <= texts(every).items()
     lost = {term: size for term, size in texts(every).items() if term not in texts(kept)}
     assert all(
-        term.count("Div") > str(wanted.root).count("Div") and size > min(texts(kept).values()) for term, size in lost.items()
+        term.count("Div") > str(wanted.roots[0]).count("Div") and size > min(texts(kept).values()) for term, size in lost.items()
     )
 
 
@@ -75,7 +75,7 @@ def test_what_the_solver_proves_to_be_part_of_a_goal_is_not_pruned() -> None:
     """Mirage asks an SMT solver whether a prefix is a subexpression (section 4.3): it proves nothing that is cut."""
     wanted = goal(f"Div(MatMul(x, w), Sqrt({SUM}(Mul(x, x))))", x="mk", w="kn")
     program, theory = GoalProgram(wanted), _Theory()
-    parts = Parts(program.values.look(program.root).expression)
+    parts = Parts(program.values.look(program.roots[0]).expression)
     every = enumerate_values(program, EnumerationLimits(2, pruned=False)).values
     abstract = Values()
     again = {value.number: _entered(abstract, program, value, every) for value in every}
@@ -87,7 +87,7 @@ def test_what_the_solver_proves_to_be_part_of_a_goal_is_not_pruned() -> None:
     for value in (*kept_values[:12], *cut_values[:: max(1, len(cut_values) // 30)]):
         kept = kept_of[value.number]
         cut += not kept
-        if theory.is_part(theory.term(every, value), theory.term(program.values, program.root)):
+        if theory.is_part(theory.term(every, value), theory.term(program.values, program.roots[0])):
             proved += 1
             assert kept, text(every, value)
     assert proved >= 4 and cut >= 10
@@ -178,5 +178,5 @@ def test_a_goal_without_operators_of_tiles_is_refused() -> None:
 def test_expressions_of_a_goal_are_those_of_its_definition() -> None:
     domain = AbstractDomain()
     program = GoalProgram(goal("Div(Exp(x), y)", x="m", y="m"))
-    expression: Expression = program.values.look(program.root).expression
+    expression: Expression = program.values.look(program.roots[0]).expression
     assert expression == domain.div(domain.exp(atom("x")), atom("y"))

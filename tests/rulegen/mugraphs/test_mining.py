@@ -39,7 +39,7 @@ def test_a_model_gives_rules_for_its_subprograms_and_their_parts(lora: Path) -> 
     found = mine_kernels({"lora": load(lora).graph}, SubprogramBounds(), HOW)
     whole = found[0]
     assert whole.operators == 4 and whole.rules and len(found) > 1
-    keys = [(str(one.goal.root), str(one.goal.types)) for one in found]
+    keys = [(str(one.goal.roots), str(one.goal.types)) for one in found]
     assert len(set(keys)) == len(keys)
     assert all(rule.target[0].op == KERNEL for one in found for rule in one.rules)
 
@@ -97,3 +97,24 @@ def test_a_worse_kernel_that_was_found_does_not_keep_the_lowering_s_away(lora: P
     own = {d.id for d in KernelProposals().proposals(graph)}
     beside = {d.id for d in KernelProposals(lambda: whole.rules).proposals(graph)}
     assert own < beside
+
+
+def test_a_journal_tells_models_of_different_sizes_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes decide which kernels fit and which come first: what was found at others is not what is found at these."""
+    searched = 0
+
+    def counted(*arguments: object) -> object:
+        nonlocal searched
+        searched += 1
+        return genuine(*arguments)  # type: ignore[arg-type]
+
+    genuine = mining.search
+    monkeypatch.setattr(mining, "search", counted)
+    journal = Journal(tmp_path / "kernels.journal")
+    counts = []
+    for batch in (1, 8, 8):
+        program = next(program for program in programs() if program.label == f"LoRA:{batch}")
+        found = mine_kernels({"lora": load(program.model()).graph}, SubprogramBounds(), HOW, journal)
+        counts.append((searched, len(found)))
+    first, second, again = counts
+    assert first[0] == first[1] and second[0] == first[1] + second[1] and again[0] == second[0]

@@ -1,0 +1,224 @@
+"""Kernels of values: one block graph for all of them, or several that run one after another.
+
+A kernel graph of several graph-defined kernels (Mirage, OSDI'25, section 3) is a kernel of several block graphs here: some values
+are *held*, saved by one block graph to memory of the kernel's own and loaded by later ones. Which values to hold is searched, one
+more at a time, from the best few sets so far. What is compared is an estimate that knows what decides between such kernels: how
+often an entry is computed or loaded again because its tile lies in several blocks. It is an order, no time; prices come later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.schedule import DeviceLimits, Schedule, check_fits
+from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Dot, InvalidBlock, Load, Statement, Store, Tensor, statement_names, statement_operands
+from mugraph.blocks.validity import check_kernel
+from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
+from mugraph.terms.term import variables
+from rulegen.mugraphs.blocks import Axes, blocks_of, needed_between
+from rulegen.mugraphs.goals import Goal, Program
+from rulegen.mugraphs.values import Value, ValueKind, Values
+
+__all__ = ["MadeKernel", "kernels_of_values"]
+
+_MOST_BLOCKS = 5
+"""Block graphs of a kernel: Mirage's bound of kernel operators."""
+_BREADTH = 4
+"""Sets of held values that are extended."""
+_LEAST_TILE = 16
+"""Of the two inner axes of the grid and of the loop where there is a product, when it is asked what memory must hold; else 1."""
+_TILE = 64
+"""Of the two inner axes of a grid, where it is counted how often something is computed."""
+_UNKNOWN = 64
+"""For a size that the goal does not tell."""
+_LAUNCH, _COMPUTED, _MULTIPLIED = 2e6, 1 / 16, 1 / 256
+"""A launch, an entry that is computed, and one product of two in a matrix unit, in entries that are loaded: what a GPU does in
+the time in which it reads one (an H200: 4.8 TB/s, 2 µs, 67 and 990 TFLOP/s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKernel:
+    """A kernel, and its place in the order: entries loaded, and what else is done in that time."""
+
+    kernel: Kernel
+    work: float
+
+
+def kernels_of_values(
+    goal: Goal, program: Program, values: Values, roots: Sequence[Value], device: DeviceLimits
+) -> Iterator[MadeKernel]:
+    """The kernels that compute some values, that are valid and fit a device.
+
+    Those of one block graph, one for each loop; then of each number of block graphs the one of least work, where that is less
+    than with fewer.
+    """
+    making = _Making(goal, program, values, roots, device)
+    least = float("inf")
+    for blocks in making.whole():
+        made = making.kernel(blocks)
+        if made is not None:
+            least = min(least, made.work)
+            yield made
+    for several in making.divided():
+        found = (made for blocks in several if (made := making.kernel(blocks)) is not None)
+        best = min(found, key=lambda made: made.work, default=None)
+        if best is not None and best.work < least:
+            least = best.work
+            yield best
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A block graph, the tensors that it saves, and its work."""
+
+    block: Block
+    work: float
+
+
+_Held = tuple[int, ...]
+"""Numbers of values, in order."""
+
+
+class _Making:
+    """Makes the kernels of some values."""
+
+    def __init__(self, goal: Goal, program: Program, values: Values, roots: Sequence[Value], device: DeviceLimits) -> None:
+        self._goal, self._program, self._values, self._roots, self._device = goal, program, values, roots, device
+        taken = {*goal.types}
+        names = (name for number in itertools.count() if (name := f"y{number}") not in taken)
+        self._outputs = {root.number: (name, axes) for root, name, axes in zip(roots, names, program.outputs, strict=False)}
+        self._sizes = {axis: self._size(size) for axis, size in program.axes.items()}
+        self._known: dict[tuple[_Held, _Held], list[_Made]] = {}
+        self._needed = needed_between(values, roots, {})
+        self._inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables(goal.roots))
+
+    def _size(self, size: Dim) -> int:
+        known = evaluate_dim(size, self._goal.sizes)
+        return known if isinstance(known, int) else _UNKNOWN
+
+    def whole(self) -> list[list[_Made]]:
+        """The block graphs that compute all, each alone."""
+        return [[made] for made in self._blocks((), tuple(self._outputs))]
+
+    def divided(self) -> Iterator[list[list[_Made]]]:
+        """For each number of block graphs, from two on, the best ways to divide the work among them."""
+        beam: list[_Held] = [()]
+        for _ in range(_MOST_BLOCKS - 1):
+            sets = {tuple(sorted((*held, v.number))) for held in beam for v in self._holdable() if v.number not in held}
+            ways = {held: way for held in sorted(sets) if (way := self._way(held)) is not None}
+            # What none of these computes may be computed once more is held.
+            beam = (
+                heapq.nsmallest(_BREADTH, ways, key=lambda held: sum(made.work for made in ways[held])) or sorted(sets)[:_BREADTH]
+            )
+            yield [ways[held] for held in beam if held in ways]
+
+    def _holdable(self) -> Iterator[Value]:
+        """Values that are worth a place in memory: those that something was reduced for, and that are no weights of a softmax."""
+        for value in self._needed:
+            closed = (self._values[number].operation for number in value.closure)
+            is_held = value.number in self._outputs and len(self._roots) == 1
+            if any(operation.axis for operation in closed) and self._values.look(value).shift is None and not is_held:
+                yield value
+
+    def _way(self, held: _Held) -> list[_Made] | None:
+        """The block graphs of least work that compute the held values, in order, then the rest; ``None`` where one has none."""
+        way = []
+        rest = tuple(number for number in self._outputs if number not in held)
+        for place, root in enumerate([*((number,) for number in held), *([rest] if rest else [])]):
+            best = min(self._blocks(held[:place], root), key=lambda made: made.work, default=None)
+            if best is None:
+                return None
+            way.append(best)
+        return way
+
+    def _blocks(self, held: _Held, roots: _Held) -> list[_Made]:
+        """The block graphs that compute some values where others are held, one for each loop, that fit the device."""
+        needed = {v.number for v in needed_between(self._values, [self._values[root] for root in roots], dict.fromkeys(held))}
+        held = tuple(number for number in held if number in needed)
+        key = (held, roots)
+        if key not in self._known:
+            tensors = {number: self._tensor(number) for number in (*held, *roots)}
+            stored, loaded = {root: tensors[root] for root in roots}, {number: tensors[number] for number in held}
+            made = blocks_of(self._goal.name, self._program, self._values, stored, loaded)
+            self._known[key] = [_Made(block, self._work(block)) for block in made if self._fits(block)]
+        return self._known[key]
+
+    def _tensor(self, number: int) -> tuple[str, Axes]:
+        """Where a value is saved, and its axes there."""
+        if number in self._outputs:
+            return self._outputs[number]
+        axes = self._values.look(self._values[number]).axes
+        return f"held{number}", tuple(axis for axis in self._program.axes if axis in axes)
+
+    def _type(self, number: int) -> TensorType:
+        """Of a held value: float32, but an operand of a product is of the model's type, as matrix units take it."""
+        multiplied = any(v.operation.kind is ValueKind.DOT and number in v.operands for v in self._needed)
+        shape = tuple(self._program.axes[axis] for axis in self._tensor(number)[1])
+        return TensorType(self._goal.outputs[0].dtype if multiplied else DataType.FLOAT, shape)
+
+    def _work(self, block: Block) -> float:
+        """What a block graph does, in entries loaded."""
+        tiles = {axis: -(-self._sizes[axis] // (_TILE if axis in block.grid[-2:] else 1)) for axis in block.grid}
+        total = _LAUNCH
+        for statement in block.statements:
+            axes = set(_axes_of(block, statement))
+            entries = 1.0
+            for axis in axes:
+                entries *= self._sizes[axis]
+            for axis, count in tiles.items():
+                entries *= 1 if axis in axes else count
+            share = 1.0 if isinstance(statement, Load | Store) else _MULTIPLIED if isinstance(statement, Dot) else _COMPUTED
+            total += entries * share
+        return total
+
+    def kernel(self, way: Sequence[_Made]) -> MadeKernel | None:
+        """Block graphs as a kernel; ``None`` where it is not valid."""
+        several = len(way) > 1
+        blocks = [
+            replace(made.block, name=f"{self._goal.name}_{place}") if several else made.block for place, made in enumerate(way)
+        ]
+        kernel = self._kernel(blocks)
+        try:
+            check_kernel(kernel)
+        except InvalidBlock:
+            return None
+        return MadeKernel(kernel, sum(made.work for made in way))
+
+    def _kernel(self, blocks: Sequence[Block]) -> Kernel:
+        goal, used = (
+            self._goal,
+            dict.fromkeys(s.tensor for block in blocks for s in block.statements if isinstance(s, Load | Store)),
+        )
+        held = {self._tensor(v.number)[0]: v.number for v in self._needed if v.number not in self._outputs}
+        scratch = tuple(Tensor(name, self._type(held[name])) for name in used if name in held)
+        outputs = tuple(Tensor(name, type_) for (name, _), type_ in zip(self._outputs.values(), goal.outputs, strict=True))
+        return Kernel(goal.name, self._inputs, outputs, goal.roots, tuple(blocks), scratch)
+
+    def _fits(self, block: Block) -> bool:
+        """Whether the least tiles are not too much for the device; of symbols without a size nothing is asked."""
+        kernel, sizes = self._kernel([block]), self._goal.sizes
+        if not set(kernel.symbols) <= sizes.keys():
+            return True
+        try:
+            sized = specialised(kernel, {name: sizes[name] for name in kernel.symbols})
+            check_fits(sized, [_least_schedule(sized.blocks[0])], self._device)
+        except InvalidBlock:
+            return False
+        return True
+
+
+def _axes_of(block: Block, statement: Statement) -> Iterator[str]:
+    """The axes of what a statement goes through."""
+    for name in (*statement_names(statement), *statement_operands(statement)):
+        yield from block.value_axes[name]
+
+
+def _least_schedule(block: Block) -> Schedule:
+    cut = (*block.grid[-2:], *((block.loop,) if block.loop is not None else ()))
+    multiplies = any(isinstance(statement, Dot) for statement in block.statements)
+    return Schedule(tuple((axis, _LEAST_TILE) for axis in cut) if multiplies else (), warps=8)
