@@ -105,6 +105,19 @@ def test_a_case_is_one_onnx_model_and_our_kernels_compute_it() -> None:
     assert compare(plain, wanted).relative_l2 < 5e-3
 
 
+@pytest.mark.parametrize("name", ["document", "prefix"])
+def test_a_mask_that_an_input_tells_is_that_of_its_case(name: str) -> None:
+    case = attention.MaskCase(name, 2, 64)
+    made = attention.told_kernel(case)
+    assert made is not None
+    kernel, given = made
+    listed = attention.kernels_of_case(case)["list"]
+    inputs = kernel_inputs(kernel, {}, given=given)
+    (wanted,), (told,) = reference_of(listed, kernel_inputs(listed, {})), reference_of(kernel, inputs)
+    np.testing.assert_allclose(told, wanted, rtol=0, atol=1e-9)
+    assert attention.told_kernel(attention.MaskCase("causal", 2, 64)) is None
+
+
 def test_lines_of_a_run_that_was_cut_short_make_a_table(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     lines = [

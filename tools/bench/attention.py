@@ -11,9 +11,10 @@
 A case is a mask, a batch and a length, with 12 heads of 64. ``run`` compiles what was not prepared, appends a line to FILE for
 each figure as soon as it is there, and goes on where an earlier run stopped; what fails leaves its reason. Ours is the fastest of
 the schedules that were compiled, of the kernel whose loop goes along a list of tiles and, where the mask is a band, of the one
-that knows its formula; ``in ort`` is the same as a custom node of stock onnxruntime. All times are of the GPU, replayed from a
-CUDA graph whose launches rotate over copies of the inputs (onnxruntime's plain model has one). Errors are relative (L2) against
-the formula in double precision on the same random inputs.
+that knows its formula; ``in ort`` is the same as a custom node of stock onnxruntime. ``told`` is the kernel of documents that an
+input numbers, or of a prefix of keys that one tells, for the same mask; it is compared with nobody's, as theirs know the mask.
+All times are of the GPU, replayed from a CUDA graph whose launches rotate over copies of the inputs (onnxruntime's plain model
+has one). Errors are relative (L2) against the formula in double precision on the same random inputs.
 
 Widths are √length, as in the paper: a window of that many positions, as many global positions, and 10 % random blocks, of 64
 positions here (of 16 where there are 128).
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +76,7 @@ SHAPES = ((1, 128), (1, 1024), (8, 512), (16, 2048), (16, 4096))
 _RANDOM_BLOCK, _RANDOM_SHARE, _DOCUMENTS = 64, 0.1, 8
 _SECONDS = 180.0
 """Limit of one answer of a process, compilation included."""
+TOLD = "told"
 PEERS = ("flex", "sdpa", "ort")
 """torch's FlexAttention with a BlockMask, its SDPA with a mask, and onnxruntime with the model as it is."""
 
@@ -214,6 +216,24 @@ def kernels_of_case(case: MaskCase) -> dict[str, Kernel]:
     return kernels
 
 
+def told_kernel(case: MaskCase) -> tuple[Kernel, dict[str, np.ndarray]] | None:
+    """The kernel of a case whose mask an input of the run tells, and that input; ``None`` where it is none of that kind."""
+    size, batch = case.length, case.batch
+    if case.name == "document":
+        told = np.ascontiguousarray(np.broadcast_to(case.documents, (batch, size)))
+        mask = "Unsqueeze[axes=(-3,)](Equal(Unsqueeze[axes=(-1,)](told), Unsqueeze[axes=(-2,)](told)))"
+    elif case.name == "prefix":
+        told = np.ascontiguousarray(np.broadcast_to(np.arange(size) < size // 4, (batch, size)))
+        mask = f"Or(Unsqueeze[axes=(-3,-2)](told), CausalMask[columns={size},rows={size}]())"
+    else:
+        return None
+    types = {name: TensorType(DataType.FLOAT16, (batch, HEADS, size, WIDTH)) for name in "qkv"}
+    types["told"] = TensorType(DataType.INT64 if told.dtype != bool else DataType.BOOL, (batch, size))
+    scores = f"Where({mask}, Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.125), -inf)"
+    kernel = lower("attention_told", types, [("y", parse_term(f"MatMul(Softmax[axis=-1]({scores}), v)"))])
+    return kernel, {"told": told}
+
+
 @dataclass(frozen=True)
 class PreparedCase:
     """The kernels of a case, compiled.
@@ -228,10 +248,12 @@ class PreparedCase:
     problems: list[str]
 
 
-def prepare_case(case: MaskCase, compiler: Compiler, device: str, architecture: Architecture, most: int) -> PreparedCase:
-    """Compiles the kernels of a case under the schedules worth a trial."""
+def prepare_kernels(
+    every: Mapping[str, Kernel], compiler: Compiler, device: str, architecture: Architecture, most: int
+) -> PreparedCase:
+    """Compiles kernels under the schedules worth a trial."""
     kernels, problems, predicted = {}, list[str](), math.inf
-    for kind, kernel in kernels_of_case(case).items():
+    for kind, kernel in every.items():
         worth = ranked(kernel, get_device(device), {}, most)
         compiled, failed = trials(kernel, [schedules for _, schedules in worth], compiler, architecture)
         kernels[kind] = kernel_to_json(kernel), compiled
@@ -400,6 +422,25 @@ class CaseBench:
                 found |= {"us": best.microseconds, "error": best.error, "kind": kind, "schedules": schedules}
         return found
 
+    def told(self, case: MaskCase, compiler: Compiler, device: str, architecture: Architecture, most: int) -> dict[str, Any]:
+        """The fastest trial of the kernel whose mask an input tells. Raises RunnerFailed where no input tells the mask."""
+        made = told_kernel(case)
+        if made is None:
+            raise RunnerFailed("no input tells this mask")
+        kernel, given = made
+        prepared = prepare_kernels({TOLD: kernel}, compiler, device, architecture, most)
+        results = self._timer.measure(kernel, prepared.kernels[TOLD][1], {}, [self.reference(case)], given)
+        best = best_of(results)
+        schedules = [schedule_to_json(schedule) for schedule in best.schedules]
+        problems = [*prepared.problems[:3], *[r.problem for r in results if r.problem][:3]]
+        return {
+            "predicted": prepared.predicted,
+            "us": best.microseconds,
+            "error": best.error,
+            "schedules": schedules,
+            "problems": problems,
+        }
+
     def hosted(self, case: MaskCase, prepared: PreparedCase, ours: dict[str, Any]) -> dict[str, Any]:
         """The fastest trial as a node of stock onnxruntime."""
         text, compiled = prepared.kernels[ours["kind"]]
@@ -554,7 +595,19 @@ def _geomean(numbers: Iterable[float]) -> float:
 def show(found: dict[str, dict[str, dict[str, Any]]], console: Console) -> None:
     """Prints the table, the means, and all problems."""
     table = Table(title="attention under a mask, 12 heads of 64 in half precision: microseconds on the GPU")
-    for column in ("case", "density", "predicted", "ours", "kind", "in ort", *PEERS, "best torch / ours", "flex / ours", "error"):
+    for column in (
+        "case",
+        "density",
+        "predicted",
+        "ours",
+        "kind",
+        "in ort",
+        TOLD,
+        *PEERS,
+        "best torch / ours",
+        "flex / ours",
+        "error",
+    ):
         table.add_column(column, justify="left" if column in ("case", "kind") else "right")
     over_best, over_flex = list[float](), list[float]()
     for case in every_case():
@@ -576,6 +629,7 @@ def show(found: dict[str, dict[str, dict[str, Any]]], console: Console) -> None:
             _number(us.get("ours")),
             ours.get("kind", ""),
             _number(us.get("in ort")),
+            _number(us.get(TOLD)),
             *(_number(us.get(peer)) for peer in PEERS),
             _number(best, 2),
             _number(flex, 2),
@@ -636,7 +690,7 @@ def _prepared(
     path = _file(folder, case)
     if path.exists():
         return PreparedCase(**pickle.loads(lzma.decompress(path.read_bytes())))
-    prepared = prepare_case(case, compiler, device, architecture, most)
+    prepared = prepare_kernels(kernels_of_case(case), compiler, device, architecture, most)
     path.write_bytes(lzma.compress(pickle.dumps(vars(prepared)), preset=1))
     return prepared
 
@@ -648,7 +702,7 @@ def _prepared(
 @_MOST
 @_DEVICE
 @_ARCHITECTURE
-@click.option("--part", "parts", multiple=True, type=click.Choice(["ours", "in ort", *PEERS]), help="All unless given.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(["ours", "in ort", TOLD, *PEERS]), help="All unless given.")
 @click.option("--seconds", default=480.0, show_default=True, help="Nothing is begun after so long.")
 def run(
     folder: Path,
@@ -667,7 +721,7 @@ def run(
     with Compiler() as compiler:
         for case in chosen_cases(only):
             row = found.setdefault(case.label, {})
-            for part in parts or ("ours", "flex", "sdpa", "in ort", "ort"):
+            for part in parts or ("ours", "flex", "sdpa", "in ort", "ort", *([TOLD] if told_kernel(case) else [])):
                 if "us" in row.get(part, {}) or time.monotonic() > deadline:
                     continue
                 began = time.perf_counter()
@@ -681,6 +735,8 @@ def run(
                         if "us" not in row.get("ours", {}):
                             raise RunnerFailed("no kernel was measured that could run there")
                         entry = bench.hosted(case, prepared, row["ours"])
+                    elif part == TOLD:
+                        entry = bench.told(case, compiler, device, Architecture(architecture), most)
                     else:
                         entry = bench.peer(case, part)
                     if not entry["error"] < WRONG:

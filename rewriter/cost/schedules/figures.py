@@ -11,6 +11,7 @@ from typing import Literal
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import TileCounts, listed_mask, tile_counts
 from mugraph.blocks.schedule import Schedule, element_bytes, storage_types
+from mugraph.blocks.shown_keys import ShownKeys, shown_keys
 from mugraph.blocks.statements import (
     Accumulate,
     Compute,
@@ -113,6 +114,14 @@ class BlockFigures:
     def stored_mask(self) -> MaskTile | None:
         """The mask of which a list says which tiles the loop visits, where tiles of the batch are of one entry."""
         return listed_mask(self.block, Schedule(()))
+
+    @cached_property
+    def shown_keys(self) -> ShownKeys | None:
+        """What a block asks of all keys before its loop, so as to visit those alone that its rows may see.
+
+        How many these are only a run tells: a time is that of all.
+        """
+        return shown_keys(self.block, Schedule(()), self.kernel.tensors)
 
     def tiles_of(self, mask: MaskTile, high: int, wide: int) -> TileCounts:
         """What the tiles of a stored mask hold."""

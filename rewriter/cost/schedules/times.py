@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from mugraph.blocks.schedule import LIMITS, DeviceLimits
+from mugraph.blocks.schedule import LIMITS, DeviceLimits, Schedule
+from mugraph.blocks.shown_keys import FEWEST_KEYS, scanned_keys
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
@@ -43,6 +44,8 @@ _OVERLAPPING = 90
 """The first architecture where it does."""
 _CYCLES = 1.7
 """Cycles after which the next instruction of a warp has its operands."""
+_LOOK = 16
+"""Instructions in which a block sees whether a row of it may see a key: those of the generated code, as none was timed."""
 _STREAM = 0.94
 """Share of main memory's bandwidth that a kernel of many blocks reaches."""
 
@@ -95,6 +98,7 @@ class TimeModel:
             other_moved * together / unit_bytes,
             _arithmetic(other_products, other_issue, together, warps, groups),
         )
+        once = once + self._looking_ahead(schedules, together)
         step: Floats | float = 0.0
         if figures.block.loop is not None:
             repeated = np.maximum(1.0, warps * MATRIX / tilings.weighted_rows[at])
@@ -121,6 +125,21 @@ class TimeModel:
         states = figures.state_bytes * split / blocks * -(-blocks // device.units)  # of the blocks of one multiprocessor
         combined = start + 2 * states / unit_bytes
         return np.asarray(np.where(split > 1, time + combined, time))
+
+    def _looking_ahead(self, schedules: ScheduleArrays, together: Ints) -> Floats:
+        """Microseconds in which a block finds out which keys its rows may see (:mod:`mugraph.blocks.shown_keys`).
+
+        It loads all of them, as many at once as its threads take, and reduces over the rows and over the keys, twice each.
+        """
+        figures = self.figures
+        if figures.shown_keys is None or figures.block.loop is None:
+            return np.zeros(len(schedules.at))
+        keys = figures.sizes[figures.block.loop]
+        counts, places = np.unique(schedules.warps, return_inverse=True)
+        rounds = np.array([-(-keys // scanned_keys(Schedule((), warps=int(count)), keys)) for count in counts])[places]
+        issue = keys * _LOOK / (LANES * CLOCK * 1e3) * together
+        looks = keys / schedules.split >= FEWEST_KEYS
+        return np.asarray(np.where(looks, (rounds * _LATENCY + 4 * _DEPENDENT) / together + issue, 0.0))
 
     def _shared(self, schedules: ScheduleArrays) -> Ints:
         """Bytes of shared memory: the pipeline keeps one buffer more for products that run asynchronously, as Hopper's do."""

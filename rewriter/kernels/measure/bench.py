@@ -50,7 +50,12 @@ class Bench:
     """One kernel's buffers on the device, and trials on them."""
 
     def __init__(
-        self, driver: ModuleType, kernel: Kernel, sizes: Mapping[str, int], references: Sequence[np.ndarray] | None
+        self,
+        driver: ModuleType,
+        kernel: Kernel,
+        sizes: Mapping[str, int],
+        references: Sequence[np.ndarray] | None,
+        given: Mapping[str, np.ndarray] | None,
     ) -> None:
         self.driver, self.kernel = driver, kernel
         self.call("cuInit", 0)
@@ -61,7 +66,7 @@ class Bench:
         self.events = [self.call("cuEventCreate", 0) for _ in range(2)]
         self.allocated: list[Any] = []
         self.shapes = _shapes(kernel, sizes)
-        inputs = kernel_inputs(kernel, sizes)
+        inputs = kernel_inputs(kernel, sizes, given=given)
         self.references = reference_of(kernel, inputs) if references is None else list(references)
         types = [(t.type.dtype.numpy(), [int(str(evaluate_dim(d, sizes))) for d in t.type.shape]) for t in kernel.outputs]
         self.outputs = [np.empty(shape, dtype) for dtype, shape in types]

@@ -17,13 +17,21 @@ TOLERANCES = {DataType.FLOAT: 1e-4, DataType.FLOAT16: 5e-3, DataType.BFLOAT16: 3
 """Largest relative error (L2) of an output beside the body in double precision."""
 
 
-def kernel_inputs(kernel: Kernel, sizes: Mapping[str, int], seed: int = 0) -> dict[str, np.ndarray]:
+def kernel_inputs(
+    kernel: Kernel, sizes: Mapping[str, int], seed: int = 0, given: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
     """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, small integers.
 
     Products of such floats over thousands of terms stay within half precision.
+
+    Args:
+        given: inputs that are not drawn.
     """
     generator, drawn = np.random.default_rng([seed, 0xC0DE]), {}
     for tensor in kernel.inputs:
+        if given is not None and tensor.name in given:
+            drawn[tensor.name] = given[tensor.name]
+            continue
         shape = [int(str(evaluate_dim(dim, sizes))) for dim in tensor.type.shape]
         if tensor.type.dtype == DataType.BOOL:
             drawn[tensor.name] = np.asarray(generator.random(shape) < 0.9)

@@ -66,12 +66,14 @@ class KernelTimer:
         compiled: Sequence[ScheduleTrial],
         sizes: Mapping[str, int] | None = None,
         references: Sequence[np.ndarray] | None = None,
+        given: Mapping[str, np.ndarray] | None = None,
     ) -> list[Measured]:
         """Checks and times trials.
 
         Args:
             sizes: of the kernel's dimension symbols.
             references: outputs for the inputs of seed 0, where they are known already.
+            given: inputs that are not drawn, by name.
 
         Returns:
             one result a trial, in order. The fastest few are timed longer than the others.
@@ -81,7 +83,7 @@ class KernelTimer:
         """
         results: dict[int, Measured] = {}
         while missing := [i for i in range(len(compiled)) if i not in results]:
-            job = _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in missing], dict(sizes or {}), references)
+            job = _TrialJob(kernel_to_json(kernel), [(i, compiled[i]) for i in missing], dict(sizes or {}), references, given)
             current = missing[0]
             try:
                 for number, value in self._answers(job):
@@ -132,6 +134,7 @@ class _TrialJob:
     trials: list[tuple[int, ScheduleTrial]]
     sizes: dict[str, int]
     references: Sequence[np.ndarray] | None
+    given: Mapping[str, np.ndarray] | None
 
 
 def _serve(connection: Connection, driver: str) -> None:
@@ -140,7 +143,7 @@ def _serve(connection: Connection, driver: str) -> None:
         functions = importlib.import_module(driver)
         while True:
             job = connection.recv()
-            with Bench(functions, kernel_from_json(job.kernel), job.sizes, job.references) as bench:
+            with Bench(functions, kernel_from_json(job.kernel), job.sizes, job.references, job.given) as bench:
                 _examine(connection, bench, job)
             connection.send(("end", 0, None))
     except (DriverError, ImportError, OSError) as problem:

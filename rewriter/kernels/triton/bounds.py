@@ -7,7 +7,12 @@ from rewriter.kernels.triton.analysis import LoopBound, loop_bounds
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["Bounds"]
+__all__ = ["Bounds", "edge"]
+
+
+def edge(tiling: Tiling, axis: str, last: bool) -> str:
+    """The text of the first or of the last position of a tile along an axis, which may be beyond its end."""
+    return f"({axis}_start + {tiling[axis] - 1})" if last and tiling[axis] > 1 else f"{axis}_start"
 
 
 class Bounds:
@@ -49,10 +54,8 @@ class Bounds:
         """The greatest value of a condition in a tile, but for its term along the loop."""
         greatest = self._text.size(bound.condition.constant)
         for index, coefficient in bound.others:
-            edge, tile = f"{index.axis}_start", self._tiling[index.axis or ""]
-            if coefficient > 0 and tile > 1:
-                edge = f"({edge} + {tile - 1})"
-            part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
+            at = edge(self._tiling, index.axis or "", coefficient > 0)
+            part = at if abs(coefficient) == 1 else f"{abs(coefficient)} * {at}"
             greatest = f"{greatest} {'+' if coefficient > 0 else '-'} {part}"
         return greatest
 
@@ -77,8 +80,8 @@ class Bounds:
             least = "" if bound.condition.constant == 0 else text.size(bound.condition.constant)
             terms = [*((i.axis or "", c) for i, c in bound.others), (loop, bound.sign)]
             for axis, coefficient in sorted(terms, key=lambda term: -term[1]):
-                edge = f"{axis}_start" if coefficient > 0 or tiling[axis] == 1 else f"({axis}_start + {tiling[axis] - 1})"
-                part = edge if abs(coefficient) == 1 else f"{abs(coefficient)} * {edge}"
+                at = edge(tiling, axis, coefficient < 0)
+                part = at if abs(coefficient) == 1 else f"{abs(coefficient)} * {at}"
                 sign = "-" if coefficient < 0 else "+" if least else ""
                 least = f"{least} {sign} {part}".strip()
             fails.append(f"{least} < 0")

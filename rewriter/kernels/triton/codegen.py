@@ -120,7 +120,7 @@ _RESERVED = frozenset(
         "range",
     }
 )
-_SUFFIXES = ("start", "at", "in", "low", "high", "first", "last")
+_SUFFIXES = ("start", "at", "in", "low", "high", "first", "last", "shown", "from", "to", "firsts", "lasts")
 
 
 def _with_identifiers(kernel: Kernel) -> Kernel:

@@ -30,6 +30,7 @@ from rewriter.kernels.triton.grid import GridText
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
+from rewriter.kernels.triton.shown import ShownText
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -74,6 +75,7 @@ class FunctionWriter:
         self._masks = MaskText(self._text, self._tiling, self._positions, tables)
         self._values = TileValues(self._text, self._tiling, self._positions, self._masks, places, types)
         self._bounds = Bounds(self._text, self._tiling)
+        self._shown = ShownText(self._text, self._tiling, self._positions, self._values, types)
         self._accumulators = Accumulators(self._text, self._tiling, self._values, self._bounds)
 
     def write(self) -> str:
@@ -183,7 +185,7 @@ class FunctionWriter:
             self._accumulators.start(accumulator)
         listed = self._masks.listed
         if listed is None:
-            low, high = self._bounds.skipped(*self._part_bounds(loop))
+            low, high = self._shown.narrowed(*self._bounds.skipped(*self._part_bounds(loop)))
             text.line(f"for {loop}_start in {self._range(f'{low}, {high}, {tiling[loop]}')}:")
             with text.indented():
                 self._write_iteration(loop)

@@ -29,6 +29,12 @@ class Positions:
         self._written: set[str] = set()
         self.tensors: list[str] = []
 
+    def along(self, tiling: Tiling) -> Positions:
+        """Positions of the same function in tiles of another size along the loop, which is not written yet."""
+        other = Positions(self._text, tiling, self._places)
+        other._written, other.tensors = set(self._written), self.tensors
+        return other
+
     @contextmanager
     def inner(self) -> Iterator[None]:
         """A scope of the text: what is written in it is not known behind it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 
 from mugraph.blocks.schedule import storage_types
@@ -60,6 +61,13 @@ class TileValues:
         self.scaled = scaled_scores(tiling.block)
         self.asked = softmax_predicates(tiling.block)
         self.chosen = chosen_loads(tiling.block)
+
+    def along(self, tiling: Tiling, positions: Positions) -> TileValues:
+        """Values of the same function in tiles of another size along the loop, none of which is written yet."""
+        other = copy(self)
+        other._tiling, other._positions = tiling, positions
+        other.products, other.written = ProductText(tiling), dict(self.written)
+        return other
 
     @contextmanager
     def inner(self) -> Iterator[None]:
