@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided
-from mugraph.terms.term import variables
+from mugraph.terms.term import variables, walk
 from rules_db.trust.rule import Side
 
-__all__ = ["CandidateRule", "candidate_types", "is_well_typed", "symbols_of"]
+__all__ = ["CandidateRule", "candidate_types", "is_well_typed", "operator_count", "symbols_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,3 +47,8 @@ def is_well_typed(candidate: CandidateRule) -> bool:
 def symbols_of(types: Mapping[str, TensorType]) -> tuple[str, ...]:
     """Dimension symbols of sample types, sorted."""
     return tuple(sorted({s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}))
+
+
+def operator_count(side: Side) -> int:
+    """How many operators a side has; one that several read counts once."""
+    return sum(bool(term.inputs) for term in walk(side))

@@ -280,6 +280,8 @@ define(
     runtime=RuntimeFacts(fuses=True, kernels=3),
     samples=(
         "OrtAttention[num_heads=2,qkv_hidden_sizes=(32,32,32),scale=0.25](x, w, b) | x:[2,5,32] w:[32,96] b:[96]",
+        "OrtAttention[given=('attention_bias',),num_heads=4,qkv_hidden_sizes=(32,32,32),scale=0.25](x, w, b, m) "
+        "| x:[2,5,32] w:[32,96] b:[96] m:[2,4,5,5]",
         f"OrtAttention[{_TWELVE},qkv_hidden_sizes=(768,768,768)](x, w, b) | {_PROJECTED}",
         f"OrtAttention[{_TWELVE},given=('mask_index',),qkv_hidden_sizes=(768,768,768)](x, w, b, m) | {_PROJECTED} m:int32[1,128]",
     ),
@@ -408,9 +410,9 @@ define(
     traits=replace(_ATTENTION, one_dtype=True),
     runtime=RuntimeFacts(kernels=3),
     samples=(
-        "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v) | q:[1,128,256] k:[1,128,128] v:[1,128,128]",
-        "GroupQueryAttention[kv_num_heads=2,num_heads=4,scale=0.125](q, k, v, c, s) "
-        "| q:[1,128,256] k:[1,128,128] v:[1,128,128] c:[128,32] s:[128,32]",
+        "GroupQueryAttention[kv_num_heads=4,num_heads=12,scale=0.125](q, k, v) | q:[1,30,384] k:[1,30,128] v:[1,30,128]",
+        "GroupQueryAttention[kv_num_heads=4,num_heads=12,scale=0.125](q, k, v, c, s) "
+        "| q:[1,30,384] k:[1,30,128] v:[1,30,128] c:[30,16] s:[30,16]",
         "GroupQueryAttention[kv_num_heads=2,local_window_size=32,num_heads=4,scale=0.125](q, k, v) "
         "| q:[1,128,256] k:[1,128,128] v:[1,128,128]",
     ),

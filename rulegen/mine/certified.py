@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mugraph.terms.term import walk
-from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.candidate import CandidateRule, operator_count, symbols_of
 from rulegen.mine.numbers import is_sample
 from rulegen.numeric.floats import float_test
 from rulegen.numeric.trials import contradicted
@@ -48,7 +48,7 @@ def certified(
         return None
     provenance = {
         "group": GROUP,
-        "ops": str(sum(bool(term.inputs) for term in walk(candidate.source))),
+        "ops": str(operator_count(candidate.source)),
         "seed": str(seed),
         "generator": str(GENERATOR_VERSION),
         **source,

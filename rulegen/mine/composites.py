@@ -17,7 +17,7 @@ from rulegen.mine.supply import Supply
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["CompositeTemplate", "applications", "is_composite", "is_product", "templates_of"]
+__all__ = ["CompositeTemplate", "applications", "counts_outputs", "is_composite", "is_product", "templates_of"]
 
 
 def is_composite(op: str) -> bool:
@@ -74,8 +74,11 @@ def _is_open(value: AttrValue) -> bool:
 
 _UNTYPED = frozenset({"epsilon", "scale", "alpha", "beta"})
 """Attributes that no type depends on."""
-_COUNTING = frozenset({"bias", "sum", "present"})
-"""Attributes that say how many outputs there are; of an operator without such the first alone may be asked for."""
+
+
+def counts_outputs(attrs: Attrs) -> bool:
+    """Whether attributes say how many outputs there are; of an operator without such the first alone may be asked for."""
+    return not {"bias", "sum", "present"}.isdisjoint(name for name, _ in attrs)
 
 
 def applications(cone: Cone, supply: Supply, wanted: Sequence[TensorType]) -> Iterator[Side]:
@@ -92,7 +95,7 @@ def applications(cone: Cone, supply: Supply, wanted: Sequence[TensorType]) -> It
     reshaped = len(cone.roots) == 1 and cone.roots[0].op == "Reshape"
     choices = list(operands_of(cone, supply))
     for template in _templates():
-        counts = not _COUNTING.isdisjoint(name for name, _ in template.attrs)
+        counts = counts_outputs(template.attrs)
         if (len(wanted) > 1) != (template.outputs != (0,)) and (len(wanted) > 1 or counts):
             continue
         fitting = (chosen for chosen in choices if len(chosen) == template.operands)

@@ -16,7 +16,8 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, const, var, walk
+from mugraph.terms.term import Term, const, var
+from rulegen.candidate import operator_count
 
 __all__ = ["Cone", "Cutting", "cone", "cones", "number", "whole"]
 
@@ -57,7 +58,7 @@ class Cone:
     @property
     def operators(self) -> int:
         """Distinct operator applications."""
-        return sum(bool(term.inputs) for term in walk(self.roots))
+        return operator_count(self.roots)
 
 
 _Cut = tuple[frozenset[int], frozenset[int]]

@@ -12,6 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim, symbol
 from mugraph.terms.term import Term, walk
@@ -169,14 +170,16 @@ def _product(sizes: Sequence[int]) -> int:
     return total
 
 
-def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> tuple[Side, dict[str, TensorType]] | None:
+def lift(
+    roots: Side, types: Mapping[str, TensorType], alike: bool = False, multiples: bool | None = None
+) -> tuple[Side, dict[str, TensorType]] | None:
     """The program with symbols for its sizes; ``None`` where they cannot be told apart.
 
     Args:
         roots: outputs of a program.
         types: of its variables; all sizes are numbers.
-        alike: whether equal sizes are one symbol, and multiples of a vector's length are multiples for all sizes: runtimes have
-            operators for such sizes alone.
+        alike: whether equal sizes are one symbol: runtimes have operators for such sizes alone.
+        multiples: whether multiples of a vector's length are multiples for all sizes; as ``alike`` where left out.
     """
     dims = _LiftedSizes(alike)
     shapes: dict[Term, Shape] = {}
@@ -195,7 +198,7 @@ def lift(roots: Side, types: Mapping[str, TensorType], alike: bool = False) -> t
                 made[term] = Term(term.op, attrs, tuple(made[i] for i in term.inputs), term.out)
                 shapes[term] = output_shape(dims, made[term], [dims.resolved(shape) for shape in operands])
         names = readable_symbols([dims.resolve(d) for shape in leaves.values() for d in shape], set())
-        if alike:
+        if alike if multiples is None else multiples:
             names = {name: dim * _VECTOR if dims.sizes[name] % _VECTOR == 0 else dim for name, dim in names.items()}
         symbolic = {
             name: TensorType(types[name].dtype, tuple(evaluate_dim(dims.resolve(d), names) for d in shape))
@@ -241,6 +244,10 @@ def _attributes(dims: _LiftedSizes, term: Term, operands: Sequence[Shape]) -> tu
             total = total + part
         dims.equal(x[attrs["axis"]], total)
         attrs["sizes"] = dims.resolved(parts)
+    elif term.op == "Tile":
+        attrs["repeats"] = tuple(map(dims.sized, attrs["repeats"]))
+    elif not term.inputs:
+        attrs |= {name: dims.sized(attrs[name]) for name in get_operator(term.op).sized & attrs.keys()}
     return tuple(attrs.items())
 
 
@@ -254,8 +261,6 @@ def _resolved(root: Term, made: Mapping[Term, Term], dims: Dimensions, names: Ma
 
     done: dict[Term, Term] = {}
     for term in walk([made[root]]):
-        if term.inputs:
-            done[term] = Term(term.op, tuple((k, final(v)) for k, v in term.attrs), tuple(done[i] for i in term.inputs), term.out)
-        else:
-            done[term] = term
+        attrs = tuple((k, final(v)) for k, v in term.attrs)
+        done[term] = Term(term.op, attrs, tuple(done[i] for i in term.inputs), term.out)
     return done[made[root]]

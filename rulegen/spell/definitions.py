@@ -9,49 +9,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import replace as replaced
+from dataclasses import replace
 
 from mugraph.domains.base import FLOATS
-from mugraph.ops import get_operator, traits_of
-from mugraph.ops.interp import infer_types
-from mugraph.ops.traits import Movement
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided
-from mugraph.terms.term import AttrValue, Term, const, make, make_attrs, open_names, substitute, var, walk
+from mugraph.ops import get_operator
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
+from mugraph.terms.term import AttrValue, Term, make, make_attrs, open_names, var, walk
 from mugraph.terms.text import parse_term, parse_type
-from rulegen.mine.composites import templates_of
+from rulegen.candidate import operator_count
+from rulegen.mine.composites import counts_outputs, templates_of
+from rulegen.mine.cuts import Cutting
 from rulegen.mine.lifting import lift
-from rulegen.mine.numbers import is_sample, sampled
-from rulegen.prune.instances import replace
+from rulegen.mine.numbers import sampled
+from rulegen.spell.definition import Definition, counted, plainer
+from rulegen.spell.variants import variants
 from rules_db.trust.rule import Side
 
-__all__ = ["Definition", "definitions", "plainer"]
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A form of a composite operator.
-
-    Attributes:
-        operator: its name in the registry.
-        roots: the operator applied to variables, one term an output.
-        plain: the same outputs by operators that are no name for others.
-        types: of the variables.
-    """
-
-    operator: str
-    roots: Side
-    plain: Side
-    types: dict[str, TensorType]
-
-    @property
-    def is_half(self) -> bool:
-        """Whether all operands are of a narrower floating-point type than float32."""
-        return {type_.dtype for type_ in self.types.values()} <= FLOATS - {DataType.FLOAT, DataType.DOUBLE}
-
-    def __str__(self) -> str:
-        operands = ", ".join(f"{name}:{type_}" for name, type_ in self.types.items())
-        return f"{'; '.join(map(repr, self.roots))} | {operands}"
+__all__ = ["definitions"]
 
 
 def definitions(operator: str) -> list[Definition]:
@@ -66,49 +41,54 @@ def definitions(operator: str) -> list[Definition]:
     found: dict[tuple[Side, str], Definition] = {}
     for roots, types in _forms(operator):
         form = _lifted(operator, roots, types)
-        for variant in _variants(form) if form is not None else ():
+        # What is larger than a cone is found by way of what it is made of.
+        for variant in variants(form) if form is not None and operator_count(form.plain) <= Cutting.operators else ():
             found.setdefault((variant.roots, str(variant.types)), variant)
     if not found:
         raise ValueError(f"no operator property writes '{operator}' over floating-point operands with sizes that are told apart")
     return [_of_type(form, dtype) for dtype in (DataType.FLOAT, DataType.FLOAT16) for form in found.values()]
 
 
-def plainer(roots: Side, types: dict[str, TensorType]) -> Side:
-    """A program by operators that are no name for others, elementwise ones included. Raises as ``infer_types``."""
-    while True:
-        inferred = infer_types(roots, types)
-        named = next((t for t in walk(roots) if t.inputs and traits_of(t.op).named_whole), None)
-        if named is None:
-            return roots
-        parts = get_operator(named.op).decompose(named.attrs, [inferred[i] for i in named.inputs])
-        part = substitute(parts[named.out], {f"x{i}": operand for i, operand in enumerate(named.inputs)})
-        roots = tuple(replace(root, {named: part}) for root in roots)
-
-
 def _forms(operator: str) -> Iterator[tuple[Side, dict[str, TensorType]]]:
     """Applications that properties write, with all outputs that they speak of, on operands of a sample; sizes are numbers."""
-    spoken: dict[Term, tuple[set[int], list[TensorType], int]] = {}
+    spoken: dict[Term, tuple[set[int], dict[str, TensorType], int]] = {}
     for template in templates_of(operator):
         for term, operands in _samples(operator):
             operands += operands[-1:] * (template.operands - len(operands))  # a bias that the sample leaves out is like a scale
             operands = _batched(operands[: template.operands])
             given = {**get_operator(operator).defaults, **dict(term.attrs)}
             attrs = {k: given.get(k, v) if any(open_names(v)) else v for k, v in template.attrs}
-            applied = Term(operator, make_attrs(attrs), tuple(var(f"x{i}") for i in range(template.operands)), 0)
+            if not dict(term.attrs).keys() <= attrs.keys():
+                continue  # the sample is of another use
+            inputs = tuple(_positions(type_) or var(f"x{i}") for i, type_ in enumerate(operands))
+            applied = Term(operator, make_attrs(attrs), inputs, 0)
+            types = {x.name: type_ for x, type_ in zip(inputs, operands, strict=True) if x.is_var}
             try:
                 outputs = get_operator(operator).types(applied.attrs, operands)
             except (ShapeError, Undecided, LookupError, TypeError, ValueError):
                 continue
-            if all(type_.dtype in FLOATS for type_ in operands):
-                spoken.setdefault(applied, (set(), operands, len(outputs)))[0].update(template.outputs)
-    for applied, (outs, operands, count) in spoken.items():
-        if outs == set(range(count)):
-            types = {f"x{i}": type_ for i, type_ in enumerate(operands)}
-            yield tuple(Term(operator, applied.attrs, applied.inputs, out) for out in range(count)), types
+            if all(type_.dtype in FLOATS for type_ in types.values()):
+                spoken.setdefault(applied, (set(), types, len(outputs)))[0].update(template.outputs)
+    for applied, (outs, types, count) in spoken.items():
+        wanted = count if counts_outputs(applied.attrs) else 1
+        if outs >= set(range(wanted)):
+            yield tuple(Term(operator, applied.attrs, applied.inputs, out) for out in range(wanted)), types
+
+
+def _positions(type_: TensorType) -> Term | None:
+    """What models give for whole numbers, one for each position of a sequence: all positions of it."""
+    if type_.dtype is DataType.INT64 and type_.rank == 2 and type_.shape[0] == 1:
+        return make("Positions", [], {"length": type_.shape[1]})
+    return None
 
 
 def _batched(operands: list[TensorType]) -> list[TensorType]:
-    """The types with a batch of two where all that have an axis for it have a batch of one: that would stand for no other."""
+    """The types with a batch of two where all that have an axis for it have a batch of one: that would stand for no other.
+
+    Positions are those of one sequence, so that beside these the batch is one.
+    """
+    if any(type_.dtype is DataType.INT64 for type_ in operands):
+        return [TensorType(t.dtype, (1, *t.shape[1:])) if t.rank > 2 or t.dtype is DataType.INT64 else t for t in operands]
     if any(type_.rank > 2 and type_.shape[0] != 1 for type_ in operands):
         return operands
     return [TensorType(t.dtype, (2, *t.shape[1:])) if t.rank > 2 else t for t in operands]
@@ -125,71 +105,58 @@ def _samples(operator: str) -> Iterator[tuple[Term, list[TensorType]]]:
 
 def _lifted(operator: str, roots: Side, types: dict[str, TensorType]) -> Definition | None:
     """The form with symbols for sizes and samples for numbers; ``None`` where its sizes cannot be told apart."""
-    try:
-        lifted = lift(plainer(roots, types), types)
-        if lifted is None:
-            return None
-        general = sampled(_sized(roots, *lifted))
-        return Definition(operator, general, plainer(general, lifted[1]), lifted[1])
-    except (ShapeError, Undecided):
-        return None
+    with contextlib.suppress(ShapeError, Undecided):
+        given = counted(plainer(roots, types), types)
+        for alike, multiples in ((False, False), (True, False), (True, True)):  # some want equal sizes, some multiples
+            lifted = lift(given, types, alike, multiples)
+            if lifted is not None:
+                with contextlib.suppress(ShapeError, Undecided):
+                    general = sampled(_sized(roots, *lifted, _sizes_of(given, types, *lifted)))
+                    return Definition(operator, general, counted(plainer(general, lifted[1]), lifted[1]), lifted[1])
+    return None
 
 
-def _variants(form: Definition) -> Iterator[Definition]:
-    """The form, and what is left of it where a factor is one, an operand is repeated, or the result is taken as rows."""
-    yield form
-    yield from _without_factors(form)
-    yield from _repeated(form)
-    yield from _rows(form)
+def _sizes_of(given: Side, types: dict[str, TensorType], plain: Side, symbols: dict[str, TensorType]) -> dict[str, AttrValue]:
+    """The sizes that symbols stand for, of a program with numbers for sizes and of one with symbols."""
+    pairs = [(symbols[name].shape, types[name].shape) for name in types]
+    pairs += zip(*([value for term in walk(side) for _, value in term.attrs] for side in (plain, given)), strict=True)
+    return solve((e for pattern, actual in pairs for e in equations(pattern, actual)), {})
 
 
-def _without_factors(form: Definition) -> Iterator[Definition]:
-    """Forms in which a number by which the plain program multiplies is one."""
-    for name, value in form.roots[0].attrs:
-        if is_sample(value):
-            roots = tuple(Term(r.op, make_attrs({**dict(r.attrs), name: 1.0}), r.inputs, r.out) for r in form.roots)
-            plain = plainer(roots, form.types)
-            products = {t: t.inputs[0] for t in walk(plain) if t.op == "Mul" and t.inputs[1] == const(1.0)}
-            shorter = tuple(replace(root, products) for root in plain)
-            if len(set(walk(shorter))) < len(set(walk(form.plain))):
-                yield replaced(form, roots=roots, plain=shorter)
+def _sized(roots: Side, plain: Side, types: dict[str, TensorType], known: dict[str, AttrValue]) -> Side:
+    """The application with those symbols for sizes in its attributes with which it is the plain program. Raises ShapeError.
 
-
-def _repeated(form: Definition) -> Iterator[Definition]:
-    """Forms with an operand that is repeated along its last axis but one, where it is one already along another: a mask."""
-    for name, type_ in form.types.items():
-        shape = type_.shape
-        if len(shape) < 2 or 1 not in shape[:-2] or shape[-2] == 1:
-            continue
-        narrow = TensorType(type_.dtype, (*shape[:-2], 1, shape[-1]))
-        whole = {var(name): make("Expand", [var(name)], {"shape": shape})}
-        roots, types = tuple(replace(root, whole) for root in form.roots), {**form.types, name: narrow}
-        with contextlib.suppress(ShapeError, Undecided):
-            if [infer_types(form.plain, types)[r] for r in form.plain] == [
-                infer_types(form.plain, form.types)[r] for r in form.plain
-            ]:
-                yield replaced(form, roots=roots, types=types)
-
-
-def _rows(form: Definition) -> Iterator[Definition]:
-    """The form as a matrix of all rows, where the plain program ends by giving its result a shape."""
-    (root, *others), (plain, *_) = form.roots, form.plain
-    shape = infer_types([plain], form.types)[plain].shape
-    if not others and len(shape) == 3 and traits_of(plain.op).movement is Movement.VIEW:
-        attrs = {"drop": 3, "shape": (shape[0] * shape[1], shape[2])}
-        yield replaced(form, roots=(make(plain.op, [root], attrs),), plain=(make(plain.op, [plain], attrs),))
-
-
-def _sized(roots: Side, plain: Side, types: dict[str, TensorType]) -> Side:
-    """The application with those symbols for sizes in its attributes with which it is the plain program. Raises ShapeError."""
+    Args:
+        roots: the application, with numbers for sizes.
+        plain: the program with symbols.
+        types: of the variables, with symbols.
+        known: the sizes that symbols stand for.
+    """
     sizes = dict.fromkeys(d for term in walk(plain) for _, value in term.attrs for d in _sizes(value))
-    places = [name for name, value in roots[0].attrs if _is_size(value)]
-    for chosen in itertools.product((None, *sizes), repeat=len(places)):
-        attrs = {**dict(roots[0].attrs), **{n: size for n, size in zip(places, chosen, strict=True) if size is not None}}
-        made = tuple(Term(root.op, make_attrs(attrs), root.inputs, root.out) for root in roots)
+    sizes |= dict.fromkeys(d for type_ in types.values() for d in type_.shape if isinstance(d, SymDim))
+    by_size: dict[Dim, list[Dim]] = {}
+    for size in sizes:
+        with contextlib.suppress(Undecided):
+            by_size.setdefault(evaluate_dim(size, known), []).append(size)
+
+    def choices(value: AttrValue) -> list[AttrValue]:
+        if isinstance(value, tuple):
+            return [*itertools.product(*map(choices, value))]
+        return [*by_size.get(value, ()), value] if _is_size(value) else [value]
+
+    constants = [operand for operand in roots[0].inputs if not operand.is_var]
+    places = [(term, name, choices(value)) for term in (roots[0], *constants) for name, value in term.attrs]
+    for chosen in itertools.product(*(values for *_, values in places)):
+        new = {(term, name): value for (term, name, _), value in zip(places, chosen, strict=True)}
+
+        def made(term: Term, inputs: tuple[Term, ...], out: int, new: dict[tuple[Term, str], AttrValue] = new) -> Term:
+            return Term(term.op, make_attrs({name: new[term, name] for name, _ in term.attrs}), inputs, out)
+
+        operands = tuple(operand if operand.is_var else made(operand, (), 0) for operand in roots[0].inputs)
+        applied = tuple(made(roots[0], operands, root.out) for root in roots)
         with contextlib.suppress(ShapeError, Undecided):
-            if plainer(made, types) == plain:
-                return made
+            if counted(plainer(applied, types), types) == plain:
+                return applied
     raise ShapeError(f"no sizes with which {roots[0]!r} is {plain[0]!r}")
 
 
@@ -208,4 +175,4 @@ def _sizes(value: AttrValue) -> Iterator[SymDim]:
 
 def _of_type(form: Definition, dtype: DataType) -> Definition:
     types = {name: TensorType(dtype, type_.shape) for name, type_ in form.types.items()}
-    return Definition(form.operator, form.roots, form.plain, types)
+    return replace(form, types=types)

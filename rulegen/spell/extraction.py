@@ -16,7 +16,8 @@ from mugraph.ops import get_operator, traits_of
 from mugraph.ops.traits import Movement
 from mugraph.terms.term import Term, walk
 from rulegen.mine.numbers import is_sample
-from rulegen.spell.saturation import Saturated, written
+from rulegen.spell.saturation import Saturated
+from rulegen.spell.vocabulary import written
 from rules_db.trust.rule import Side
 
 __all__ = ["Extraction", "ExtractionLimits", "Program", "extracted"]

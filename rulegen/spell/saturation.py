@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mugraph.ops import get_operator, traits_of
+from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, const, make, make_attrs, rebuild, walk
 from rulegen.mine.numbers import is_sample
@@ -17,11 +16,12 @@ from rulegen.prove.egraph import EGraph
 from rulegen.prove.language import Language
 from rulegen.prove.search import ProofSearch
 from rulegen.prove.selection import Laws
-from rulegen.spell.definitions import Definition
-from rules_db.trust.properties import Axiom, load_axioms
+from rulegen.spell.definition import Definition, assumptions, plainer
+from rulegen.spell.vocabulary import defines, named, operators_of, through, written
+from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["Saturated", "SaturationLimits", "named", "saturated", "written"]
+__all__ = ["Saturated", "SaturationLimits", "saturated"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,6 @@ class Saturated:
     limits: tuple[str, ...]
 
 
-def written(operator: str) -> bool:
-    """Whether models spell with an operator: ONNX has it, and it is no name for others."""
-    record = get_operator(operator)
-    return record.contract is None and record.onnx != () and not record.traits.named_whole
-
-
 def saturated(definition: Definition, limits: SaturationLimits | None = None) -> Saturated:
     """The equals of a definition.
 
@@ -73,9 +67,9 @@ def saturated(definition: Definition, limits: SaturationLimits | None = None) ->
     language, admitted = Language(), _vocabulary(definition)
     defining, laws = Laws(language), Laws(language)
     for axiom in load_axioms().values():
-        if _operators([axiom.left, axiom.right]) <= admitted:
+        if operators_of([axiom.left, axiom.right]) <= admitted:
             laws.add(axiom)
-            if _defines(axiom):
+            if defines(axiom):
                 defining.add(axiom)
     graph = EGraph(language)
     nodes = [graph.add_term(term, definition.types) for term in (*definition.roots, *definition.plain, *_wide(definition))]
@@ -85,7 +79,7 @@ def saturated(definition: Definition, limits: SaturationLimits | None = None) ->
     given = len(graph.op)
     factors = _split_factors(graph)
     _add_flat(graph, admitted)
-    search = ProofSearch(graph, laws, (), assume=True, assumed=())
+    search = ProofSearch(graph, laws, (), assume=True, assumed=assumptions(graph, definition))
     met: tuple[str, ...] = ()
     if not search.saturate(size, limits.nodes, deadline):
         met = (f"{limits.nodes} nodes" if len(graph.op) > limits.nodes else f"{limits.seconds:g} seconds of saturation",)
@@ -138,7 +132,7 @@ def _add_neutral(graph: EGraph, admitted: frozenset[str]) -> None:
     classes = sorted({graph.find(node) for node, operands in enumerate(graph.operands) if operands})
     for axiom in load_axioms().values():
         left = axiom.left
-        if not axiom.right.is_var or axiom.conditions or not _operators([left]) <= admitted or len(left.inputs) != 2:
+        if not axiom.right.is_var or axiom.conditions or not operators_of([left]) <= admitted or len(left.inputs) != 2:
             continue
         first, second = left.inputs
         if first is axiom.right and second.op == "Const":
@@ -147,25 +141,22 @@ def _add_neutral(graph: EGraph, admitted: frozenset[str]) -> None:
                 graph.add(graph.language.op(left.op, left.attrs, left.out), (graph.best[c], number))
 
 
-def _operators(roots: Iterable[Term]) -> frozenset[str]:
-    return frozenset(term.op for term in walk(roots) if term.inputs)
-
-
 def _vocabulary(definition: Definition) -> frozenset[str]:
     """The operators of a definition, those by which properties define it step by step, and those that may stand in for them.
 
     A property of which one side has none but the definition's plain operators tells of the others that it has. Of these,
     functions of entries stand in, and what gives or takes axes of length 1; products and other composites do not.
     """
-    plain = _operators([*definition.plain, *definition.roots])
+    defining = () if through(definition.operator) else plainer(definition.roots, definition.types)
+    plain = operators_of([*definition.plain, *definition.roots, *defining])
     further: set[str] = set()
     for axiom in load_axioms().values():
-        sides = _operators([axiom.left]), _operators([axiom.right])
+        sides = operators_of([axiom.left]), operators_of([axiom.right])
         for side, other in (sides, sides[::-1]):
             if side and side <= plain:
                 further |= other
     casts = {"Cast"} if definition.is_half else set()
-    return plain | named(definition.operator) | casts | frozenset(filter(_stands_in, further))
+    return plain | (named(definition.operator) - through(definition.operator)) | casts | frozenset(filter(_stands_in, further))
 
 
 def _stands_in(operator: str) -> bool:
@@ -173,22 +164,6 @@ def _stands_in(operator: str) -> bool:
     if not written(operator) or record.arity[1] is None:
         return False
     return record.elementwise or (record.traits.rearranges and not record.traits.keeps_rank and not record.sized)
-
-
-def named(operator: str) -> frozenset[str]:
-    """An operator and those that are names for others in terms of which properties define it."""
-    found = {operator}
-    while True:
-        sides = [axiom for axiom in load_axioms().values() if axiom.left.op in found]
-        further = {op for axiom in sides for op in _operators([axiom.right]) if _defines(axiom) and traits_of(op).named_whole}
-        if further <= found:
-            return frozenset(found)
-        found |= further
-
-
-def _defines(axiom: Axiom) -> bool:
-    """Whether a property says what an operator is, in terms of others."""
-    return traits_of(axiom.left.op).named_whole and axiom.left.op not in _operators([axiom.right])
 
 
 def _wide(definition: Definition) -> Side:

@@ -16,15 +16,17 @@ from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, var, walk
-from rulegen.candidate import CandidateRule, candidate_types
+from rulegen.candidate import CandidateRule, candidate_types, operator_count
 from rulegen.mine.certified import Contradicted, certified
 from rulegen.mine.normalise import Normaliser
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
 from rulegen.prove.prover import Proof, Prover, proof_in
-from rulegen.spell.definitions import Definition, definitions
+from rulegen.spell.definition import Definition
+from rulegen.spell.definitions import definitions
 from rulegen.spell.extraction import ExtractionLimits, extracted
-from rulegen.spell.saturation import Saturated, SaturationLimits, named, saturated, written
+from rulegen.spell.saturation import Saturated, SaturationLimits, saturated
+from rulegen.spell.vocabulary import named, smallest, written
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
@@ -120,7 +122,7 @@ def finding(operator: str, rules: Iterable[Rule]) -> Normaliser:
     have would stand in the way of others.
     """
     finder, through = Normaliser(), named(operator)
-    for rule in sorted(rules, key=lambda rule: (-_operators(rule.source), _operators(rule.target))):
+    for rule in sorted(rules, key=lambda rule: (-operator_count(rule.source), operator_count(rule.target))):
         ends = [get_operator(term.op) for term in walk(rule.target) if term.inputs]
         if all(not op.traits.named_whole or op.contract is not None or op.name in through for op in ends):
             finder.add(rule)
@@ -151,14 +153,14 @@ class _Speller:
         graph = saturated(definition, self.limits.saturation)
         result.nodes = len(graph.graph.op)
         result.limits += graph.limits
-        plain = sum(bool(term.inputs) for term in walk(definition.plain))
+        plain = operator_count(definition.plain)
         most = max(plain, min(self.limits.extraction.operators, plain + self.limits.slack))
         extraction = extracted(graph, replace(self.limits.extraction, operators=most))
         result.programs = len(extraction.programs)
         if not extraction.complete:
             result.limits.append(f"{self.limits.extraction.steps} steps")
         normaliser = finding(definition.operator, (*self._spelled, *self._plain))
-        self._shortest, self._tried = _shortest(graph), set[Term]()
+        self._shortest, self._tried = smallest(graph.graph, written), set[Term]()
         seen: set[Side] = set()
         for number, program in enumerate(extraction.programs):
             if time.process_time() - start > self.limits.seconds:
@@ -229,7 +231,7 @@ class _Speller:
     def _shortening(self, definition: Definition, part: Term, shorter: Term, result: FormSpelling) -> Rule | None:
         """The rule from a part to a shorter one, over variables for what both share; ``None`` where it is not local."""
         candidate = _abstracted(part, shorter, definition.types)
-        counts = [_operators(side) for side in (candidate.source, candidate.target)]
+        counts = [operator_count(side) for side in (candidate.source, candidate.target)]
         if not counts[1] < counts[0] <= _LOCAL:
             return None
         proof = self._prover.certify(candidate.source, candidate.target, candidate.types)
@@ -276,27 +278,5 @@ _LOCAL = 3
 """Operators of a part that is shortened by itself: what is larger is part of what it is spelled for."""
 
 
-def _operators(roots: Side) -> int:
-    return sum(bool(term.inputs) for term in walk(roots))
-
-
 def _has_casts(term: Term) -> bool:
     return any(part.op == "Cast" for part in walk([term]))
-
-
-def _shortest(saturated: Saturated) -> dict[int, Term]:
-    """Per class the smallest term of operators with which models spell."""
-    graph, found = saturated.graph, dict[int, Term]()
-    changed = True
-    while changed:
-        changed = False
-        for node, operands in enumerate(graph.operands):
-            name, attrs, out = graph.language.ops[graph.op[node]]
-            below = [found.get(graph.find(operand)) for operand in operands]
-            if None in below or (operands and not written(name)):
-                continue
-            term = Term(name, attrs, tuple(t for t in below if t is not None), out) if operands else graph.term(node)
-            best = found.get(graph.find(node))
-            if best is None or term.size < best.size:
-                found[graph.find(node)], changed = term, True
-    return found

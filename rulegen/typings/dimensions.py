@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, evaluate_dim, plain_symbol, symbol
@@ -53,7 +54,8 @@ class Dimensions:
             if difference:
                 raise ShapeError(f"a dimension would be {_show(a)} and {_show(b)}")
             return
-        sides = [SymDim.make({m: sign * c for m, c in difference.terms if sign * c > 0}) for sign in (1, -1)]
+        common = math.gcd(*(c for _, c in difference.terms))
+        sides = [SymDim.make({m: sign * c // common for m, c in difference.terms if sign * c > 0}) for sign in (1, -1)]
         if 0 in sides:
             raise ShapeError(f"a dimension would be {_show(a)} and {_show(b)}")
         for one, other in (sides, sides[::-1]) if _is_fresh(sides[0]) else (sides[::-1], sides):

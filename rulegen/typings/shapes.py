@@ -156,5 +156,8 @@ def _reshape(dims: Dimensions, x: Shape, drop: int, shape: Shape) -> None:
         dims.equal(tail[0], product)
     elif len(shape) == 1 and isinstance(shape[0], SymDim) and len(shape[0].terms) == 1:
         factors = [name for name, power in shape[0].terms[0][0] for _ in range(power)]
-        if len(factors) == len(tail):
+        total: Dim = 1
+        for size in tail:
+            total = total * size
+        if len(factors) == len(tail) and total != shape[0]:
             dims.match(tail, tuple(map(symbol, factors)))

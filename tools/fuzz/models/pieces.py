@@ -13,6 +13,7 @@ from mugraph.ops import REGISTRY, Entrywise, get_operator
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
 from mugraph.terms.term import bind_value, make, substitute, var, variables, walk
 from mugraph.terms.text import parse_term, parse_type
+from rulegen.candidate import operator_count
 from rules_db.library import open_rules
 from rules_db.trust.rule import Rule, dim_symbols
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
@@ -40,7 +41,7 @@ def _rules() -> tuple[Rule, ...]:
 def rule_instance(draft: ModelDraft) -> None:
     """One side of a rule at random sizes, its variables bound to what is there or to new leaves."""
     rule: Rule = draft.one(_rules())
-    sides = sorted((rule.source, rule.target), key=lambda side: -sum(bool(term.inputs) for term in walk(side)))
+    sides = sorted((rule.source, rule.target), key=operator_count, reverse=True)
     side = sides[0] if draft.chance(0.75) else sides[1]  # the larger one has more to save
     symbols = {s for t in rule.types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
     sizes = {s: draft.size() for s in sorted(symbols | dim_symbols([*rule.source, *rule.target]))}
