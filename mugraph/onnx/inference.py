@@ -3,23 +3,28 @@
 It carries the values of shape computations along (``data_prop``), and for that makes an entry for every element of every vector
 whose length it knows: time and memory follow the numbers in a file, not its size. Where a vector is long, or its length is found
 on the way, this is done in a process of its own, which is ended where it takes too much; what is known without stays.
+
+A file may declare of a result what its operator does not give. onnxruntime refuses another element type, and keeps of a shape
+what declaration and operator have in common; onnx goes on with what is declared. Here the operator is believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import zip_longest
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from mugraph.limited import LimitExceeded, run_limited
-from mugraph.onnx.scopes import graphs_of, nested_graphs, nested_nodes
+from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.onnx.scopes import graphs_of, graphs_within, nested_graphs, nested_nodes
 
-__all__ = ["expanded_nodes", "infer"]
+__all__ = ["DeclaredOtherwise", "expanded_nodes", "infer"]
 
 _LONG = 1 << 14
 """Elements of the longest vector whose entries are made in this process."""
@@ -30,17 +35,28 @@ _SECONDS, _MEMORY = 20.0, 2 << 30
 _SCRIPT = Path(__file__).with_name("inference_process.py")
 
 
+class DeclaredOtherwise(Exception):
+    """A result is declared to be of another element type than its operator gives, in words: no runtime loads the model."""
+
+
 def infer(model: ModelProto) -> tuple[ModelProto, str]:
-    """A model with the types that onnx infers.
+    """A model with the types that onnx infers, and those that it declares where these do not contradict.
 
     Args:
         model: without weights. What its functions are when written out (:func:`expanded_nodes`) must be bounded.
 
     Returns:
         the model, with what is known where it fails; and why it failed, or nothing.
+
+    Raises:
+        DeclaredOtherwise: declared and inferred element types differ.
     """
     try:
-        inferred = infer_shapes(model)
+        try:
+            inferred = infer_shapes(model, strict_mode=True)
+        except InferenceError:  # a node is ill-typed, or a declaration contradicts one
+            model = _without_contradictions(model)
+            inferred = infer_shapes(model)
         if not _is_long(inferred):
             return infer_shapes(model, data_prop=True), ""
     except (InferenceError, ValueError, RuntimeError) as problem:
@@ -60,6 +76,65 @@ def _inferred_apart(text: bytes) -> bytes:
         LimitExceeded: there is no result.
     """
     return run_limited(_SCRIPT, text, seconds=_SECONDS, memory=_MEMORY)
+
+
+def _without_contradictions(model: ModelProto) -> ModelProto:
+    """The model without the shapes that it declares of results and that onnx, left alone, finds otherwise.
+
+    Raises:
+        DeclaredOtherwise: declared and inferred element types differ.
+    """
+    opset = max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=1)
+    own = {function.name for function in model.functions if function.domain in DEFAULT_DOMAINS}
+    makers = {
+        name: node
+        for graph in graphs_within(model.graph)
+        for node in graph.node
+        if node.domain in DEFAULT_DOMAINS and node.op_type not in own and _is_inferred(node.op_type, opset)
+        for name in node.output
+        if name
+    }
+    alone = ModelProto()
+    alone.CopyFrom(model)
+    for value in _declarations(alone, makers):
+        value.ClearField("type")
+    alone = infer_shapes(alone)
+    found = {value.name: value.type.tensor_type for value in _declarations(alone, makers)}
+    agreed = ModelProto()
+    agreed.CopyFrom(model)
+    for value in _declarations(agreed, makers):
+        declared, inferred = value.type.tensor_type, found.get(value.name)
+        if inferred is None:
+            continue
+        types = (declared.elem_type, inferred.elem_type)
+        if all(types) and types[0] != types[1]:
+            node, (told, made) = makers[value.name], map(TensorProto.DataType.Name, types)
+            raise DeclaredOtherwise(f"{node.op_type} '{node.name}' makes '{value.name}' {made}, and it is declared {told}")
+        if not _is_compatible(declared, inferred):
+            declared.ClearField("shape")
+    return agreed
+
+
+def _declarations(model: ModelProto, makers: Mapping[str, NodeProto]) -> Iterator[ValueInfoProto]:
+    """What a model says of the results of some nodes."""
+    for graph in graphs_within(model.graph):
+        yield from (value for value in (*graph.value_info, *graph.output) if value.name in makers)
+
+
+def _is_compatible(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool:
+    """Whether two shapes may be one: they have one rank, and no dimension is one number in one and another in the other."""
+    if not (declared.HasField("shape") and inferred.HasField("shape")):
+        return True
+    pairs = zip_longest(declared.shape.dim, inferred.shape.dim)
+    return all(None not in pair and len({dim.dim_value for dim in pair if dim.HasField("dim_value")}) < 2 for pair in pairs)
+
+
+@cache
+def _is_inferred(op_type: str, opset: int) -> bool:
+    """Whether onnx says of the results of an operator of the default domain what they are."""
+    if not onnx.defs.has(op_type, opset, ""):
+        return False
+    return bool(onnx.defs.get_schema(op_type, opset, "").has_type_and_shape_inference_function)
 
 
 def expanded_nodes(model: ModelProto) -> float:

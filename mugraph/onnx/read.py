@@ -22,7 +22,7 @@ from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
 from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, fitting_bodies, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
-from mugraph.onnx.inference import expanded_nodes, infer
+from mugraph.onnx.inference import DeclaredOtherwise, expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
@@ -85,7 +85,10 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
             raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
     notes: list[str] = []
     if faithful:
-        inferred, failure = infer(skeleton)
+        try:
+            inferred, failure = infer(skeleton)
+        except DeclaredOtherwise as problem:
+            raise weights.malformed(str(problem)) from None
         notes += [failure] if failure else []
     else:
         inferred = skeleton
@@ -215,7 +218,9 @@ class _GraphReader:
         return value
 
     def declared_type(self, name: str) -> TensorType | None:
-        """The type that the file, or onnx's inference, gives to a value of the scope."""
+        """The type that the file, or onnx's inference, gives to a value of the scope; none where its operator contradicts it."""
+        if name in self.contradicted:
+            return None
         return self.declared.of(name, self.scope.number if self.scope.repeats else 0)
 
     def read_leaves(self) -> dict[str, Constant]:

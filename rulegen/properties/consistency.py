@@ -3,12 +3,14 @@
 Both questions go to the prover's e-graph. For the second it is filled with small random terms, one side of a property with
 sides of others in place of its variables (so that the properties meet as in a critical pair), and closed under all of them.
 Every class must then hold one value: the least and the greatest of its members' entries agree, for random inputs.
+The sides are found once for all terms (:func:`sides_of`), since their cases take longer than the terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -26,7 +28,10 @@ from rulegen.prove.selection import Laws
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
-__all__ = ["Inconsistency", "inconsistencies", "lemmas"]
+__all__ = ["Inconsistency", "TypedSide", "inconsistencies", "lemmas", "sides_of"]
+
+TypedSide = tuple[Term, Mapping[str, TensorType]]
+"""A side of a property in one of its cases, and the types of its variables."""
 
 
 @dataclass(frozen=True)
@@ -74,24 +79,30 @@ def _derives(laws: Laws, axiom: Axiom, case: Case, limits: ProofLimits) -> bool:
     return ProofSearch(graph, laws, [(left, right)], assumed=assumed).run(limits)
 
 
-class _Terms:
-    """Random terms that invite the properties."""
+def sides_of(axiom: Axiom) -> list[TypedSide]:
+    """Both sides of a property in its first cases, without such as are a variable or a constant."""
+    found: list[TypedSide] = []
+    for case in enumerate_cases(axiom, limit=2).cases:
+        for side in (axiom.left, axiom.right):
+            term = substitute(side, {}, case.attrs)
+            if term.inputs:
+                found.append((term, {v.name: case.types[v.name] for v in variables([term])}))
+    return found
 
-    def __init__(self, axioms: Sequence[Axiom]) -> None:
-        self.pieces: list[tuple[Term, Mapping[str, TensorType]]] = []
+
+class _Terms:
+    """Random terms that invite the properties, made of the sides of these."""
+
+    def __init__(self, sides: Iterable[TypedSide]) -> None:
+        self.pieces: list[TypedSide] = []
         self.by_type: dict[TensorType, list[int]] = {}
-        for axiom in axioms:
-            for case in enumerate_cases(axiom, limit=2).cases:
-                for side in (axiom.left, axiom.right):
-                    term = substitute(side, {}, case.attrs)
-                    types = {v.name: case.types[v.name] for v in variables([term])}
-                    try:
-                        type_ = infer_types([term], types)[term]
-                    except (ShapeError, Undecided):
-                        continue
-                    if term.inputs:
-                        self.by_type.setdefault(type_, []).append(len(self.pieces))
-                        self.pieces.append((term, types))
+        for term, types in sides:
+            try:
+                type_ = infer_types([term], types)[term]
+            except (ShapeError, Undecided):
+                continue
+            self.by_type.setdefault(type_, []).append(len(self.pieces))
+            self.pieces.append((term, types))
 
     def draw(self, index: int, generator: np.random.Generator) -> tuple[Term, dict[str, TensorType]]:
         """Piece ``index`` with another in place of one of its variables, where one has its type."""
@@ -122,6 +133,7 @@ def inconsistencies(
     seed: int = 0,
     limits: ProofLimits | None = None,
     among: slice = slice(None),
+    sides: Iterable[TypedSide] | None = None,
 ) -> Iterator[Inconsistency]:
     """False equations that the properties entail; at most one for each term tried.
 
@@ -131,8 +143,9 @@ def inconsistencies(
         seed: of terms and inputs.
         limits: of the closure.
         among: of the terms, those that are tried; each is the same whichever others are.
+        sides: of all the properties, in their order; found here where left out.
     """
-    terms = _Terms(list(axioms.values()))
+    terms = _Terms(chain.from_iterable(map(sides_of, axioms.values())) if sides is None else sides)
     limits = limits or ProofLimits(nodes=150, rounds=2, growth=2)
     laws, _ = _laws(axioms)
     for trial in range(len(terms.pieces) if trials is None else trials)[among]:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, SetPart
 from rulegen.properties.cases import shape_of
-from rulegen.properties.consistency import inconsistencies, lemmas
+from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, sides_of
 from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
 from rulegen.properties.validate import NumericEvidence, validate_numerically
@@ -185,10 +186,13 @@ def properties_report(
             if progress is not None:
                 progress(len(evidence_of) + len(answers), len(axioms) + len(parts))
 
-        for task in as_completed([pool.submit(_examine, batch, cache) for batch in _batches(pending)]):
+        batches = _batches(pending) if processes > 1 else [[axiom] for batch in _batches(pending) for axiom in batch]
+        for task in as_completed([pool.submit(_examine, batch, cache) for batch in batches]):
             evidence_of |= task.result()
             told()
-        for answered in as_completed([pool.submit(_answer, part, dict(axioms), cache) for part in unanswered]):
+        asked = any(part.question == _INCONSISTENT for part in unanswered)
+        sides = [side for some in pool.map(sides_of, axioms.values(), chunksize=4) for side in some] if asked else []
+        for answered in as_completed([pool.submit(_answer, part, dict(axioms), sides, cache) for part in unanswered]):
             answers |= answered.result()
             told()
     derived = {name for part in parts if part.question == _LEMMAS for name in answers[part]}
@@ -225,7 +229,7 @@ def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidenc
 
 
 _LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"
-_PART = 120
+_PART = 40
 """Properties, or terms, of which a question about the set is asked at once."""
 
 
@@ -235,24 +239,37 @@ def _parts(axioms: Mapping[str, Axiom]) -> list[SetPart]:
     return [SetPart(question, i, i + _PART) for question, count in counts.items() for i in range(0, count, _PART)]
 
 
-def _answer(part: SetPart, axioms: Mapping[str, Axiom], cache: EvidenceCache) -> dict[SetPart, list[str]]:
+def _answer(
+    part: SetPart, axioms: Mapping[str, Axiom], sides: Sequence[TypedSide], cache: EvidenceCache
+) -> dict[SetPart, list[str]]:
     """Finds and records the answers to a part of a question about the set."""
     among = slice(part.first, part.last)
-    found = lemmas(axioms, among=among) if part.question == _LEMMAS else inconsistencies(axioms, among=among)
+    found = lemmas(axioms, among=among) if part.question == _LEMMAS else inconsistencies(axioms, among=among, sides=sides)
     answers = [str(answer) for answer in found]
     cache.write_part(axioms, part, answers)
     return {part: answers}
 
 
 def _batches(axioms: Sequence[Axiom]) -> list[list[Axiom]]:
-    """Properties that differ only in operators of one typing go together: they have the same cases."""
+    """Properties that differ only in operators of one typing go together, since they have the same cases; many first."""
     batches: dict[str, list[Axiom]] = {}
     for axiom in axioms:
         batches.setdefault(str(shape_of(axiom)), []).append(axiom)
-    return list(batches.values())
+    return sorted(batches.values(), key=len, reverse=True)
 
 
-def _workers(processes: int) -> Executor:
-    if processes == 1:
-        return ThreadPoolExecutor(1)  # of this process
-    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+@contextmanager
+def _workers(processes: int) -> Iterator[Executor]:
+    """Processes that share work, or a thread of this one; an exception, such as an interrupt, ends them in what they do."""
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ThreadPoolExecutor(1) if processes == 1 else ProcessPoolExecutor(processes, mp_context=context)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown()

@@ -8,7 +8,7 @@ import pytest
 from onnx import ModelProto, helper
 from onnx.parser import parse_model
 
-from mugraph.onnx import NEWEST_OPSET, Model, load, to_bytes
+from mugraph.onnx import NEWEST_OPSET, Model, ModelError, load, to_bytes
 from mugraph.ops import DESCRIBED_OPSET, ONNX_OPERATORS, NotExpressible, OnnxForm
 from mugraph.ops.forms import check_form
 from mugraph.terms.shape import DataType, TensorType
@@ -53,15 +53,63 @@ def test_why_a_node_is_opaque() -> None:
     assert model.opaque == {0: "Reshape with computed shape", 1: "no record describes Det"}
 
 
-def test_a_record_that_contradicts_the_file_is_not_believed() -> None:
+def test_a_record_that_contradicts_the_file_is_not_believed_nor_is_the_file() -> None:
+    """onnx says nothing of the runtime's own operators: either may be wrong."""
     proto = build(
-        [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("Relu", ["t"], ["y"])],
+        [helper.make_node("QuickGelu", ["x"], ["t"], domain="com.microsoft"), helper.make_node("Relu", ["t"], ["y"])],
         values(("x", FLOAT, [2, 3])),
-        values(("y", FLOAT, [3, 2])),
+        values(("y", FLOAT, None)),
         value_info=values(("t", FLOAT, [7, 2])),
     )
+    proto.opset_import.add(domain="com.microsoft", version=1)
     model = load(proto)
     assert "declared float[7,2]" in model.opaque[0]
+    assert model.tables.types[model.values["t"]] is None
+
+
+DECLARED = "<float[7,9] a, float[8,8] d>"
+
+
+@pytest.mark.parametrize("declared", ["", DECLARED, "<float[6] a>", "<float[3,5] a, float d>"])
+@pytest.mark.parametrize("op", ['Einsum<equation = "ijk->kj">(x)', "Squeeze(x, zero)"], ids=["no record", "record"])
+def test_of_a_shape_that_contradicts_its_operator_the_operator_is_believed(op: str, declared: str) -> None:
+    """As in onnxruntime, whose warning says so; onnx's inference alone goes on with what is declared."""
+    proto = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,3,4] x) => (float[5,4,9] y, int64[2] sizes) {declared} {{
+            zero = Constant<value = int64[1] {{0}}>()
+            a = {op}
+            d = Transpose<perm = [1,0]>(a)
+            y = Relu(d)
+            sizes = Shape(a)
+        }}""")
+    model = load(proto)
+    rows, columns = (4, 3) if op.startswith("Einsum") else (3, 4)
+    types = {name: model.tables.types[model.values[name]] for name in ("a", "d", "y")}
+    wanted = {"a": (rows, columns), "d": (columns, rows), "y": (columns, rows)}
+    assert types == {name: TensorType(DataType.FLOAT, shape) for name, shape in wanted.items()}
+    assert model.tables.constants[model.values["sizes"]].load().tolist() == [rows, columns]
+
+
+def test_shapes_that_contradict_operators_within_bodies_are_not_believed() -> None:
+    proto = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (bool c, float[2,3] x) => (float[n,m] y) {
+            y = If(c) <then_branch = t () => (float[2] p) <float[9,9] q> { q = Neg(x) p = Relu(q) },
+                       else_branch = e () => (float[2,3] r) { r = Exp(x) }>
+        }""")
+    model = load(proto)
+    types = {name: str(model.tables.types[model.values[name]]) for name in "pq"}
+    assert types == {"p": "float[2,3]", "q": "float[2,3]"}
+
+
+def test_an_element_type_that_contradicts_its_operator_is_refused() -> None:
+    """onnxruntime refuses it, too."""
+    proto = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,3] x) => (float[2,3] y) <int64[2,3] a> { [first] a = Relu(x) y = Neg(a) }""")
+    with pytest.raises(ModelError, match="Relu 'first' makes 'a' FLOAT, and it is declared INT64; repair"):
+        load(proto)
 
 
 def test_random_nodes_are_never_constants() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,13 @@ def test_what_evidence_amounts_to(
     symbolic: SymbolicEvidence, numeric: NumericEvidence, runtime: RuntimeEvidence, expected: Standing
 ) -> None:
     assert standing(one("a: Neg(Neg(x)) = x"), (symbolic, numeric, runtime)) is expected
+
+
+def test_an_interrupt_ends_processes_in_what_they_do() -> None:
+    """It waited for all that was left to examine."""
+    with pytest.raises(KeyboardInterrupt), properties._workers(2) as pool:
+        tasks = [pool.submit(time.sleep, 600) for _ in range(6)]
+        while not tasks[0].running():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert not [task for task in tasks if task.done() and not task.cancelled() and task.exception() is None]
