@@ -6,21 +6,24 @@ import os
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from mugraph.files import is_device, same_file
+from mugraph.files import Scratch, is_device, same_file
 from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
+from rewriter.report.of_run import main_graph, run_page
 from rewriter.run.clock import process_seconds
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
 from rewriter.run.optimize import optimize
 from rewriter.run.options import Options
+from rewriter.run.target import may_have_kernels
 from rules_db.files import check_writable, write_text
 
 __all__ = ["main", "run"]
@@ -31,21 +34,30 @@ __all__ = ["main", "run"]
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default MODEL.superopt.onnx.")
 @flags(Options)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page about the run, with both graphs."
+)
 @click.version_option(package_name="onnx-superopt")
 @click.pass_obj
-def main(spent: float | None, /, model: Path, output: Path | None, json_file: Path | None, **written: Any) -> None:
+def main(
+    spent: float | None, /, model: Path, output: Path | None, json_file: Path | None, report: Path | None, **written: Any
+) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
     console = Console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
-        if json_file is not None:
-            if json_file.is_dir() or not json_file.absolute().parent.is_dir():
-                raise InputError(f"--json {json_file}: cannot be written there; name a file in an existing directory")
-            if not is_device(json_file) and any(same_file(json_file, file) for file in (model, output or model)):
-                raise InputError(f"--json {json_file}: this is a model; name another file")
-            check_writable(json_file)
-        with Console(stderr=True).status("starting") as status:
+        for flag, file in (("--json", json_file), ("--report", report)):
+            if file is not None:
+                _check_target(flag, file, model, output or model)
+        with Console(stderr=True).status("starting") as status, Scratch() as scratch:
             options = Options(**values_of_flags(Options, written))
+            before = None if report is None else main_graph(model)
+            if report is not None and options.kernels_folder is None and may_have_kernels(options):
+                options = replace(options, kernels_folder=scratch.path / "kernels")
             outcome = optimize(model, output, options, status.update, spent or 0.0)
+            if report is not None and before is not None:
+                status.update("writing the report")
+                folder = options.kernels_folder or scratch.path
+                write_text(report, run_page(outcome, before, main_graph(Path(outcome.output)) or before, options.rules, folder))
         if json_file is not None:
             write_text(json_file, outcome.to_json() + "\n")
     except KeyboardInterrupt:
@@ -68,6 +80,15 @@ def main(spent: float | None, /, model: Path, output: Path | None, json_file: Pa
     if outcome.fault is not None:
         click.echo(f"onnx-superopt: {outcome.fault}; the original was written", err=True)
         sys.exit(FAULT_EXIT)
+
+
+def _check_target(flag: str, file: Path, *models: Path) -> None:
+    """Raises InputError, StoreError where a file cannot be written, or is a model."""
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise InputError(f"{flag} {file}: cannot be written there; name a file in an existing directory")
+    if not is_device(file) and any(same_file(file, model) for model in models):
+        raise InputError(f"{flag} {file}: this is a model; name another file")
+    check_writable(file)
 
 
 def run() -> None:

@@ -83,7 +83,7 @@ class Timing:
     """A paired measurement: latencies in milliseconds and the ratio candidate / original.
 
     ``low`` and ``high`` bound the median ratio with 95 % confidence (bootstrap over pairs), ``control_low`` and ``control_high``
-    that of the original against itself, measured in the same rounds (1 where it was not).
+    that of the original against itself, measured in the same rounds (1 where it was not). ``ratios`` are those of the rounds.
     """
 
     original: float
@@ -95,6 +95,7 @@ class Timing:
     high: float
     control_low: float = 1.0
     control_high: float = 1.0
+    ratios: tuple[float, ...] = ()
 
     @property
     def faster(self) -> bool:
@@ -185,7 +186,9 @@ def paired(first: Sequence[float], second: Sequence[float], again: Sequence[floa
     a, b = np.asarray(first), np.asarray(second)
     low, high = _interval(b / a)
     control = _interval(np.asarray(again) / a) if len(again) else (1.0, 1.0)
-    return Timing(float(np.median(a)), float(np.median(b)), _spread(a), _spread(b), float(np.median(b / a)), low, high, *control)
+    ratios = tuple(float(ratio) for ratio in b / a)
+    medians = float(np.median(a)), float(np.median(b)), _spread(a), _spread(b), float(np.median(b / a))
+    return Timing(*medians, low, high, *control, ratios)
 
 
 def _spread(times: np.ndarray) -> float:
@@ -428,10 +431,23 @@ class Acceptance:
                 break
             self.unprobed += refused
 
-    def judge(self, session: Any) -> tuple[Error, bool]:
-        """A candidate's error against the reference, and whether it is acceptable.
+    def own_errors_by_output(self) -> list[Error]:
+        """The original's error against the reference for each output, the worst over the inputs that are timed."""
+        return [worst(errors) for errors in zip(*self.own_errors[: len(self.feeds)], strict=True)]
 
-        The error is the worst over outputs and the inputs that are timed; of one that is unacceptable, over all inputs.
+    def judge(self, session: Any) -> tuple[Error, bool]:
+        """A candidate's error against the reference, the worst over outputs, and whether it is acceptable.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run the candidate.
+        """
+        errors, right = self.judge_outputs(session)
+        return worst(errors), right
+
+    def judge_outputs(self, session: Any) -> tuple[list[Error], bool]:
+        """A candidate's error against the reference for each output, and whether all are acceptable.
+
+        An error is the worst over the inputs that are timed; of one that is unacceptable, over all inputs.
 
         Each output is judged by itself: within twice the original's own error, with a floor by element type. Where the
         original itself is far from the reference (an overflow, an index or a cast to integers that rounding decides),
@@ -443,7 +459,7 @@ class Acceptance:
         Raises:
             RuntimeFailure: onnxruntime does not run the candidate.
         """
-        errors: list[Error] = []
+        errors: list[list[Error]] = [[] for _ in self.floors]
         right = True
         originals, own_errors = self.outputs, self.own_errors
         if isinstance(session, Evaluated):
@@ -469,8 +485,8 @@ class Acceptance:
                     fits = compare(actual, original).within(Error(0.0, 0.0), floor)
                 right &= fits
                 if not (is_probe and fits):
-                    errors.append(error)
-        return worst(errors), right
+                    errors[output].append(error)
+        return [worst(of_output) for of_output in errors], right
 
     def decides_otherwise(self, graph: Graph) -> float | None:
         """The relative error of a candidate whose steps are other ones than the original's; ``None`` where they are the same.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.terms.shape import Undecided
-from rewriter.reference import Error
+from rewriter.reference import Error, worst
 from rewriter.run.accept import UNTIMED, Acceptance, Speed, first_failing
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
@@ -29,7 +29,8 @@ class Trial:
 
     Attributes:
         path: its file.
-        error: against the reference.
+        error: against the reference, the worst over outputs.
+        errors: of each output.
         conditions: what the user should know of it.
         assumed: what it takes for granted of the inputs.
         speed: a first impression of it; of nothing before there is one.
@@ -41,6 +42,7 @@ class Trial:
     conditions: tuple[str, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     speed: Speed = UNTIMED
+    errors: tuple[Error, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,17 @@ class Checker:
 
     Attributes:
         ran_out: whether the budget did not allow to find out what breaks a proposal.
+        objection: to the proposal that was checked last, where it did not pass.
     """
 
     def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
-        self.ran_out = False
+        self.ran_out, self.objection = False, ""
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
         search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
+        self.objection = "nothing is saved without what cannot be used"
         candidate = search.without(proposed, self._quarantine.rules | kernels.refused(proposed))
         while problems := kernels.compile(candidate):
             self._bench.notes.drop(*problems)
@@ -86,6 +90,7 @@ class Checker:
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
                 return replace(built, trial=trial)
+            self.objection = built
             if not candidate.moves:
                 self._bench.notes.add(f"the model without conditions that never change cannot be used: {built}")
                 return None
@@ -138,7 +143,8 @@ class Checker:
             since = time.perf_counter()
             session = acceptance.open(path, None if target.here else candidate.graph)
             opening = time.perf_counter() - since
-            error, right = acceptance.judge(session)
+            errors, right = acceptance.judge_outputs(session)
+            error = worst(errors)
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({problem})"
@@ -148,7 +154,7 @@ class Checker:
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"
-        return Opened(Trial(candidate, path, error), session, opening)
+        return Opened(Trial(candidate, path, error, errors=tuple(errors)), session, opening)
 
 
 def _approximates(candidate: Candidate) -> bool:

@@ -10,7 +10,7 @@ from mugraph.onnx import Model, Saved, node_count
 from rewriter.kernels.programs import kernels_of
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.judging import Judgement
-from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.outcome import Fired, OperatorTime, Outcome
 from rewriter.run.proposing import Predictions
 from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
@@ -62,6 +62,9 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         speed=judgement.speed,
         error_before=judgement.error_before,
         error_after=judgement.error_after,
+        output_errors=judgement.output_errors,
+        times=_times(predictions, winner),
+        tried=judgement.tried,
         predicted_before=predictions.start,
         predicted_after=predictions.start if winner is None else winner.cost,
         expanded=predictions.expanded,
@@ -99,6 +102,22 @@ def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Foot
         file_notes=files,
         seconds=seconds,
     )
+
+
+def _times(predictions: Predictions, winner: Candidate | None) -> tuple[OperatorTime, ...]:
+    """Where the time goes, what changes most first."""
+    search = predictions.search
+    if search is None:
+        return ()
+    before = search.times(search.start())
+    after = before if winner is None else search.times(winner)
+    nothing = (0, 0.0, 0.0)
+    rows = []
+    for name in dict.fromkeys((*before, *after)):
+        (nodes, spent, least), (nodes_after, spent_after, least_after) = before.get(name, nothing), after.get(name, nothing)
+        spans = (round(number, 2) for number in (spent, spent_after, least, least_after))
+        rows.append(OperatorTime(name, nodes, nodes_after, *spans))
+    return tuple(sorted(rows, key=lambda row: -max(row.microseconds_before, row.microseconds_after)))
 
 
 def _fired(model: Model, winner: Candidate) -> tuple[Fired, ...]:

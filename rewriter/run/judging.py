@@ -23,7 +23,7 @@ from rewriter.run.checking import Checker, Trial
 from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.faults import Fault
 from rewriter.run.footprint import loading_seconds
-from rewriter.run.outcome import Assumed
+from rewriter.run.outcome import Assumed, OutputError, Tried
 from rewriter.run.probes import InputProbe, probes
 from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
@@ -66,6 +66,8 @@ class Judgement:
         is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
         fault: the internal error for which the original is kept.
         assumed: what the winner takes for granted of the inputs.
+        output_errors: as ``error_before`` and ``error_after``, of each output.
+        tried: the candidates that were tried, in order.
     """
 
     winner: Candidate | None = None
@@ -77,6 +79,8 @@ class Judgement:
     is_undecided: bool = False
     fault: Fault | None = None
     assumed: tuple[Assumed, ...] = ()
+    output_errors: tuple[OutputError, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
 
 class Judge:
@@ -103,6 +107,8 @@ class Judge:
         self._right_again: Trial | None = None
         self._took = self._pace = (0.0, 0.0)
         self._known: accept.Acceptance | Judgement | None = None
+        self._own_errors: list[Error] = []
+        self._tried: dict[int, Tried] = {}
 
     def prepare(self, *, times: bool) -> None:
         """Begins with what takes long and needs no proposal, and notes what judging and writing one will take.
@@ -141,7 +147,7 @@ class Judge:
             judgement = Judgement(message="bfloat16 inputs are not measured on the CPU provider: the original was kept")
         else:
             judgement = self._compared(proposals)
-        return replace(judgement, is_interrupted=proposals.is_interrupted)
+        return replace(judgement, is_interrupted=proposals.is_interrupted, tried=tuple(self._tried.values()))
 
     def stopped(self) -> Judgement:
         """After Ctrl-C: the best candidate that is known to be right by then, or the original."""
@@ -228,6 +234,7 @@ class Judge:
         except RuntimeFailure as problem:
             return Judgement(message=self._not_run(problem))
         self._own_error, self._entered = acceptance.own_error(), acceptance.entered
+        self._own_errors = acceptance.own_errors_by_output()
         if acceptance.unprobed:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
         return acceptance
@@ -353,6 +360,7 @@ class Judge:
                 all_tried = False  # what was measured before counts
                 break
             longest = max(longest, began - clock.left())
+            self._note_trial(proposal, trial, checker.objection)
             if trial is None:
                 continue
             self._bench.progress(f"candidate {number + 1} took {trial.speed.ratio:.3f} of the original's time")
@@ -364,6 +372,24 @@ class Judge:
                     other.path.unlink()
             self._best_right = ranked[0] if ranked else None
         return ranked, all_tried and not checker.ran_out
+
+    def _note_trial(self, proposal: Proposal, trial: Trial | None, objection: str) -> None:
+        """Remembers what came of a proposal, until more is known.
+
+        Args:
+            objection: to one that is no trial.
+        """
+        candidate = proposal.candidate if trial is None else trial.candidate
+        impression = None if trial is None else trial.speed.on_device or trial.speed.paired
+        fate = objection if trial is None else "slower" if trial.speed.is_slower else "another seemed faster"
+        rules = tuple(dict.fromkeys(move.direction.rule.id for move in candidate.moves))
+        self._tried[candidate.graph.digest] = Tried(rules, round(candidate.cost, 2), fate, impression)
+
+    def _settle_trial(self, trial: Trial, fate: str, timing: accept.Timing | None = None) -> None:
+        """Remembers what became of a trial in the end."""
+        noted = self._tried.get(trial.candidate.graph.digest)
+        if noted is not None:
+            self._tried[trial.candidate.graph.digest] = replace(noted, fate=fate, timing=timing or noted.timing)
 
     def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:
         """A proposal that is right, with a first impression of its speed; its session is closed again."""
@@ -406,6 +432,7 @@ class Judge:
             if timing is None:
                 if (repeated := self.repeated()) is not None:
                     return repeated
+                self._settle_trial(trial, "the budget ended before it could be timed")
                 self._best_right, undecided = None, True
                 message = message or (
                     "undecided: the budget ended before the most promising candidate could be timed; the original was kept, and "
@@ -421,6 +448,7 @@ class Judge:
                     f" on a busy machine (the original against itself [{timing.control_low:.3f}, {timing.control_high:.3f}])"
                 )
             may_be_faster = timing.low < 1.0 or timing.busy
+            self._settle_trial(trial, "not faster beyond noise" if may_be_faster else "not faster", timing)
             if may_be_faster and self._incumbent is not None and self._is_incumbent(trial):
                 self._bench.notes.add(
                     f"the best of earlier runs took {measured} now, which noise may explain: it was written again"
@@ -463,12 +491,17 @@ class Judge:
         """For a trial; the notes say under which conditions."""
         notes = notes_on_branches(self._bench.task.model, self._entered, trial.candidate)
         self._bench.notes.add(*trial.conditions, *notes)
+        self._settle_trial(trial, "written")
+        outputs = self._bench.task.model.graph.outputs
+        names = (self._bench.task.model.tables.names[value] or f"value {value}" for value in outputs)
+        errors = zip(names, self._own_errors, trial.errors, strict=False)
         return Judgement(
             trial.candidate,
             error_before=self._own_error,
             error_after=trial.error,
             speed=trial.speed,
             assumed=trial.assumed,
+            output_errors=tuple(OutputError(*error) for error in errors),
         )
 
     def _won_again(self, trial: Trial, incumbent: Incumbent) -> Judgement:

@@ -14,7 +14,7 @@ from rewriter.run.faults import Fault
 from rewriter.run.footprint import ModelFootprint
 from rewriter.search.explain import NearMiss
 
-__all__ = ["Assumed", "Fired", "Outcome"]
+__all__ = ["Assumed", "Fired", "OperatorTime", "Outcome", "OutputError", "Tried"]
 
 _SHOWN = 5
 """Most nodes that a line of the summary names."""
@@ -59,6 +59,51 @@ class Assumed:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """Where the time of a run of the model goes, by operator or custom kernel, as the runtime is expected to execute it.
+
+    Attributes:
+        nodes_before, nodes_after: that are executed.
+        microseconds_before, microseconds_after: by the cost model: measured, or estimated where they were not.
+        roofline_before, roofline_after: microseconds that the device needs at least, by its roofline.
+    """
+
+    operator: str
+    nodes_before: int
+    nodes_after: int
+    microseconds_before: float
+    microseconds_after: float
+    roofline_before: float
+    roofline_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """The error of one output against the float64 reference, of the original and of the written model."""
+
+    output: str
+    before: Error
+    after: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate that was tried end to end.
+
+    Attributes:
+        rules: ids of those that lead to it.
+        predicted: microseconds by the cost model.
+        fate: what came of it, in words.
+        timing: beside the original, by which it was judged; ``None`` where it was not timed.
+    """
+
+    rules: tuple[str, ...]
+    predicted: float
+    fate: str
+    timing: accept.Timing | None
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a run, its measurements and its reasons; ``--json`` writes it.
 
@@ -68,6 +113,7 @@ class Outcome:
             decides where it leaves no doubt; and as a first impression. JSON has its parts beside other fields (``latency``,
             ``on_device``, ``paired``).
         error_before, error_after: against the float64 reference.
+        output_errors: the same of each output, where the model was rewritten.
         assumed: what the written model takes for granted of the inputs.
         kernels: custom kernels that the written model holds.
         cleaned: the written model is cleaned up: the original without what no run needs, or made of that.
@@ -76,6 +122,8 @@ class Outcome:
         message: why the original was kept, where it was.
         fault: the internal error that ended the run early, where one did: the original was written.
         predicted_before, predicted_after: microseconds by the cost model.
+        times: where these go.
+        tried: the candidates that this run tried end to end, in order.
         expanded, generated: candidates of the search.
         rules: that the search could use.
         measured_costs, estimated_costs: of operators: measured in this run, and by a roofline for want of measurements.
@@ -106,8 +154,11 @@ class Outcome:
     speed: accept.Speed = accept.UNTIMED
     error_before: Error | None = None
     error_after: Error | None = None
+    output_errors: tuple[OutputError, ...] = ()
     predicted_before: float = 0.0
     predicted_after: float = 0.0
+    times: tuple[OperatorTime, ...] = ()
+    tried: tuple[Tried, ...] = ()
     expanded: int = 0
     generated: int = 0
     rules: int = 0
@@ -164,6 +215,11 @@ class Outcome:
         values["fired"] = tuple(Fired(**{**fired, "where": tuple(fired["where"])}) for fired in record["fired"])
         assumed = record["assumed"]
         values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
+        if "times" in values:
+            values["times"] = tuple(OperatorTime(**_row(row)) for row in record["times"])
+        if "output_errors" in values:
+            pairs = ((row["output"], row["before"], row["after"]) for row in record["output_errors"])
+            values["output_errors"] = tuple(OutputError(str(n), Error(**_numbers(b)), Error(**_numbers(a))) for n, b, a in pairs)
         for name in ("dropped", "notes"):
             values[name] = tuple(_checked(line, str) for line in record[name])
         values["speed"] = accept.Speed(**{part.name: _timing(record[part.name]) for part in fields(accept.Speed)})
@@ -173,7 +229,7 @@ class Outcome:
 
 
 _VOLATILE = (
-    *("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict"),
+    *("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict", "tried"),
     *("cleaned", "domains", "before", "after"),
 )
 """Fields that are each run's own."""
@@ -181,7 +237,15 @@ _VOLATILE = (
 
 def _timing(record: Mapping[str, Any] | None) -> accept.Timing | None:
     """A timing of JSON. Raises TypeError, AttributeError."""
-    return accept.Timing(**_numbers(record)) if record else None
+    if not record:
+        return None
+    ratios = tuple(_checked(ratio, float) for ratio in record.get("ratios", ()))
+    return accept.Timing(**_numbers({name: value for name, value in record.items() if name != "ratios"}), ratios=ratios)
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an :class:`OperatorTime` in JSON. Raises TypeError, AttributeError."""
+    return {"operator": _checked(record["operator"], str), **_numbers({k: v for k, v in record.items() if k != "operator"})}
 
 
 def _checked(value: Any, kind: type) -> Any:

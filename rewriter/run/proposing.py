@@ -40,6 +40,7 @@ class Predictions:
         start: cost of the model as it came, in microseconds.
         expanded, generated: candidates of the last round.
         measured, estimated: costs that were measured in this run, and those that a roofline stands in for.
+        search: at the prices of the last round.
     """
 
     start: float = 0.0
@@ -47,6 +48,7 @@ class Predictions:
     generated: int = 0
     measured: int = 0
     estimated: int = 0
+    search: ModelSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ class Proposer:
             searched.generated,
             search.costs.measured + bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
+            search,
         )
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)

@@ -182,7 +182,7 @@ class Verdicts:
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
         outcome = replace(decision.outcome, notes=notes, dropped=dropped, cached_verdict=True)
         if _without_gains(told) == _without_gains(outcome):
-            outcome = replace(outcome, fired=told.fired, predicted_after=told.predicted_after)
+            outcome = replace(outcome, fired=told.fired, predicted_after=told.predicted_after, times=told.times)
         return Decision(decision.graph, outcome)
 
     def _judged_again(self, record: _StoredVerdict) -> Judgement:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
@@ -130,6 +131,18 @@ class ModelSearch:
     def estimated(self, candidate: Candidate, start: Candidate) -> int:
         """The number of operators among what a candidate changes for which estimates stand in."""
         return len(self.costs.unmeasured(_changed(start.executed.graph, candidate.executed.graph)))
+
+    def times(self, candidate: Candidate) -> dict[str, tuple[int, float, float]]:
+        """What the runtime executes of a candidate, by operator or custom kernel: nodes, their microseconds, and those that the
+        device needs at least."""
+        graph, found = candidate.executed.graph, dict[str, tuple[int, float, float]]()
+        for node in graph.nodes():
+            cost, least = self.costs.cost(graph, node), self.costs.estimate(graph, node)
+            if cost or least:
+                name = f"kernel {kernel_of(node.attrs).name}" if node.op == KERNEL else node.op
+                nodes, spent, bound = found.get(name, (0, 0.0, 0.0))
+                found[name] = nodes + 1, spent + cost, bound + least
+        return found
 
     def priced(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Candidates at the prices as they are known now."""

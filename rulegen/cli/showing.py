@@ -19,9 +19,9 @@ from rulegen.cli.console import name_of, output, rules_of
 from rulegen.show.equations import EquationError, parse_let
 from rulegen.show.explain import explain
 from rulegen.show.origin import origin
-from rulegen.show.picture import svg
-from rulegen.show.words import proof_in_words
 from rules_db.files import StoreError, write_text
+from rules_db.show.picture import svg
+from rules_db.show.words import proof_in_words
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import FloatClass, Rule
 

@@ -13,8 +13,8 @@ from rulegen.numeric.differences import Difference, differ
 from rulegen.numeric.samples import assignments, specialise
 from rulegen.prove.prover import Proof, Prover
 from rulegen.show.equations import EquationError, parse_equation, typing_text
-from rulegen.show.words import proof_in_words
 from rulegen.typings.inference import EquationTyping, infer_typing
+from rules_db.show.words import proof_in_words
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side, Verdict, dim_symbols
 

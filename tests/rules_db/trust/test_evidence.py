@@ -13,11 +13,11 @@ from rewriter.run.optimize import optimize
 from rulegen.share.audit import audit
 from rulegen.share.merge import merge
 from rulegen.share.sources import import_file
-from rulegen.show.words import proof_in_words
 from rules_db.entries import preferred
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
 from rules_db.library import open_rules, read_entries
+from rules_db.show.words import proof_in_words
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import BoundedTests, Certificate, Evidence, Trust
 from rules_db.trust.check import check

@@ -16,8 +16,8 @@ from mugraph.terms.term import AttrValue, Term, walk
 from mugraph.terms.text import Parser, TextError, parse_term, parse_type
 from rewriter.search.match import Match, NoMatch, RootIndex, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.show.words import in_words
 from rules_db.exchange import format_rule, parse_rules
+from rules_db.show.words import in_words
 from rules_db.solving import determined
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check

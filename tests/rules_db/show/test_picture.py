@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from rulegen.cli.main import cli
-from rulegen.show.picture import svg
 from rules_db.library import shipped_rules
+from rules_db.show.picture import svg
 from rules_db.trust.rule import Rule
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -1,0 +1,114 @@
+"""``superopt-diff``: the command line around :func:`modeldiff.compare.compare_models`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from modeldiff.compare import Comparison, Equality, compare_models
+from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
+from mugraph.interrupts import INTERRUPTED_EXIT
+from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
+from rewriter.run.parse import parse_shapes
+from rules_db.files import check_writable, write_text
+
+__all__ = ["command", "main"]
+
+_EXITS = {Equality.PROVED: 0, Equality.TESTED: 0, Equality.DIFFERENT: 1, Equality.UNDECIDED: FAULT_EXIT}
+_SHOWN = 20
+"""Changes that are printed, those that differ first."""
+_COLOURS = {Equality.PROVED: "green", Equality.TESTED: "green", Equality.UNDECIDED: "yellow", Equality.DIFFERENT: "red"}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--input", "shapes", multiple=True, metavar="NAME=2x128", help="Size of an input for testing; repeatable.")
+@click.option("--tolerance", type=click.FloatRange(min=0), help="Relative error below which tensors are equal; default: by type.")
+@click.option(
+    "--budget", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds in which proofs are begun."
+)
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with both graphs.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the whole comparison to a file.")
+@click.option("-v", "--verbose", is_flag=True, help="Log what goes on.")
+@click.version_option(package_name="onnx-superopt")
+def command(
+    before: Path,
+    after: Path,
+    shapes: tuple[str, ...],
+    tolerance: float | None,
+    budget: float,
+    report: Path | None,
+    json_file: Path | None,
+    verbose: bool,
+) -> None:
+    """Says of two models, whoever made them, what differs, and whether that is proved equal, tested equal or different.
+
+    Exit code 0: proved or tested equal; 1: they differ; 2: bad input; 3: undecided.
+    """
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    for file in filter(None, (report, json_file)):
+        check_writable(file)
+    with Console(stderr=True).status("starting") as status:
+        comparison = compare_models(
+            before,
+            after,
+            parse_shapes(shapes),
+            tolerance=tolerance,
+            seconds=budget,
+            progress=lambda line: status.update(escape(line)),
+        )
+        if report is not None:
+            status.update("writing the report")
+            write_text(report, as_page(comparison))
+    if json_file is not None:
+        write_text(json_file, json.dumps(as_json(comparison), indent=2) + "\n")
+    _print(comparison, Console(highlight=False, soft_wrap=True))
+    sys.exit(_EXITS[comparison.verdict])
+
+
+def _print(comparison: Comparison, console: Console) -> None:
+    weight = list(Equality)
+    regions = sorted(comparison.regions, key=lambda region: -weight.index(region.verdict))
+    table = Table("change", "verdict", box=None, padding=(0, 2, 0, 0))
+    for region in regions[:_SHOWN]:
+        table.add_row(escape(in_brief(comparison, region)), f"[{_COLOURS[region.verdict]}]{region.verdict}[/]")
+    if regions:
+        console.print(table)
+    if len(regions) > _SHOWN:
+        console.print(f"[dim]{len(regions) - _SHOWN} more changes are in the files of --json and --report[/]")
+    for region in regions:
+        for line in region_lines(comparison, region) if region.differences or region.verdict is Equality.UNDECIDED else ():
+            console.print(f"[{_COLOURS[region.verdict]}]{region.verdict}[/]: {escape(line)}")
+    for output in comparison.outputs:
+        if output.run is not None:
+            console.print(f"[dim]output {escape(output.name)}: {output.run.relative_l2:.1e} apart in onnxruntime[/]")
+    for note in comparison.notes:
+        console.print(f"[dim]note: {escape(note)}[/]")
+    console.print(f"[{_COLOURS[comparison.verdict]}]{escape(sentence(comparison))}[/]")
+
+
+def main() -> None:
+    """The console script: one line and exit code 2 for whatever the user can put right."""
+    try:
+        sys.exit(command.main(standalone_mode=False) or 0)
+    except click.ClickException as problem:
+        print(f"superopt-diff: {problem.format_message()}", file=sys.stderr)
+    except click.Abort:
+        sys.exit(INTERRUPTED_EXIT)
+    except USER_ERRORS as problem:
+        print(f"superopt-diff: {problem}", file=sys.stderr)
+    except Exception as problem:
+        if raises_faults(False):
+            raise
+        print(f"superopt-diff: {Fault.of(problem, 'comparing')}", file=sys.stderr)
+        sys.exit(FAULT_EXIT)
+    sys.exit(2)

@@ -1,0 +1,284 @@
+"""Two models compared: the regions in which they differ, each with its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from modeldiff.faults import ModelDifference, explained, suspects
+from modeldiff.pairing import EqualityClaim, Numbers, Pairing
+from modeldiff.proofs import Judged, Proofs
+from modeldiff.sides import ComparedModel, common_feeds
+from mugraph.deadline import Deadline
+from mugraph.graph import Node
+from mugraph.onnx import Model, load
+from rewriter.reference import Error, InputError, compare, worst
+from rewriter.runtime_env import RuntimeFailure, new_session
+
+__all__ = ["SEEDS", "ComparedOutput", "Comparison", "DiffRegion", "Equality", "compare_models"]
+
+SEEDS = (1, 2)
+"""Of the random inputs on which two models are compared."""
+_MOST = 32
+"""Differences that are looked for."""
+
+
+class Equality(StrEnum):
+    """What is known of a region, or of two models; in the order in which one outweighs another."""
+
+    PROVED = "proved equal"
+    TESTED = "tested equal"
+    UNDECIDED = "undecided"
+    DIFFERENT = "different"
+
+
+_WEIGHT = list(Equality)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRegion:
+    """Nodes before and after a change that compute the same, or should.
+
+    Attributes:
+        verdict: of all its results.
+        before, after: the nodes, operands first.
+        claims: the results that correspond, with what is known of each.
+        differences: where it differs.
+        reasons: why it is undecided.
+    """
+
+    verdict: Equality
+    before: tuple[Node, ...]
+    after: tuple[Node, ...]
+    claims: tuple[tuple[EqualityClaim, Judged], ...] = ()
+    differences: tuple[ModelDifference, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOutput:
+    """An output of both models.
+
+    Attributes:
+        run: the distance between what onnxruntime gives for the two, each in its own types; ``None`` where it does not run both.
+    """
+
+    name: str
+    verdict: Equality
+    run: Error | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is known of two models.
+
+    Attributes:
+        regions: in the order of the nodes after the change.
+        outputs: of the models.
+        pairing: what corresponds.
+        feeds: the inputs on which they were compared.
+        notes: what the user should know.
+    """
+
+    regions: tuple[DiffRegion, ...]
+    outputs: tuple[ComparedOutput, ...]
+    pairing: Pairing
+    feeds: Sequence[Mapping[str, np.ndarray]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Equality:
+        """The one of its regions and outputs that outweighs the others."""
+        return heaviest([*(region.verdict for region in self.regions), *(output.verdict for output in self.outputs)])
+
+
+def heaviest(verdicts: Sequence[Equality]) -> Equality:
+    """The verdict that outweighs the others; of none, that all is proved."""
+    return max(verdicts, key=_WEIGHT.index, default=Equality.PROVED)
+
+
+def compare_models(
+    before: str | Path,
+    after: str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    tolerance: float | None = None,
+    seconds: float = 60.0,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Compares two model files.
+
+    Args:
+        shapes: sizes of inputs; what they leave open is chosen.
+        tolerance: relative error below which tensors are equal; ``None`` for a few units in the last place of their types.
+        seconds: in which proofs are begun.
+        progress: told what goes on.
+
+    Raises:
+        ModelError, InputError: one clear message each.
+    """
+    progress("reading both models")
+    models = load(before), load(after)
+    if len(models[0].graph.outputs) != len(models[1].graph.outputs):
+        first, second = (len(model.graph.outputs) for model in models)
+        raise InputError(f"{after} has {second} outputs, and {before} has {first}: nothing can be compared")
+    feeds, assumed = common_feeds(*models, shapes or {}, SEEDS)
+    sides = [ComparedModel(model, [{n: feed[n] for n in model.inputs} for feed in feeds]) for model in models]
+    progress("evaluating the first model in float64")
+    known = Numbers(sides[0])
+    progress("pairing nodes")
+    pairing = _paired(sides[0], sides[1], known, tolerance, progress)
+    deadline = Deadline()
+    deadline.end_in(seconds)
+    proofs, judged = Proofs(pairing, deadline), list[tuple[EqualityClaim, Judged]]()
+    for number, claim in enumerate(pairing.claims, 1):
+        progress(f"proving {number} of {len(pairing.claims)}: '{sides[1].name(claim.after)}'")
+        judged.append((claim, proofs.judged(claim)))
+    deadline.end()
+    differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
+    regions = tuple(_regions(pairing, judged, differences))
+    progress("running both models in onnxruntime")
+    outputs, problem = _outputs(models, pairing, feeds)
+    notes = [f"compared with {', '.join(assumed)}; set sizes with --input NAME=..."] if assumed else []
+    return Comparison(regions, outputs, pairing, feeds, (*notes, *problem))
+
+
+def _paired(
+    before: ComparedModel, after: ComparedModel, known: Numbers, tolerance: float | None, progress: Callable[[str], None]
+) -> Pairing:
+    """The pairing in which all outputs correspond, for those that differ where they begin to."""
+    pins: dict[int, int] = {}
+    pairing = Pairing(before, after, known, pins, tolerance)
+    while len(pins) < _MOST and (unequal := next(_unequal(pairing), None)) is not None:
+        progress(f"looking for difference {len(pins) + 1}")
+        best: Pairing | None = None
+        for pin in suspects(pairing, *unequal):
+            trial = Pairing(before, after, known, {**pins, after.made(pin[0]): pin[1]}, tolerance)
+            if len(trial.kept) > len(pairing.kept) and after.made(pin[0]) not in pins:
+                best = trial
+                break
+        if best is None:  # what computes the output is other throughout
+            best = Pairing(before, after, known, {**pins, after.made(unequal[0]): unequal[1]}, tolerance)
+            if best.pins == pairing.pins:
+                return best
+        pins, pairing = dict(best.pins), best
+    return pairing
+
+
+def _unequal(pairing: Pairing) -> Iterator[tuple[int, int]]:
+    """Outputs that are known to differ."""
+    for value, other in _output_pairs(pairing):
+        if not _corresponds(pairing, value, other) and pairing.error(value, other) is not None:
+            yield value, other
+
+
+def _output_pairs(pairing: Pairing) -> Iterator[tuple[int, int]]:
+    outputs = pairing.before.graph.outputs
+    for value, place in zip(pairing.after.graph.outputs, pairing.output_order(), strict=True):
+        yield value, outputs[place]
+
+
+def _corresponds(pairing: Pairing, value: int, other: int) -> bool:
+    """Whether an output after the change is that before it."""
+    if pairing.pair_of(value) == pairing.stands_for(other):
+        return True
+    error = pairing.error(value, other)
+    return error is not None and pairing.is_equal(value, error)
+
+
+def _regions(
+    pairing: Pairing, judged: Sequence[tuple[EqualityClaim, Judged]], differences: Sequence[ModelDifference]
+) -> Iterator[DiffRegion]:
+    """What is not common to both models, in connected parts: cut where values correspond."""
+    before, after = pairing.before, pairing.after
+    kept = set(pairing.kept.values())
+    ours = [node for node in after.nodes if node not in pairing.kept and node.op != "Identity"]
+    theirs = [node for node in before.nodes if node not in kept and node.op != "Identity"]
+    graph: nx.Graph = nx.Graph()
+    graph.add_nodes_from([*ours, *theirs])
+    for node in ours:
+        for value in after.operands(node):
+            maker = after.maker(value)
+            if maker in graph and after.made(value) not in pairing.paired:
+                graph.add_edge(maker, node)
+    shared = set(pairing.paired.values())
+    for node in theirs:
+        for value in before.operands(node):
+            maker = before.maker(value)
+            if maker in graph and pairing.stands_for(value) not in shared:
+                graph.add_edge(maker, node)
+    ends: dict[Node, list[tuple[EqualityClaim, Judged] | ModelDifference]] = {}
+    alone: list[DiffRegion] = []
+    ended: list[tuple[EqualityClaim, Judged] | ModelDifference] = [*judged, *differences]
+    for item in ended:
+        claim = item if isinstance(item, ModelDifference) else item[0]
+        makers = [n for n in (after.maker(claim.after), before.maker(claim.before)) if n is not None and n in graph]
+        if makers:
+            graph.add_edge(makers[0], makers[-1])
+            ends.setdefault(makers[0], []).append(item)
+        elif isinstance(item, ModelDifference):
+            alone.append(DiffRegion(Equality.DIFFERENT, (), (), differences=(item,)))
+    parts = []
+    for members in nx.connected_components(graph):
+        items = [item for node in members for item in ends.get(node, ())]
+        first = [node for node in theirs if node in members]
+        second = [node for node in ours if node in members]
+        parts.append((min((after.place[n] for n in second), default=len(after.nodes)), first, second, items))
+    for _, first, second, items in sorted(parts, key=lambda part: part[0]):
+        claims = tuple(item for item in items if not isinstance(item, ModelDifference))
+        found = tuple(item for item in items if isinstance(item, ModelDifference))
+        reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
+        yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
+    yield from alone
+
+
+def _verdict(
+    after: Sequence[Node],
+    claims: Sequence[tuple[EqualityClaim, Judged]],
+    differences: Sequence[ModelDifference],
+    reasons: Sequence[str],
+) -> Equality:
+    """Of a region. What only the model before computes is computed there twice, or read by nobody that is left."""
+    if differences:
+        return Equality.DIFFERENT
+    if after and (reasons or not claims):
+        return Equality.UNDECIDED
+    return Equality.PROVED if all(known.is_proved for _, known in claims) else Equality.TESTED
+
+
+def _outputs(
+    models: tuple[Model, Model], pairing: Pairing, feeds: Sequence[Mapping[str, np.ndarray]]
+) -> tuple[tuple[ComparedOutput, ...], list[str]]:
+    """The outputs, and why onnxruntime does not run the models, where it does not."""
+    errors: list[Error] | None = None
+    problems: list[str] = []
+    try:
+        runs = []
+        for model in models:
+            session = new_session(model.path or model.weights.memory, spinning=False)
+            runs.append([session.run(None, {name: feed[name] for name in model.inputs}) for feed in feeds])
+        order = pairing.output_order()
+        errors = [
+            worst([compare(second[i], first[place]) for first, second in zip(*runs, strict=True)])
+            for i, place in enumerate(order)
+        ]
+    except RuntimeFailure as problem:
+        problems.append(f"onnxruntime did not run both models: {problem}")
+    found = []
+    for number, (value, other) in enumerate(_output_pairs(pairing)):
+        run = None if errors is None else errors[number]
+        if pairing.after.made(value) in pairing.pins:
+            verdict = Equality.DIFFERENT
+        elif _corresponds(pairing, value, other):
+            verdict = Equality.PROVED  # by what its regions say
+        elif run is not None:
+            verdict = Equality.TESTED if pairing.is_equal(value, run) else Equality.DIFFERENT
+        else:
+            verdict = Equality.UNDECIDED
+        found.append(ComparedOutput(pairing.after.name(value), verdict, run))
+    return tuple(found), problems

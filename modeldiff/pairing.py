@@ -1,0 +1,302 @@
+"""What corresponds in two models: nodes that compute the same of corresponding values, and values that hold the same numbers.
+
+The nodes of the model after the change are visited operands first. A node of a kind that the model before it applies to the same
+values is that node: nothing is computed for it. Any other is evaluated in float64, on the values of the model *before* where its
+operands correspond, and its results are looked up among those. So what one change does is not seen in what follows it, and
+each pair of values is a claim by itself: of equal operands, equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from modeldiff.distance import worst_distance
+from modeldiff.sides import Arrays, ComparedModel
+from mugraph.deadline import heed
+from mugraph.domains.base import FLOATS
+from mugraph.graph import Node
+from mugraph.terms.shape import DataType
+from rewriter.reference import Error, NoReference
+from rewriter.run.accept import FLOORS
+
+__all__ = ["EqualityClaim", "Numbers", "Pairing"]
+
+_TELLING = 16
+"""Different numbers of a tensor from which on equal tensors are no coincidence."""
+_LOOKED_AT = 4096
+"""Entries in which they are looked for."""
+_EXACT = 1e-10
+"""Relative error that float64 leaves of two formulas of one number."""
+_NEAR = 1e-5
+"""Distance of two projections, of unit vectors, within which the tensors themselves are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityClaim:
+    """A value after the change and one before it that hold the same numbers, though other nodes compute them.
+
+    Attributes:
+        error: their distance, the worst over the inputs.
+    """
+
+    after: int
+    before: int
+    error: Error
+
+
+class Numbers:
+    """All values of a model on the inputs of a comparison, and those among them that a tensor may be."""
+
+    def __init__(self, model: ComparedModel) -> None:
+        self._model, self._arrays = model, model.evaluated()
+
+    def of(self, value: int) -> Arrays | None:
+        """A value behind Identity nodes; ``None`` where it cannot be computed."""
+        return self._arrays[value] if value in self._arrays else self._model.leaf(value)
+
+    @cached_property
+    def _by_shape(self) -> Mapping[tuple[int, ...], tuple[Sequence[int], np.ndarray]]:
+        rows: dict[tuple[int, ...], list[tuple[int, float]]] = {}
+        for value, arrays in self._arrays.items():
+            if _tells(arrays):
+                rows.setdefault(arrays[0].shape, []).append((value, _projection(arrays[0])))
+        return {shape: ([value for value, _ in row], np.asarray([number for _, number in row])) for shape, row in rows.items()}
+
+    def near(self, arrays: Arrays) -> list[int]:
+        """The values that a tensor may be."""
+        values, numbers = self._by_shape.get(arrays[0].shape, ([], np.empty(0)))
+        return [values[int(i)] for i in np.flatnonzero(np.abs(numbers - _projection(arrays[0])) < _NEAR)]
+
+
+class Pairing:
+    """Pairs the values of two models.
+
+    Args:
+        before, after: the models.
+        known: the numbers of ``before``.
+        pins: values after the change and those before it that are taken to correspond though they differ.
+        tolerance: relative error below which two values are equal; ``None`` for what float64 leaves of equal formulas, or a few
+            units in the last place of their types where tensors were rounded to these or a runtime's kernels computed them.
+
+    Attributes:
+        paired: value after to value before; of the values before each stands for all that are computed alike.
+        claims: the pairs that rest on numbers, in the order of the nodes.
+        unknown: nodes of ``after`` that cannot be evaluated, with the reason.
+        kept: nodes of ``after`` that are nodes of ``before``.
+        first: value before to the place of the node after the change that was first found to compute it; -1 for leaves.
+    """
+
+    def __init__(
+        self,
+        before: ComparedModel,
+        after: ComparedModel,
+        known: Numbers,
+        pins: Mapping[int, int],
+        tolerance: float | None = None,
+    ) -> None:
+        self.before, self.after, self.pins, self.tolerance = before, after, pins, tolerance
+        self.paired: dict[int, int] = {}
+        self.claims: list[EqualityClaim] = []
+        self.unknown: dict[Node, str] = {}
+        self.kept: dict[Node, Node] = {}
+        self.first: dict[int, int] = {}
+        self._known, self._own = known, dict[int, Arrays]()
+        self._stands: dict[int, int] = {}
+        self._made: dict[Hashable, Node] = {}
+        self._constants: dict[Hashable, int] = {}
+        self._named: dict[str, int] = {}
+        self._alone: set[int] = set()
+        self._rounded: set[int] = set()
+        self._enter_before()
+        for node in after.nodes:
+            heed()
+            self._visit(node)
+
+    # The model before
+
+    def stands_for(self, value: int) -> int:
+        """The value before the change that stands for all that are computed alike."""
+        made = self.before.made(value)
+        if made not in self._stands:
+            key = self.before.constant_key(made)
+            self._stands[made] = made if key is None else self._constants.setdefault(key, made)
+        return self._stands[made]
+
+    def _enter_before(self) -> None:
+        before = self.before
+        for node in before.nodes:
+            if node.op == "Identity":
+                continue
+            key = (before.kind(node), tuple(map(self.stands_for, before.operands(node))))
+            first = self._made.setdefault(key, node)
+            if len(first.values) >= len(node.values):
+                self._stands.update(zip(node.values, first.values, strict=False))
+        for value in dict.fromkeys((*before.graph.inputs, *(v for node in before.nodes for v in (*node.values, *node.inputs)))):
+            if before.tables.names[value]:
+                self._named[before.tables.names[value] or ""] = value
+
+    def numbers_before(self, value: int) -> Arrays | None:
+        """A value before the change."""
+        made = self.stands_for(value)
+        return self._known.of(made)
+
+    def namesake(self, value: int) -> int | None:
+        """The value before the change that has the name of one after it."""
+        return self._named.get(self.after.tables.names[value] or "")
+
+    # The model after
+
+    def pair_of(self, value: int) -> int | None:
+        """The value before the change that one after it corresponds to."""
+        made = self.after.made(value)
+        if made in self.paired:
+            return self.paired[made]
+        if self.after.graph.definition(made) is not None:
+            return None
+        key = self.after.constant_key(made)
+        other = self._constants.get(key) if key is not None else self._input(made)
+        if key is not None and other is None and made not in self._alone:
+            other = self._number_like(made)
+            self._alone |= {made} if other is None else set()
+        if other is not None:
+            self._enter(made, self.stands_for(other), -1)
+        return self.paired.get(made)
+
+    def numbers(self, value: int) -> Arrays | None:
+        """A value after the change: that of the one before it which it corresponds to."""
+        pair = self.pair_of(value)
+        if pair is not None and self.after.made(value) not in self._own:
+            return self.numbers_before(pair)
+        made = self.after.made(value)
+        return self._own[made] if made in self._own else self.after.leaf(made)
+
+    def computed(self, value: int) -> Arrays | None:
+        """What the node of a value computes, whatever it is taken to correspond to."""
+        made = self.after.made(value)
+        return self._own.get(made) if made in self._own else self.numbers(value)
+
+    def _input(self, value: int) -> int | None:
+        name = self.after.tables.names[value]
+        return next((v for v in self.before.graph.inputs if self.before.tables.names[v] == name), None)
+
+    def _number_like(self, value: int) -> int | None:
+        """A constant that the model before computes, where the tensor was stored folded."""
+        arrays = self.after.leaf(value)
+        self._rounded.add(value)
+        found = None if arrays is None else self._found(value, arrays)
+        if found is None or not self.before.tables.constant[found[0]]:
+            return None
+        self.claims.append(EqualityClaim(value, *found))
+        return found[0]
+
+    def _enter(self, value: int, pair: int, place: int) -> None:
+        self.paired[value] = pair
+        self.first.setdefault(pair, place)
+
+    def _visit(self, node: Node) -> None:
+        after, place = self.after, self.after.place[node]
+        if node.op == "Identity":
+            return
+        operands = after.operands(node)
+        pairs = [self.pair_of(value) for value in operands]
+        if not any(value in self.pins for value in node.values) and None not in pairs:
+            known = self._made.get((after.kind(node), tuple(pairs)))
+            if known is not None and len(known.values) >= len(node.values):
+                self.kept[node] = known
+                for value, pair in zip(node.values, known.values, strict=False):
+                    self._enter(value, self.stands_for(pair), place)
+                    for number, array in enumerate(self.numbers_before(pair) or ()):
+                        after.learn(value, number, array)
+                return
+        numbers = [self._operand(value) for value in operands]
+        if node.is_opaque or any(self._is_rounded(value) for value in operands):
+            self._rounded.update(node.values)
+        results: Sequence[Arrays | None] = [None] * len(node.values)
+        if all(array is not None for array in numbers):
+            try:
+                results = after.evaluate(node, [array for array in numbers if array is not None])
+            except NoReference as problem:
+                self.unknown[node] = str(problem)
+        for value, arrays in zip(node.values, results, strict=True):
+            if arrays is not None:
+                self._own[value] = arrays
+            if value in self.pins:
+                self._enter(value, self.stands_for(self.pins[value]), place)
+            elif arrays is not None and (found := self._found(value, arrays)) is not None:
+                self.claims.append(EqualityClaim(value, *found))
+                self._enter(value, found[0], place)
+                del self._own[value]
+
+    def _is_rounded(self, value: int) -> bool:
+        """Whether a value without counterpart was rounded to its type, or computed by kernels of the runtime."""
+        made = self.after.made(value)
+        if self.pair_of(made) is not None:
+            return False
+        stored = self.after.tables.constants.get(made)
+        return made in self._rounded or (stored is not None and stored.type.dtype in FLOATS)
+
+    def _operand(self, value: int) -> Arrays | None:
+        """As the node gets it: of a pair, the value before the change."""
+        pair = self.pair_of(value)
+        return self.numbers(value) if pair is None else self.numbers_before(pair)
+
+    def error(self, value: int, before: int) -> Error | None:
+        """The distance of what a value's node computes from a value before the change; ``None`` where either is not known."""
+        ours, theirs = self.computed(value), self.numbers_before(before)
+        if ours is None or theirs is None:
+            return None
+        return worst_distance(ours, theirs)
+
+    def is_equal(self, value: int, error: Error) -> bool:
+        """Whether a distance is one of rounding alone."""
+        type_ = self.after.graph.type(value)
+        floor = _EXACT if self.after.made(value) not in self._rounded else FLOORS[DataType.FLOAT]
+        if type_ is not None and self.after.made(value) in self._rounded:
+            floor = FLOORS.get(type_.dtype, 0.0)
+        limit = floor if self.tolerance is None else self.tolerance
+        return error.relative_l2 <= limit and error.max_over_rms <= 8 * limit
+
+    def _found(self, value: int, arrays: Arrays) -> tuple[int, Error] | None:
+        """A value before the change that holds these numbers: the namesake, an output's, or any whose numbers tell."""
+        outputs = [self.before.graph.outputs[i] for i in self._outputs_of(value)]
+        named = [v for v in (self.namesake(value), *outputs) if v is not None]
+        found = self._known.near(arrays) if _tells(arrays) else ()
+        for candidate in dict.fromkeys(map(self.stands_for, (*named, *found))):
+            theirs = self.numbers_before(candidate)
+            if theirs is None:
+                continue
+            error = worst_distance(arrays, theirs)
+            if self.is_equal(value, error):
+                return candidate, error
+        return None
+
+    def _outputs_of(self, value: int) -> Iterator[int]:
+        """The numbers of the model's outputs that a value is, as they are paired."""
+        made = [self.after.made(v) for v in self.after.graph.outputs]
+        return (before for after, before in enumerate(self.output_order()) if made[after] == value)
+
+    def output_order(self) -> list[int]:
+        """For each output after the change, the number of the one before: of its name, or else in its place."""
+        names = [self.before.tables.names[v] for v in self.before.graph.outputs]
+        ours = [self.after.tables.names[v] for v in self.after.graph.outputs]
+        return [names.index(name) if set(ours) <= set(names) else place for place, name in enumerate(ours)]
+
+
+def _tells(arrays: Arrays) -> bool:
+    """Whether a tensor has so many different numbers that another is not equal to it by chance."""
+    first = arrays[0]
+    if first.dtype.kind != "f" or first.size < _TELLING:
+        return False
+    return len(np.unique(first.reshape(-1)[:_LOOKED_AT])) >= _TELLING
+
+
+def _projection(array: np.ndarray) -> float:
+    """The cosine between a tensor and a fixed one."""
+    flat = np.nan_to_num(array.reshape(-1), nan=0.5, posinf=0.25, neginf=-0.25)
+    fixed = np.cos(np.arange(flat.size, dtype=np.float64) * 0.7390851 + 0.5)
+    length = float(np.linalg.norm(flat)) * float(np.linalg.norm(fixed))
+    return float(flat @ fixed) / length if length else 0.0

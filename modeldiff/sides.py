@@ -1,0 +1,184 @@
+"""One of two models that are compared: the nodes of its main graph, and what they compute on some inputs in float64."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mugraph.graph import Node
+from mugraph.limited import memory_limit
+from mugraph.onnx import Model
+from mugraph.terms.shape import concrete, evaluate_dim
+from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs
+from rewriter.reference.nodes import RunTensors, computed, widen
+from rewriter.search.layers import opaque_kind
+
+__all__ = ["Arrays", "ComparedModel", "common_feeds"]
+
+Arrays = list[np.ndarray]
+"""A value on each of the inputs that models are compared on, floats in float64."""
+
+_HELD = 2
+"""Arrays of double precision that are held of a value."""
+
+
+class ComparedModel:
+    """A model whose nodes can be evaluated one by one.
+
+    What a control-flow node computes is one step: its bodies are not looked into.
+
+    Args:
+        model: as it was read.
+        feeds: inputs by name, of this model.
+
+    Attributes:
+        nodes: of the main graph, operands first.
+        place: of each node in that order.
+    """
+
+    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self.model, self.graph, self.tables = model, model.graph, model.graph.tables
+        self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
+        self._kind = opaque_kind(model)
+        self.nodes = list(self._ordered())
+        self.place = {node: number for number, node in enumerate(self.nodes)}
+        self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
+        self._digests: dict[int, bytes] = {}
+
+    def _ordered(self) -> Iterator[Node]:
+        entered: set[Node] = set()
+        stack = [(d[0], False) for v in reversed(self.graph.outputs) if (d := self.graph.definition(v)) is not None]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif node not in entered:
+                entered.add(node)
+                stack.append((node, True))
+                made = (self.graph.definition(value) for value in reversed(self.operands(node)))
+                stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
+
+    def operands(self, node: Node) -> Sequence[int]:
+        """What a node reads in the main graph; results of its bodies are no operands."""
+        return [v for v in node.inputs if v not in self._results] if node.is_opaque else node.inputs
+
+    def kind(self, node: Node) -> Hashable:
+        """Equal for nodes, of whichever model, that compute the same of equal operands."""
+        return self._kind(node) if node.is_opaque else (node.op, repr(node.attrs))
+
+    def label(self, node: Node) -> str:
+        """The node as its file names it."""
+        origin = None if node.origin is None else self.model.origins[node.origin]
+        if origin is None:
+            return self.tables.label(node)
+        return f"{origin.op_type} '{origin.name or next(filter(None, origin.output), '')}'"
+
+    def name(self, value: int) -> str:
+        """The value as its file names it."""
+        return self.tables.names[value] or f"value {value}"
+
+    def made(self, value: int) -> int:
+        """The value behind Identity nodes."""
+        while (definition := self.graph.definition(value)) is not None and definition[0].op == "Identity":
+            value = definition[0].inputs[0]
+        return value if definition is None else definition[0].values[definition[1]]
+
+    def maker(self, value: int) -> Node | None:
+        """The node that computes a value, Identity nodes apart."""
+        definition = self.graph.definition(self.made(value))
+        return None if definition is None else definition[0]
+
+    def constant_key(self, value: int) -> Hashable | None:
+        """Equal for stored tensors, of whichever model, that are the same; ``None`` for other values."""
+        stored = self.tables.constants.get(value)
+        if stored is None:
+            return None
+        if value not in self._digests:
+            array = np.ascontiguousarray(stored.load())
+            content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            self._digests[value] = hashlib.blake2b(content, digest_size=16).digest()
+        return stored.type.dtype, tuple(stored.type.shape), self._digests[value]
+
+    def leaf(self, value: int) -> Arrays | None:
+        """An input or a stored tensor; ``None`` where nothing is known of it."""
+        stored = self.tables.constants.get(value)
+        if stored is not None:
+            return [widen(stored.load())] * len(self._runs)
+        known = [run.by_value.get(value) for run in self._runs]
+        return None if any(array is None for array in known) else [np.asarray(array) for array in known]
+
+    def evaluate(self, node: Node, operands: Sequence[Arrays]) -> list[Arrays]:
+        """A node's results from given operands. Raises NoReference."""
+        bare = replace(node, inputs=tuple(self.operands(node)))
+        results: list[Arrays] = [[] for _ in node.values]
+        for number, run in enumerate(self._runs):
+            arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+            for value, result, array in zip(node.values, results, arrays, strict=True):
+                result.append(np.asarray(array))
+                self.learn(value, number, result[-1])
+        return results
+
+    def learn(self, value: int, number: int, array: np.ndarray) -> None:
+        """Learns sizes from what a value is on one of the inputs."""
+        bind_shape(self._runs[number].sizes, self.graph.type(value), array.shape)
+
+    def evaluated(self) -> dict[int, Arrays]:
+        """All values of the main graph that can be computed."""
+        arrays: dict[int, Arrays] = {}
+
+        def read(value: int) -> Arrays | None:
+            made = self.made(value)
+            return arrays[made] if made in arrays else self.leaf(made)
+
+        for node in self.nodes:
+            operands = [read(value) for value in self.operands(node)]
+            known = [operand for operand in operands if operand is not None]
+            if node.op == "Identity" or len(known) < len(operands):
+                continue
+            try:
+                arrays.update(zip(node.values, self.evaluate(node, known), strict=True))
+            except NoReference:
+                continue
+        return arrays
+
+
+def common_feeds(
+    before: Model, after: Model, shapes: Mapping[str, Sequence[int]], seeds: Sequence[int]
+) -> tuple[list[Mapping[str, np.ndarray]], list[str]]:
+    """Random inputs for two models, as far as each has them; and the sizes among theirs that nobody gave.
+
+    Raises:
+        InputError: the models have other inputs, or of other types, or evaluating them takes more memory than can be had.
+    """
+    for name, type_ in after.inputs.items():
+        other = before.inputs.get(name)
+        if other is None and name not in after.defaults:
+            raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
+        if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):
+            raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
+    sizes, assumed = bind_sizes(before, shapes)
+    held = 0
+    for node in before.graph.nodes():
+        for type_ in filter(None, map(before.graph.type, node.values)):
+            shape = concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+            held += 8 * _HELD * math.prod(shape or ())
+    available = memory_limit()
+    if available is not None and held > available:
+        raise InputError(
+            f"{before.path}: its values take {held >> 30:,} GiB, and {available / 2**30:.1f} can be had; "
+            "give smaller sizes with --input"
+        )
+    feeds: list[Mapping[str, np.ndarray]] = []
+    for seed in seeds:
+        feed = dict(random_inputs(before, sizes, seed))
+        feeds.append({**{name: _default(after, name) for name in after.inputs if name not in feed}, **feed})
+    return feeds, assumed
+
+
+def _default(model: Model, name: str) -> np.ndarray:
+    """The default of an input."""
+    return np.asarray(model.defaults[name].load())

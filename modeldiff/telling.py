@@ -1,0 +1,203 @@
+"""A comparison in words, as JSON and as a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from modeldiff.compare import SEEDS, Comparison, DiffRegion, Equality
+from modeldiff.faults import ModelDifference
+from modeldiff.pairing import EqualityClaim
+from modeldiff.proofs import Judged
+from mugraph.graph import Node
+from rewriter.report.graphs import ChangedRegion, operator_counts
+from rewriter.report.page import Block, Page, Section, fold, picture, render, table, text, text_list
+from rules_db.show.picture import svg
+from rules_db.show.words import proof_in_words
+from rules_db.trust.rule import Rule
+
+__all__ = ["as_json", "as_page", "in_brief", "region_lines", "sentence"]
+
+_CLASSES: Mapping[Equality, Literal["good", "bad", "open"]] = {
+    Equality.PROVED: "good",
+    Equality.TESTED: "good",
+    Equality.UNDECIDED: "open",
+    Equality.DIFFERENT: "bad",
+}
+_NAMED = 4
+"""Nodes of a region that a line names."""
+
+
+def sentence(comparison: Comparison) -> str:
+    """The verdict and what it rests on."""
+    counts = Counter(region.verdict for region in comparison.regions)
+    if not comparison.regions and comparison.verdict is Equality.PROVED:
+        return "the same: every node of one model is a node of the other"
+    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Equality if counts[verdict])
+    return f"{comparison.verdict}: {len(comparison.regions)} changes, {listed}" if listed else str(comparison.verdict)
+
+
+def in_brief(comparison: Comparison, region: DiffRegion) -> str:
+    """The nodes of a region: what stands in whose place."""
+    before, after = comparison.pairing.before, comparison.pairing.after
+    sides = [_listed([side.label(node) for node in nodes]) for side, nodes in ((before, region.before), (after, region.after))]
+    return f"{sides[0]} -> {sides[1]}"
+
+
+def _listed(labels: list[str]) -> str:
+    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+    return f"{', '.join(labels[:_NAMED])}{more}" if labels else "nothing"
+
+
+def region_lines(comparison: Comparison, region: DiffRegion) -> list[str]:
+    """What is known of a region, line by line."""
+    lines = [_difference(comparison, difference) for difference in region.differences]
+    lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
+    lines += [f"cannot be evaluated: {reason}" for reason in region.reasons]
+    if not lines and not region.after:
+        lines.append("computed there twice, or read by no node that is left")
+    return lines or ["what it computes has no counterpart that could be told"]
+
+
+def _difference(comparison: Comparison, difference: ModelDifference) -> str:
+    after, before = comparison.pairing.after, comparison.pairing.before
+    names = f"'{after.name(difference.after)}' differs from '{before.name(difference.before)}'"
+    if difference.sample is None:
+        return f"{names}: {difference.words}"
+    return f"{names}: {difference.words}; on random inputs of seed {SEEDS[difference.sample.feed]}, {difference.sample}"
+
+
+def _claim_lines(comparison: Comparison, claim: EqualityClaim, known: Judged) -> list[str]:
+    after, before = comparison.pairing.after, comparison.pairing.before
+    names = f"'{after.name(claim.after)}' equals '{before.name(claim.before)}'"
+    if known.rule is not None and known.is_proved:
+        which = "a shipped rule" if known.ships else "a rule proved here"
+        steps = ", ".join(dict.fromkeys(instance.axiom for instance in known.rule.certificate.instances))
+        by = f"{which}, {known.rule.id}, from the operator properties {steps}" if steps else f"{which}, {known.rule.id}"
+        return [f"{names}: proved by {by}", f"{known.equation}"]
+    if known.is_proved:
+        return [f"{names}: both are constants, which were computed; they are {claim.error.relative_l2:.1e} apart"]
+    how = f"tested on {len(comparison.feeds)} random inputs, {claim.error.relative_l2:.1e} apart"
+    lines = [f"{names}: {how}; no proof: {known.why_not}"]
+    return [*lines, known.equation] if known.equation else lines
+
+
+def _rules(comparison: Comparison) -> dict[str, tuple[Rule, list[int]]]:
+    """The rules that prove regions, with the numbers of these."""
+    found: dict[str, tuple[Rule, list[int]]] = {}
+    for number, region in enumerate(comparison.regions):
+        for _, known in region.claims:
+            if known.rule is not None and known.is_proved:
+                places = found.setdefault(known.rule.id, (known.rule, []))[1]
+                if number not in places:
+                    places.append(number)
+    return found
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The whole comparison."""
+    before, after = comparison.pairing.before, comparison.pairing.after
+
+    def named(difference: ModelDifference) -> dict[str, Any]:
+        sample = difference.sample
+        return {
+            "before": before.name(difference.before),
+            "after": after.name(difference.after),
+            "what": difference.words,
+            "seed": None if sample is None else SEEDS[sample.feed],
+            "entry": None if sample is None else list(sample.index),
+            "value_before": None if sample is None else repr(sample.before),
+            "value_after": None if sample is None else repr(sample.after),
+        }
+
+    return {
+        "before": str(before.model.path),
+        "after": str(after.model.path),
+        "verdict": str(comparison.verdict),
+        "nodes_before": len(before.nodes),
+        "nodes_after": len(after.nodes),
+        "common": len(comparison.pairing.kept),
+        "regions": [
+            {
+                "verdict": str(region.verdict),
+                "before": [before.label(node) for node in region.before],
+                "after": [after.label(node) for node in region.after],
+                "rules": list(dict.fromkeys(k.rule.id for _, k in region.claims if k.rule is not None and k.is_proved)),
+                "differences": [named(difference) for difference in region.differences],
+                "lines": region_lines(comparison, region),
+            }
+            for region in comparison.regions
+        ],
+        "outputs": [
+            {
+                "name": o.name,
+                "verdict": str(o.verdict),
+                "onnxruntime_relative_error": None if o.run is None else repr(o.run.relative_l2),
+            }
+            for o in comparison.outputs
+        ],
+        "notes": list(comparison.notes),
+    }
+
+
+def as_page(comparison: Comparison) -> str:
+    """The comparison as one HTML file."""
+    before, after = comparison.pairing.before.model, comparison.pairing.after.model
+    graphs = before.proto.graph, after.proto.graph
+    regions = [
+        ChangedRegion(
+            _numbers(region.before, len(graphs[0].node)),
+            _numbers(region.after, len(graphs[1].node)),
+            str(region.verdict),
+            tuple(region_lines(comparison, region)),
+            tuple(dict.fromkeys(k.rule.id for _, k in region.claims if k.rule is not None and k.is_proved)),
+        )
+        for region in comparison.regions
+    ]
+    sections = [Section("changes", "Changes", _changes(comparison))]
+    if rules := _rules(comparison):
+        sections.append(Section("rules", "Rules", [_rule(rule, places) for rule, places in rules.values()]))
+    rows = [(o.name, o.verdict, "-" if o.run is None else f"{o.run.relative_l2:.1e}") for o in comparison.outputs]
+    heads = ["output", "verdict", "relative error between the two in onnxruntime"]
+    sections.append(Section("outputs", "Outputs", [table(heads, rows)]))
+    counts = operator_counts(*graphs)
+    sections.append(Section("operators", "Operators", [table(["operator", "nodes before", "after"], counts)]))
+    if comparison.notes:
+        sections.append(Section("notes", "Notes", [text_list(comparison.notes)]))
+    page = Page(
+        "Comparison of two models",
+        f"{before.path} and {after.path}",
+        sentence(comparison),
+        _CLASSES[comparison.verdict],
+        sections,
+    )
+    return render(page, *graphs, regions)
+
+
+def _numbers(nodes: tuple[Node, ...], count: int) -> tuple[int, ...]:
+    """The numbers of nodes in the main graph of their file."""
+    return tuple(sorted({node.origin for node in nodes if node.origin is not None and node.origin < count}))
+
+
+def _changes(comparison: Comparison) -> list[Block]:
+    if not comparison.regions:
+        return [text("There are none.")]
+    weight = list(Equality)
+    order = sorted(enumerate(comparison.regions), key=lambda item: -weight.index(item[1].verdict))
+    return [
+        fold(
+            f"change-{number + 1}",
+            f"{region.verdict}: {in_brief(comparison, region)}",
+            [text_list(region_lines(comparison, region))],
+            [number],
+            is_open=region.verdict is Equality.DIFFERENT,
+        )
+        for number, region in order
+    ]
+
+
+def _rule(rule: Rule, places: list[int]) -> Block:
+    words = "\n".join(proof_in_words(rule.conditions, rule.certificate, tuple(rule.attrs)))
+    blocks = [picture(svg(rule), f"Both sides of rule {rule.id}"), {"kind": "pre", "text": words}]
+    return fold(f"rule-{rule.id}", f"{rule.id}: {rule}", blocks, places)

@@ -1,0 +1,45 @@
+"""Small charts as SVG, in the colours of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = ["histogram"]
+
+_WIDTH, _HEIGHT, _PAD = 640, 130, 26
+_BINS = 40
+
+
+def histogram(ratios: Sequence[float], ratio: float, low: float, high: float) -> str:
+    """The distribution of paired ratios: bars, the median's interval as a band, the median and 1 as lines."""
+    ordered = sorted(ratios)
+    cut = max(len(ordered) // 100, 0)
+    inner = ordered[cut : len(ordered) - cut] or ordered
+    left, right = min(inner[0], low, 1.0), max(inner[-1], high, 1.0)
+    margin = 0.02 * (right - left) or 0.01
+    left, right = left - margin, right + margin
+    counts = [0] * _BINS
+    for value in ordered:
+        counts[min(max(math.floor((value - left) / (right - left) * _BINS), 0), _BINS - 1)] += 1
+    most = max(counts)
+
+    def x(value: float) -> float:
+        return _PAD + (value - left) / (right - left) * (_WIDTH - 2 * _PAD)
+
+    bars = [
+        f'<rect x="{x(left) + i * (_WIDTH - 2 * _PAD) / _BINS:.1f}" y="{_HEIGHT - _PAD - 80 * n / most:.1f}" '
+        f'width="{(_WIDTH - 2 * _PAD) / _BINS - 1:.1f}" height="{80 * n / most:.1f}" fill="var(--edge)"/>'
+        for i, n in enumerate(counts)
+        if n
+    ]
+    marks = "".join(
+        f'<line x1="{x(v):.1f}" x2="{x(v):.1f}" y1="14" y2="{_HEIGHT - _PAD}" stroke="var({colour})" stroke-width="2"/>'
+        f'<text x="{x(v):.1f}" y="{y}" text-anchor="middle" font-size="11" fill="var({colour})">{v:.3f}</text>'
+        for v, colour, y in ((ratio, "--good" if ratio < 1 else "--bad", 11), (1.0, "--soft", _HEIGHT - 10))
+    )
+    width, height = max(x(high) - x(low), 1), _HEIGHT - _PAD - 14
+    band = f'<rect x="{x(low):.1f}" y="14" width="{width:.1f}" height="{height}" fill="var(--band)"/>'
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(bars)}{band}{marks}</svg>'
+    )
