@@ -113,7 +113,7 @@ def unheld(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> str:
         refers: whether the reference is made, too, and not the model run alone.
     """
     available, tables, outputs = memory_limit(), model.tables, set(model.graph.outputs)
-    for node in dict.fromkeys(node for node, _ in tables.makers.values()) if available is not None else ():
+    for node in tables.nodes if available is not None else ():  # a search adds some meanwhile
         if node.origin is None or node.origin >= len(model.proto.graph.node):  # of a body, which may never run
             continue
         for value in node.values:

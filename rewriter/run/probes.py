@@ -73,7 +73,7 @@ def _exist(task: Task, sizes: Mapping[str, Dim]) -> bool:
     nobody asked for these sizes.
     """
     model = task.model
-    nodes = {node for node, _ in model.tables.makers.values()}
+    nodes = tuple(model.tables.nodes)
     if sizes != task.sizes and any(
         _contradicts(model, node) or _stretched(model, node, sizes) - _stretched(model, node, task.sizes) for node in nodes
     ):

@@ -209,3 +209,16 @@ def test_sizes_that_are_given_make_a_model_smaller(monkeypatch: pytest.MonkeyPat
         y = If (c) <then_branch = t () => (float[k] p) { m = ConstantOfShape(many) p = Neg(x) },
                     else_branch = e () => (float[l] q) { q = Abs(x) }> }"""
     assert not unheld(load(parse_model(f"{HEADER} {text}")), {"n": 2}, refers=True)  # a branch that may never be taken
+
+
+def test_a_search_may_add_nodes_while_it_is_found_out_what_can_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another thread does; the model is evaluated beside the search."""
+    model = load(parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Neg(x) b = Abs(a) y = Exp(b) }}"))
+
+    def grows(*_: object) -> int:
+        tables = model.tables
+        tables.add_node("Neg", (), model.graph.inputs, [tables.new_value(tables.types[0])], intern=False)
+        return 0
+
+    monkeypatch.setattr("rewriter.reference.inputs._bytes", grows)
+    assert not unheld(model, {}, refers=True) and len(model.tables.nodes) == 6
