@@ -26,13 +26,13 @@ from rulegen.candidate import CandidateRule
 from rules_db.files import cache_folder
 from rules_db.trust.properties import load_axioms
 
-__all__ = ["Journal", "pack", "unpack"]
+__all__ = ["Journal", "generator_digest", "pack", "unpack"]
 
 logger = logging.getLogger(__name__)
 
 
 @lru_cache(maxsize=1)
-def _generator() -> str:
+def generator_digest() -> str:
     """A digest of all that a growth's outcome depends on besides its parameters."""
     state = hashlib.blake2b(digest_size=8)
     for package in (mugraph, rules_db, rulegen):
@@ -71,7 +71,7 @@ class Journal:
             fresh: whether to forget the stages that an earlier growth finished.
             folder: default: ``grow`` in the cache folder.
         """
-        text = json.dumps({**parameters, "generator": _generator()}, sort_keys=True, default=str)
+        text = json.dumps({**parameters, "generator": generator_digest()}, sort_keys=True, default=str)
         name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         path = (folder or cache_folder() / "grow") / f"{parameters.get('group', 'growth')}-{name}.journal"
         return Journal(path, fresh=fresh)

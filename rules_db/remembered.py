@@ -24,6 +24,8 @@ __all__ = ["PresumedRules", "RememberedChecks"]
 
 _LOG = logging.getLogger(__name__)
 
+_EVIDENCE, _DIGITS = frozenset(map(str, Evidence)), 32
+
 
 class RememberedChecks:
     """The texts that stood in checks, in a file of the cache folder: a line each. One that is damaged says nothing.
@@ -38,20 +40,20 @@ class RememberedChecks:
             lines = self.path.read_text(encoding="ascii").splitlines()
         except (OSError, UnicodeDecodeError):
             lines = []
-        self._lines = set(lines)
+        named = (line.partition(" ") for line in lines)
+        self._evidence = {content: Evidence(word) for content, _, word in named if word in _EVIDENCE and len(content) == _DIGITS}
 
     @staticmethod
-    def _line(entry: Entry, evidence: Evidence) -> str:
-        content = hashlib.blake2b(f"{entry.identity} {entry.text}".encode(), digest_size=16).hexdigest()
-        return f"{content} {evidence}"
+    def _content(entry: Entry) -> str:
+        return hashlib.blake2b(f"{entry.identity} {entry.text}".encode(), digest_size=_DIGITS // 2).hexdigest()
 
     def evidence(self, entry: Entry) -> Evidence | None:
         """The evidence by which a rule stands; ``None`` where that is not known."""
-        return next((one for one in Evidence if self._line(entry, one) in self._lines), None)
+        return self._evidence.get(self._content(entry))
 
     def put(self, standing: Iterable[tuple[Entry, Evidence]]) -> None:
         """Records texts that stand: whole lines at the end of the file, so that several processes may do so at once."""
-        lines = [f"{self._line(entry, evidence)}\n" for entry, evidence in standing]
+        lines = [f"{self._content(entry)} {evidence}\n" for entry, evidence in standing]
         if not lines:
             return
         try:

@@ -6,7 +6,6 @@ read and prove. So beside each rule stands which version wrote it, and a row of 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from rules_db.databases import PATIENCE, Retries, new_engine, parsed_url, writin
 from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
+from rules_db.history import Action, LogEntry, append, history_table, read_history, text_digest
 from rules_db.late import LateModule
 from rules_db.stamp import stamp
 from rules_db.trust.certificate import Trust
@@ -42,6 +42,7 @@ class _RuleTables(NamedTuple):
     about: sa.Table
     rules: sa.Table
     writers: sa.Table
+    history: sa.Table
 
 
 @cache
@@ -60,7 +61,7 @@ def _tables() -> _RuleTables:
         sa.Column("version", sa.String(64), nullable=False),
         sa.Column("stamp", sa.String(16), nullable=False),
     )
-    return _RuleTables(metadata, about, rules, writers)
+    return _RuleTables(metadata, about, rules, writers, history_table(metadata))
 
 
 class RuleWriter(NamedTuple):
@@ -95,11 +96,7 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-class _Row(NamedTuple):
+class _StoredRule(NamedTuple):
     """What a database holds of a rule: its text, and who wrote that, where a row says so of that text and no other."""
 
     text: str
@@ -245,29 +242,79 @@ class RuleStore:
 
         def insert() -> int:
             with writing(self._engine) as connection:
-                _tables().writers.create(connection, checkfirst=True)
+                self._complete(connection)
                 there = self._rows(connection, changed)
                 taken = [rule for i, rule in changed.items() if i not in there or decided(rule, there[i])]
-                self._put(connection, sorted(taken, key=lambda rule: rule.id), there)
+                self._put(connection, sorted(taken, key=lambda rule: rule.id))
                 return sum(rule.id not in there for rule in taken)
 
         return self._guard(insert) if changed else 0
 
-    def _put(self, connection: sa.Connection, rules: Sequence[Rule], there: Collection[str]) -> None:
+    def _put(self, connection: sa.Connection, rules: Sequence[Rule]) -> None:
         """Inserts rules or replaces the rows of their identities."""
+        if not rules:
+            return
         tables, ours = _tables(), RuleWriter.ourselves()._asdict()
         texts = {rule.id: format_rule(rule) for rule in rules}
-        old = [{"row": identity} for identity in texts if identity in there]
-        for table in (tables.rules, tables.writers):
-            if old:
-                connection.execute(table.delete().where(table.c.id == sa.bindparam("row")), old)
-        if texts:
-            connection.execute(tables.rules.insert(), [{"id": i, "text": text} for i, text in texts.items()])
-            connection.execute(
-                tables.writers.insert(), [{"id": i, "text_digest": _digest(text), **ours} for i, text in texts.items()]
-            )
+        for table in (tables.rules, tables.writers):  # a writer may be known of a rule that somebody else removed
+            connection.execute(table.delete().where(table.c.id == sa.bindparam("row")), [{"row": i} for i in texts])
+        connection.execute(tables.rules.insert(), [{"id": i, "text": text} for i, text in texts.items()])
+        connection.execute(
+            tables.writers.insert(), [{"id": i, "text_digest": text_digest(text), **ours} for i, text in texts.items()]
+        )
+        self._log(connection, Action.ACCEPTED, texts)
 
-    def _stands_before(self, rule: Rule, row: _Row) -> bool:
+    @staticmethod
+    def _complete(connection: sa.Connection) -> None:
+        """Makes the tables that a database of an earlier version lacks."""
+        for table in (_tables().writers, _tables().history):
+            table.create(connection, checkfirst=True)
+
+    @staticmethod
+    def _log(connection: sa.Connection, action: Action, texts: Mapping[str, str]) -> None:
+        digests = {identity: text_digest(text) for identity, text in sorted(texts.items())}
+        append(connection, _tables().history, action, digests, *RuleWriter.ourselves())
+
+    def history(self) -> list[LogEntry]:
+        """What was accepted, checked and removed, in order; nothing of what earlier versions did. Raises StoreError."""
+
+        def read() -> list[LogEntry]:
+            with self._engine.connect() as connection:
+                if _tables().history.name not in sa.inspect(connection).get_table_names():
+                    return []
+                return read_history(connection, _tables().history)
+
+        return self._guard(read)
+
+    def note_checked(self, texts: Mapping[str, str]) -> None:
+        """Enters in the log that rules were checked again, with their texts as they were then. Raises StoreError."""
+
+        def note() -> None:
+            with writing(self._engine) as connection:
+                self._complete(connection)
+                there = self._rows(connection, texts)
+                same = {identity: row.text for identity, row in there.items() if row.text == texts[identity]}
+                self._log(connection, Action.CHECKED, same)
+
+        self._guard(note)
+
+    def digests(self) -> dict[str, str]:
+        """The digest of each row's text, by identity; the texts that whoever wrote them says the digest of are not read."""
+
+        def read() -> dict[str, str]:
+            tables = _tables()
+            with self._engine.connect() as connection:
+                if tables.writers.name not in sa.inspect(connection).get_table_names():
+                    return {identity: text_digest(row.text) for identity, row in self._rows(connection).items()}
+                joined = tables.rules.outerjoin(tables.writers, tables.writers.c.id == tables.rules.c.id)
+                said = sa.select(tables.rules.c.id, tables.writers.c.text_digest).select_from(joined)
+                found = {str(row.id): row.text_digest for row in connection.execute(said)}
+                silent = [identity for identity, digest in found.items() if digest is None]
+                return found | {i: text_digest(row.text) for i, row in self._rows(connection, silent).items()}
+
+        return self._guard(read)
+
+    def _stands_before(self, rule: Rule, row: _StoredRule) -> bool:
         """Whether a proved rule replaces a row: one that cannot be read or is not proved, unless a newer version wrote it."""
         try:
             there = Entry(self._name, row.text, identity=rule.id).read()
@@ -288,22 +335,23 @@ class RuleStore:
         def delete() -> int:
             tables = _tables()
             with writing(self._engine) as connection:
-                tables.writers.create(connection, checkfirst=True)
+                self._complete(connection)
                 there = self._rows(connection, rows)
                 gone = [{"row": identity} for identity, row in there.items() if row.text == rows[identity]]
                 for table in (tables.rules, tables.writers):
                     if gone:
                         connection.execute(table.delete().where(table.c.id == sa.bindparam("row")), gone)
+                self._log(connection, Action.REMOVED, {one["row"]: there[one["row"]].text for one in gone})
                 return len(gone)
 
         return self._guard(delete)
 
-    def _read(self, identities: Collection[str] | None = None) -> dict[str, _Row]:
+    def _read(self, identities: Collection[str] | None = None) -> dict[str, _StoredRule]:
         with self._engine.connect() as connection:
             return self._rows(connection, identities)
 
     @staticmethod
-    def _rows(connection: sa.Connection, identities: Collection[str] | None = None) -> dict[str, _Row]:
+    def _rows(connection: sa.Connection, identities: Collection[str] | None = None) -> dict[str, _StoredRule]:
         """Rows by identity, in order of that: all of them, or some."""
         tables = _tables()
         if tables.writers.name in sa.inspect(connection).get_table_names():
@@ -323,17 +371,17 @@ class RuleStore:
         rows = {}
         for row in found:
             text = row.text if isinstance(row.text, str) else ""  # a blob is no rule
-            is_of_text = row.text_digest is not None and row.text_digest == _digest(text)
-            rows[str(row.id)] = _Row(text, RuleWriter(row.version, row.stamp) if is_of_text else None)
+            is_of_text = row.text_digest == text_digest(text)
+            rows[str(row.id)] = _StoredRule(text, RuleWriter(row.version, row.stamp) if is_of_text else None)
         return rows
 
-    def texts(self) -> dict[str, str]:
-        """The text of every row, by identity. Raises StoreError where the database is damaged."""
-        return {identity: row.text for identity, row in self._guard(self._read).items()}
+    def texts(self, identities: Collection[str] | None = None) -> dict[str, str]:
+        """The text of every row, or of some, by identity. Raises StoreError where the database is damaged."""
+        return {identity: row.text for identity, row in self._guard(lambda: self._read(identities)).items()}
 
-    def entries(self) -> list[Entry]:
-        """All rules, by identity, as they are written. Raises StoreError where the database is damaged."""
-        rows = self.texts().items()
+    def entries(self, identities: Collection[str] | None = None) -> list[Entry]:
+        """All rules, or some, by identity, as they are written. Raises StoreError where the database is damaged."""
+        rows = self.texts(identities).items()
         return [Entry(f"{self._name}, row {identity}", text, identity=identity) for identity, text in rows]
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from rulegen.properties.report import LEAST_CASES, LEAST_HITS, properties_report
 from rulegen.share.audit import audit
 from rules_db.files import write_text
 from rules_db.library import read_entries
+from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 
 __all__ = ["audit_command"]
@@ -29,6 +30,7 @@ __all__ = ["audit_command"]
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms, if all stand: write a line for each."
 )
+@click.option("--log", is_flag=True, help="Enter in the database's log which rules stood.")
 @jobs_option
 @click.option(
     "--seed", type=click.IntRange(0), help="Of the random tests; default: 0, and with --deep a fresh one, which is told."
@@ -43,6 +45,7 @@ def audit_command(
     jobs: int,
     seed: int | None,
     trust: Trust,
+    log: bool,
 ) -> None:
     """Checks every rule again, whatever it claims.
 
@@ -52,6 +55,8 @@ def audit_command(
     """
     if (json_file is not None or record is not None) and not axioms:
         raise click.UsageError("--json and --record go with --axioms")
+    if log and (rules is None or rules.endswith(".rules")):
+        raise click.UsageError("--log goes with a database")
     if axioms:
         _audit_axioms(rules, jobs, json_file, record)
         return
@@ -64,6 +69,9 @@ def audit_command(
     for failure in report.failures:
         console.print(str(failure), markup=False)
     names, bad = {entry.name for entry in entries}, {failure.rule for failure in report.failures}
+    if log:
+        with RuleStore.open(str(rules), create=False) as store:
+            store.note_checked({entry.identity: entry.text for entry in entries if entry.name not in bad})
     told = f" (random tests with --deep --seed {seed})" if deep else ""
     console.print(f"{len(names)} rules of {name_of(rules)}: {len(names - bad)} stand, {len(bad)} fail{told}", markup=False)
     if not report.passed:

@@ -13,8 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mugraph.files import is_device
+from rulegen.workers import Cluster, Workers, open_workers
 from rules_db.databases import PATIENCE, without_password
 from rules_db.files import check_writable
+from rules_db.history import LogEntry
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Evidence, Trust
@@ -23,6 +25,7 @@ from rules_db.trust.rule import Rule
 __all__ = [
     "bar",
     "check_targets",
+    "history_of",
     "jobs_option",
     "name_of",
     "output",
@@ -31,9 +34,11 @@ __all__ = [
     "rules_file",
     "rules_file_option",
     "rules_of",
+    "scheduler_option",
     "store_rules",
     "tell",
     "trust_option",
+    "working",
 ]
 
 
@@ -69,6 +74,20 @@ def _cores() -> int:
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1), default=_cores, show_default="one per core", metavar="N", help="Processes to work in."
 )
+
+
+scheduler_option = click.option(
+    "--scheduler", metavar="ADDRESS", help="Work on a Dask cluster instead: its scheduler, such as tcp://host:8786."
+)
+
+
+@contextmanager
+def working(jobs: int, scheduler: str | None) -> Iterator[Workers]:
+    """The workers that the options name; tells where a cluster shows what goes on. Raises StoreError."""
+    with open_workers(jobs, scheduler) as workers:
+        if isinstance(workers, Cluster):
+            tell(f"{workers.count} threads work at {scheduler}; its dashboard: {workers.dashboard}")
+        yield workers
 
 
 def _trust(context: click.Context, parameter: click.Parameter, word: str) -> Trust:
@@ -120,6 +139,14 @@ def tell(sentence: str) -> None:
 def rules_of(url: str | None) -> list[Rule]:
     """The rules to show or to work with, those that stand by tests too; tells what this version cannot use. Raises StoreError."""
     return open_rules(url, Trust.TESTED, tell)
+
+
+def history_of(url: str | None, identity: str) -> list[LogEntry]:
+    """What the log of a database says of a rule; nothing of a file. Raises StoreError."""
+    if url is None or url.endswith(".rules"):
+        return []
+    with RuleStore.open(url, create=False) as store:
+        return [entry for entry in store.history() if entry.rule == identity]
 
 
 def store_rules(console: Console, url: str, rules: Sequence[Rule], trust: Trust = Trust.PROVED) -> None:

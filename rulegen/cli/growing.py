@@ -14,7 +14,18 @@ import rules_db
 from mugraph.blocks.schedule import LIMITS
 from mugraph.graph import Graph
 from mugraph.onnx import ModelError, load
-from rulegen.cli.console import bar, check_targets, output, print_rules, progress_console, rules_file_option, store_rules
+from rulegen.cli.console import (
+    bar,
+    check_targets,
+    jobs_option,
+    output,
+    print_rules,
+    progress_console,
+    rules_file_option,
+    scheduler_option,
+    store_rules,
+    working,
+)
 from rulegen.cli.texts import kernels_text, mined_text, shipped_text
 from rulegen.grow.growth import Growth
 from rulegen.grow.stages import grow_parts
@@ -27,6 +38,7 @@ from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import KernelSearch
 from rulegen.show.equations import typing_text
+from rulegen.workers import Workers
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.files import StoreError, check_writable, write_text
@@ -54,7 +66,9 @@ def _group(context: click.Context, parameter: click.Parameter, name: str | None)
     raise click.BadParameter(f"unknown group '{name}'; known groups: {', '.join(GROUPS)}{hint}")
 
 
-def _grow(parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool) -> tuple[list[Growth], list[Journal]]:
+def _grow(
+    parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool, workers: Workers
+) -> tuple[list[Growth], list[Journal]]:
     """Growths, and the journals to remove when the rules are where they belong."""
     journals: list[Journal] = []
 
@@ -65,7 +79,7 @@ def _grow(parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool
         return journals[-1]
 
     with progress_console().status("starting") as status:
-        return grow_parts(parts, max_ops, seed, journal_of, status.update), journals
+        return grow_parts(parts, max_ops, seed, journal_of, status.update, workers), journals
 
 
 def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
@@ -96,6 +110,8 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @rules_file_option
 @click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
+@jobs_option
+@scheduler_option
 @_fresh
 def grow_command(
     group: tuple[str, tuple[Workload, ...]],
@@ -105,6 +121,8 @@ def grow_command(
     out: Path | None,
     unproved: Path | None,
     with_tests: bool,
+    jobs: int,
+    scheduler: str | None,
     fresh: bool,
 ) -> None:
     """Grows the rules of an operator group.
@@ -113,7 +131,8 @@ def grow_command(
     """
     check_targets(rules, out, unproved)
     name, parts = group
-    growths, journals = _grow(parts, max_ops, seed, fresh)
+    with working(jobs, scheduler) as workers:
+        growths, journals = _grow(parts, max_ops, seed, fresh, workers)
     for growth in growths if with_tests else ():
         growth.rules += rules_on_tests(growth)
     if out is not None:
@@ -245,8 +264,10 @@ def _mine_kernels(graphs: Mapping[str, Graph], how: KernelSearch, fresh: bool, r
 @click.command("ship")
 @click.option("--out", type=click.Path(path_type=Path), default=SHIPPED, metavar="FOLDER", help="Default: the package's own.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@jobs_option
+@scheduler_option
 @_fresh
-def ship_command(out: Path, seed: int, fresh: bool) -> None:
+def ship_command(out: Path, seed: int, jobs: int, scheduler: str | None, fresh: bool) -> None:
     """Grows every group that ships and writes FOLDER/GROUP.rules.
 
     It resumes where it stopped, as grow does.
@@ -256,10 +277,11 @@ def ship_command(out: Path, seed: int, fresh: bool) -> None:
     shipped = {name: parts for name, parts in GROUPS.items() if parts[0].ships}
     for name in shipped:
         check_writable(out / f"{name}.rules")
-    for name, parts in shipped.items():
-        grown[name], made = _grow(parts, None, seed, fresh)
-        journals += made
-        write_text(out / f"{name}.rules", shipped_text(name, grown[name]))
+    with working(jobs, scheduler) as workers:
+        for name, parts in shipped.items():
+            grown[name], made = _grow(parts, None, seed, fresh, workers)
+            journals += made
+            write_text(out / f"{name}.rules", shipped_text(name, grown[name]))
     for journal in journals:
         journal.remove()
     output().print(_table(grown))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from itertools import groupby, takewhile
 
 import click
 from rich.box import SIMPLE_HEAD
@@ -11,10 +13,11 @@ from rich.table import Table
 from rulegen.cli.console import name_of, output
 from rules_db.entries import Usable
 from rules_db.files import StoreError
+from rules_db.history import broken_link, differences
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 
-__all__ = ["prune_command", "remove_command", "status_command"]
+__all__ = ["prune_command", "remove_command", "status_command", "verify_log_command"]
 
 
 @click.command("status")
@@ -77,3 +80,40 @@ def prune_command(database: str, newer: bool) -> None:
         gone = store.remove({name: texts[name] for name in {*skipped} - {*kept}})  # unless it was mended meanwhile
     told = f"; {len(kept)} that other versions wrote stay (--newer removes them)" if kept else ""
     console.print(f"{gone} rules removed from {name_of(database)}{told}", markup=False)
+
+
+@click.command("verify-log")
+@click.argument("database", metavar="URL")
+@click.option("--link", metavar="LINK", help="One that was told before, or its beginning: history up to there must be the same.")
+@click.option("--copy", metavar="URL", help="Another database, whose log is compared with this one's.")
+def verify_log_command(database: str, link: str | None, copy: str | None) -> None:
+    """Checks the log of a database.
+
+    Each entry must follow from those before it, and the rules must be those that it accepted. The last link stands for all
+    of it: keep it, and give it to others. Exit code 1 where something differs.
+    """
+    with RuleStore.open(database, create=False) as store:
+        entries, texts = store.history(), store.texts()
+    console, name = output(), name_of(database)
+    wrong = []
+    if (number := broken_link(entries)) is not None:
+        wrong.append(f"entry {number} does not follow from those before it: the log was changed")
+    differing = differences(entries, texts)
+    for what, rules in groupby(sorted(differing, key=lambda rule: (differing[rule], rule)), differing.__getitem__):
+        first, *others = rules
+        wrong.append(f"rule {first} {what}" + (f"; so are {len(others)} others" if others else ""))
+    if link is not None and not any(entry.link.startswith(link) for entry in entries):
+        wrong.append(f"no entry has the link {link}: history was rewritten, or this is no copy")
+    if copy is not None:
+        with RuleStore.open(copy, create=False) as store:
+            others = store.history()
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(entries, others, strict=False)))
+        console.print(f"{same} entries in common with {name_of(copy)}, which has {len(others)}", markup=False)
+        if same < min(len(entries), len(others)):
+            wrong.append(f"the logs part at entry {same + 1}")
+    for line in wrong:
+        console.print(line, markup=False)
+    last = f", the last with the link {entries[-1].link}" if entries else ""
+    console.print(f"{name}: {len(texts)} rules, {len(entries)} entries{last}", markup=False)
+    if wrong:
+        sys.exit(1)

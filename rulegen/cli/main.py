@@ -11,9 +11,9 @@ import click
 from mugraph.interrupts import INTERRUPTED_EXIT
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
-from rulegen.cli.keeping import prune_command, remove_command, status_command
-from rulegen.cli.sharing import export_command, import_command, merge_command
-from rulegen.cli.showing import explain_command, show_command, stats_command
+from rulegen.cli.keeping import prune_command, remove_command, status_command, verify_log_command
+from rulegen.cli.sharing import export_command, import_command, merge_command, pull_command, push_command
+from rulegen.cli.showing import explain_command, prove_command, show_command, stats_command
 from rulegen.cli.spelling import spell_command
 from rules_db.exchange import RuleTextError
 from rules_db.files import StoreError
@@ -36,13 +36,17 @@ for _command in (
     stats_command,
     show_command,
     explain_command,
+    prove_command,
     import_command,
     audit_command,
     export_command,
     merge_command,
+    pull_command,
+    push_command,
     status_command,
     remove_command,
     prune_command,
+    verify_log_command,
 ):
     cli.add_command(_command)
 

@@ -12,14 +12,14 @@ from rich.table import Table
 
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_file, rules_of, store_rules, tell, trust_option
 from rulegen.share.imported import Status, counts
-from rulegen.share.merge import merge
+from rulegen.share.merge import MergeReport, merge, move
 from rulegen.share.sources import default_rules, existing_rules, import_file
 from rules_db.entries import by_size
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
 from rules_db.trust.certificate import Trust
 
-__all__ = ["export_command", "import_command", "merge_command"]
+__all__ = ["export_command", "import_command", "merge_command", "pull_command", "push_command"]
 
 
 @click.command("import")
@@ -91,9 +91,56 @@ def merge_command(sources: tuple[str, ...], out: str, trust: Trust, jobs: int) -
     """
     with bar("merge") as show:
         report = merge(sources, out, jobs=jobs, trust=trust, progress=show)
+    _tell_merged(report, out)
+
+
+def _tell_merged(report: MergeReport, out: str) -> None:
     console = output()
     for failure in report.failures:
         console.print(str(failure), markup=False)
     console.print(f"{name_of(out)}: {report.new} new, {report.known} known, {report.rejected} rejected", markup=False)
     if report.rejected:
         sys.exit(1)
+
+
+_own_option = click.option("--rules", metavar="URL", help="Your database; default: the user's own.")
+
+
+@click.command("pull")
+@click.argument("database", metavar="URL")
+@_own_option
+@trust_option
+@jobs_option
+def pull_command(database: str, rules: str | None, trust: Trust, jobs: int) -> None:
+    """Takes in the rules of another database that yours lacks.
+
+    Only these are read from there, and each is audited before it is taken; one line says why one is rejected, exit code 1
+    if one is. What rules cost was measured on a device and stays with it.
+    """
+    _move(database, _own(rules), trust, jobs)
+
+
+@click.command("push")
+@click.argument("database", metavar="URL")
+@_own_option
+@trust_option
+@jobs_option
+def push_command(database: str, rules: str | None, trust: Trust, jobs: int) -> None:
+    """Gives another database the rules of yours that it lacks.
+
+    Each is audited before it is given; exit code 1 if one is rejected.
+    """
+    _move(_own(rules), database, trust, jobs)
+
+
+def _own(rules: str | None) -> str:
+    where = rules or default_rules()
+    if rules is None:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
+    return where
+
+
+def _move(source: str, target: str, trust: Trust, jobs: int) -> None:
+    with bar("move") as show:
+        report = move(source, target, jobs=jobs, trust=trust, progress=show)
+    _tell_merged(report, target)

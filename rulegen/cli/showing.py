@@ -15,17 +15,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.terms.term import format_term, format_value
-from rulegen.cli.console import name_of, output, rules_of
+from rulegen.cli.console import check_targets, history_of, name_of, output, rules_file_option, rules_of, store_rules
+from rulegen.share.proving import append_rule, parse_when, prove
 from rulegen.show.equations import EquationError, parse_let
 from rulegen.show.explain import explain
 from rulegen.show.origin import origin
+from rules_db.exchange import format_rule
 from rules_db.files import StoreError, write_text
 from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["explain_command", "show_command", "stats_command"]
+__all__ = ["explain_command", "prove_command", "show_command", "stats_command"]
 
 
 @click.command("stats")
@@ -96,6 +98,7 @@ def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
         lines.append("attributes any, such as " + ", ".join(f"${k} = {format_value(v)}" for k, v in shown.attrs.items()))
     lines += proof_in_words(shown.conditions, shown.certificate, tuple(shown.attrs))
     lines.append(f"found      {origin(shown)}")
+    lines += [f"log        {entry}" for entry in history_of(rules, shown.id)]
     lines.append("from       " + ", ".join(f"{key} {value}" for key, value in shown.provenance.items()))
     output().print("\n".join(lines), markup=False)
 
@@ -118,3 +121,34 @@ def explain_command(equation: str, let: str | None, json_file: Path | None) -> N
         write_text(json_file, json.dumps(answer.as_json(), indent=1) + "\n")
     output().print("\n".join(answer.lines()), markup=False)
     sys.exit(answer.exit_code)
+
+
+@click.command("prove")
+@click.argument("equation")
+@click.option("--let", "let", metavar="TYPES", help="Types of variables: 'x:float[m,k], w:float[k,n]'. Default: inferred.")
+@click.option("--when", "when", metavar="GUARDS", help="Guards that it is to have, beside what the proof needs: 'positive(y)'.")
+@rules_file_option
+@click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rule enters.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+def prove_command(equation: str, let: str | None, when: str | None, out: Path | None, rules: str | None, seed: int) -> None:
+    """Makes a rule of an equation.
+
+    EQUATION is as of explain. What is proved is printed as a block with its identity, certificate and float class, and added
+    to FILE.rules or a database. Exit code: 0 a rule, 1 refuted, with a counterexample, 2 not an equation, 3 undecided.
+    """
+    check_targets(rules, out)
+    try:
+        outcome = prove(equation, parse_let(let) if let else None, parse_when(when) if when else (), seed)
+    except EquationError as problem:
+        raise StoreError(str(problem)) from None
+    console = output()
+    if outcome.rule is None:
+        lines = [*outcome.answer.lines(), *filter(None, [outcome.problem])]
+        console.print("\n".join(lines), markup=False)
+        sys.exit(outcome.exit_code)
+    console.print(format_rule(outcome.rule), markup=False, end="")
+    if out is not None:
+        done = "added to" if append_rule(out, outcome.rule) else "stands in"
+        console.print(f"rule {outcome.rule.id} {done} {out}", markup=False)
+    if rules is not None:
+        store_rules(console, rules, [outcome.rule])

@@ -13,6 +13,7 @@ from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
 from rulegen.numeric.gate import cancels, retest
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
+from rulegen.workers import Workers
 from rulegen.workloads.workload import Workload
 from rules_db.trust.rule import Side
 
@@ -30,7 +31,7 @@ class GatedCandidates:
     delta: dict[CandidateRule, str]
 
 
-def gated_candidates(growth: Growth, clock: StageClock) -> GatedCandidates:
+def gated_candidates(growth: Growth, clock: StageClock, workers: Workers) -> GatedCandidates:
     """Enumerates the workload, pairs its terms, and drops instances of other pairs and pairs that do not pass the gate.
 
     Enters the numbers of terms and classes in the growth.
@@ -48,7 +49,7 @@ def gated_candidates(growth: Growth, clock: StageClock) -> GatedCandidates:
     clock.stage("instances", len(candidates))
     candidates = [candidate for candidate in candidates if not cancels(candidate)]
     clock.stage("no cancellation", len(candidates))
-    gated = _gated(candidates, seed)
+    gated = _gated(candidates, seed, workers)
     clock.stage("field", len(gated.candidates))
     return gated
 
@@ -91,15 +92,24 @@ def _without_common_subgraphs(candidates: list[CandidateRule], typing: Typing, s
     return list(unique.values())
 
 
-def _gated(candidates: list[CandidateRule], seed: int) -> GatedCandidates:
+def _gated(candidates: list[CandidateRule], seed: int, workers: Workers) -> GatedCandidates:
     """Further primes, shapes and seeds: three of each, and as many as the error bound wants where there is one."""
     gated = GatedCandidates([], {})
-    for candidate in candidates:
-        bound = error_bound(candidate.source, candidate.target)
-        count = 3 if bound is None else max(3, tests_needed(bound))
-        if count > _MOST_TESTS:
-            bound, count = None, 3
-        if retest(candidate, tuple(seed + 1000 * k for k in range(1, count + 1))) is None:
+    deltas = workers.map(_delta, [(candidate, seed) for candidate in candidates])
+    for candidate, delta in zip(candidates, deltas, strict=True):
+        if delta is not None:
             gated.candidates.append(candidate)
-            gated.delta[candidate] = "none" if bound is None else f"2^{math.floor(count * math.log2(bound))}"
+            gated.delta[candidate] = delta
     return gated
+
+
+def _delta(unit: tuple[CandidateRule, int]) -> str | None:
+    """How likely a false candidate passes the tests that one passes; ``None`` where it does not. A unit of work."""
+    candidate, seed = unit
+    bound = error_bound(candidate.source, candidate.target)
+    count = 3 if bound is None else max(3, tests_needed(bound))
+    if count > _MOST_TESTS:
+        bound, count = None, 3
+    if retest(candidate, tuple(seed + 1000 * k for k in range(1, count + 1))) is not None:
+        return None
+    return "none" if bound is None else f"2^{math.floor(count * math.log2(bound))}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mugraph.ops import traits_of
 from mugraph.terms.term import walk
@@ -14,16 +16,52 @@ from rulegen.numeric.floats import FloatVerdict, float_test
 from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Proof, Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers, generalise_terms
-from rulegen.prune.derive import Deriver
 from rulegen.rules import GENERATOR_VERSION
+from rulegen.workloads.workload import Workload
 from rules_db.exchange import format_rule
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["FATES", "Certifier"]
+__all__ = ["FATES", "CertificationUnit", "Certifier", "Prospect", "prospect", "shared_prover"]
 
 FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
 """The ends of a candidate that becomes no rule."""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What becomes of a candidate that no rules derive.
+
+    Attributes:
+        fate: one of :data:`FATES`, or the text of the proved rule.
+        conditions: those of the proof, where there is one.
+    """
+
+    fate: str
+    conditions: tuple[Condition, ...] | None = None
+
+
+@dataclass(frozen=True)
+class CertificationUnit:
+    """A candidate with all that its prospect rests on: a unit of work (:mod:`rulegen.workers`)."""
+
+    workload: Workload
+    max_ops: int
+    seed: int
+    candidate: CandidateRule
+    delta: str
+
+
+def prospect(unit: CertificationUnit) -> Prospect:
+    """What becomes of a candidate that no rules derive, wherever that is found out."""
+    return _certifier(pickle.dumps((unit.workload, unit.max_ops, unit.seed))).prospect(unit.candidate, unit.delta)
+
+
+@lru_cache(maxsize=1)
+def shared_prover() -> Prover:
+    """The process's prover; processes that are forked when it was made have it."""
+    return Prover()
 
 
 class Certifier:
@@ -37,24 +75,25 @@ class Certifier:
     def __init__(self, growth: Growth, delta: Mapping[CandidateRule, str]) -> None:
         self.workload, self.seed = growth.workload, growth.seed
         self._max_ops, self._delta = growth.max_ops, delta
-        self._prover, self._axioms = Prover(), load_axioms()
+        self._prover, self._axioms = shared_prover(), load_axioms()
 
-    def fate(self, candidate: CandidateRule, deriver: Deriver) -> str:
-        """The end of a candidate: one of :data:`FATES`, or the text of the proved rule."""
-        if deriver.derives(candidate):
-            return "derived"
+    def unit(self, candidate: CandidateRule) -> CertificationUnit:
+        """What :func:`prospect` asks for."""
+        return CertificationUnit(self.workload, self._max_ops, self.seed, candidate, self._delta.get(candidate, "none"))
+
+    def prospect(self, candidate: CandidateRule, delta: str | None = None) -> Prospect:
+        """What becomes of a candidate that no rules derive; ``delta`` where it is not one of the growth's own."""
+        delta = self._delta.get(candidate, "none") if delta is None else delta
         verdict = self.float_verdict(candidate)
         if verdict.float_class is None:
-            return "lost"
+            return Prospect("lost")
         proof = self.proof(candidate, verdict)
         if proof is None:
-            return "unproved"
-        if deriver.derives(candidate, proof.conditions):
-            return "proved and derived"
-        rule = self.rule(candidate, proof, verdict)
+            return Prospect("unproved")
+        rule = self.rule(candidate, proof, verdict, delta=delta)
         if contradicted(rule, verdict, self._axioms, self.seed):
-            return "suspicious"
-        return format_rule(self.generalised(rule))
+            return Prospect("suspicious", proof.conditions)
+        return Prospect(format_rule(self.generalised(rule)), proof.conditions)
 
     def declared(self) -> tuple[list[Rule], list[CandidateRule], list[CandidateRule]]:
         """The rules of the workload's own equations, whatever else derives them.
@@ -130,3 +169,9 @@ class Certifier:
         if self.workload.open_numbers:
             rule = generalise_numbers(rule, self._axioms)
         return generalise_attrs(rule, self._axioms, self.workload.keep, determined=self.workload.determined)
+
+
+@lru_cache(maxsize=2)
+def _certifier(growth: bytes) -> Certifier:
+    """A worker's own, which keeps what it knows of terms from unit to unit."""
+    return Certifier(Growth(*pickle.loads(growth)), {})

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rulegen.candidate import CandidateRule
 from rulegen.grow.candidates import GatedCandidates, gated_candidates
-from rulegen.grow.certification import FATES, Certifier
+from rulegen.grow.certification import FATES, Certifier, Prospect, prospect, shared_prover
 from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.selection import macros, minimal, ranked
 from rulegen.journal import Journal, pack, unpack
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable
+from rulegen.workers import Here, Workers
 from rulegen.workloads.workload import Workload
+from rules_db.entries import unproved
 from rules_db.exchange import format_rule, parse_rule
+from rules_db.files import StoreError
 from rules_db.trust.rule import Rule
 
 __all__ = ["grow", "grow_parts"]
@@ -26,6 +29,7 @@ def grow_parts(
     seed: int = 0,
     journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, before: None,
     show: Callable[[str], None] = lambda text: None,
+    workers: Workers | None = None,
 ) -> list[Growth]:
     """Grows the parts of a group one after the other; a later one has no rules that the earlier ones derive.
 
@@ -34,6 +38,7 @@ def grow_parts(
         max_ops, seed: of each growth.
         journal_of: from a part and the rules of the parts before it to its journal.
         show: called with a line of text when a stage begins or ends.
+        workers: as of :func:`grow`.
     """
     growths: list[Growth] = []
     for part in parts:
@@ -43,7 +48,7 @@ def grow_parts(
             show(f"{name}: {stage.left:,} left after {stage.name}")
 
         show(f"{part.name}: terms")
-        growths.append(grow(part, max_ops, seed, progress, journal_of(part, before), before))
+        growths.append(grow(part, max_ops, seed, progress, journal_of(part, before), before, workers))
     return growths
 
 
@@ -54,6 +59,7 @@ def grow(
     progress: Callable[[Stage], None] = lambda stage: None,
     journal: Journal | None = None,
     before: Sequence[Rule] = (),
+    workers: Workers | None = None,
 ) -> Growth:
     """Generates, filters, prunes and certifies the rules of a workload. Equal arguments give equal rules in equal order.
 
@@ -65,20 +71,25 @@ def grow(
         journal: stages that a growth with equal arguments has finished are taken from there, and those that this one finishes
             are recorded.
         before: rules of the group's other parts; candidates that they derive are no rules again.
+        workers: that test and prove candidates; this process where left out. The rules do not depend on them.
     """
     ops = workload.max_ops if max_ops is None else max_ops
-    return _Grower(Growth(workload, ops, seed), progress, Journal() if journal is None else journal, list(before)).run()
+    journal = Journal() if journal is None else journal
+    return _Grower(Growth(workload, ops, seed), progress, journal, list(before), workers or Here()).run()
 
 
 class _Grower:
     """One growth, whose finished stages the journal remembers."""
 
-    def __init__(self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, before: list[Rule]) -> None:
-        self.growth, self.journal, self.before = growth, journal, before
+    def __init__(
+        self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, before: list[Rule], workers: Workers
+    ) -> None:
+        self.growth, self.journal, self.before, self.workers = growth, journal, before, workers
         self.clock = StageClock(growth, progress)
 
     def run(self) -> Growth:
         growth, before = self.growth, self.before
+        shared_prover()  # before processes are forked
         gated = self._gated()
         certifier = Certifier(growth, gated.delta)
         self._certify(gated.candidates, certifier)
@@ -111,7 +122,7 @@ class _Grower:
             growth.stages = [Stage(*stage) for stage in record["stages"]]
             candidates = list(map(unpack, record["candidates"]))
             return GatedCandidates(candidates, dict(zip(candidates, record["delta"], strict=True)))
-        gated = gated_candidates(growth, self.clock)
+        gated = gated_candidates(growth, self.clock, self.workers)
         record = {
             "terms": growth.terms,
             "classes": growth.classes,
@@ -126,22 +137,59 @@ class _Grower:
         """Floats and proofs, in order of generality, for the candidates that the rules proved so far do not derive."""
         growth, deriver = self.growth, Deriver(self.before)
         fates: dict[CandidateRule, str] = {}
-        for number, candidate in enumerate(sorted(candidates, key=more_general_first)):
-            key = f"candidate {number}"
-            fate = self.journal.get(key)
-            if fate is None:
-                fate = certifier.fate(candidate, deriver)
-                self.journal.put(key, fate)
+        for candidate, fate in self._fates(sorted(candidates, key=more_general_first), certifier, deriver):
             fates[candidate] = fate
             if fate == "unproved":
                 growth.unproved.append(candidate)
             elif fate == "suspicious":
                 growth.suspicious.append(candidate)
             elif fate not in FATES:
-                growth.rules.append(parse_rule(fate))
+                growth.rules.append(self._standing(parse_rule(fate)))
                 deriver.add(growth.rules[-1])
         growth.derived = [candidate for candidate, fate in fates.items() if fate in ("derived", "proved and derived")]
         growth.survivors = sum(fate != "lost" for fate in fates.values())
         self.clock.stage("derivability", len(candidates) - len(growth.derived))
         self.clock.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.clock.stage("proved", len(growth.rules))
+
+    def _standing(self, rule: Rule) -> Rule:
+        """A rule that a worker sent, which may be on another machine. Raises StoreError where it is not proved."""
+        if not isinstance(self.workers, Here) and (reason := unproved(rule)):
+            raise StoreError(f"a worker sent rule {rule.id}, which is {reason}")
+        return rule
+
+    def _fates(
+        self, candidates: Sequence[CandidateRule], certifier: Certifier, deriver: Deriver
+    ) -> Iterator[tuple[CandidateRule, str]]:
+        """The end of each candidate, in order, from the journal where it was found before: one of FATES, or a rule's text.
+
+        What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
+        in its turn, when all rules before it are there: so nothing depends on how many are found out together.
+        """
+        size = _AHEAD * self.workers.count
+        for start in range(0, len(candidates), size):
+            window = {f"candidate {n}": c for n, c in enumerate(candidates[start : start + size], start)}
+            recorded = {key: self.journal.get(key) for key in window}
+            ahead = [c for key, c in window.items() if recorded[key] is None] if self.workers.count > 1 else []
+            asked = [candidate for candidate in ahead if not deriver.derives(candidate)]
+            prospects = dict(zip(asked, self.workers.map(prospect, list(map(certifier.unit, asked))), strict=True))
+            for key, candidate in window.items():
+                fate = recorded[key]
+                if fate is None:
+                    fate = _fate(candidate, deriver, certifier, prospects.get(candidate))
+                    self.journal.put(key, fate)
+                yield candidate, fate
+
+
+_AHEAD = 8
+"""Candidates for each worker whose prospects are found out together."""
+
+
+def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:
+    """The end of a candidate, given the rules so far, and its prospect where that was found out."""
+    if deriver.derives(candidate):
+        return "derived"
+    found = found or certifier.prospect(candidate)
+    if found.conditions is not None and deriver.derives(candidate, found.conditions):
+        return "proved and derived"
+    return found.fate

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mugraph.domains.base import Unsupported
@@ -16,6 +11,7 @@ from rulegen.candidate import CandidateRule, symbols_of
 from rulegen.numeric.floats import FloatVerdict, float_test
 from rulegen.numeric.trials import try_out
 from rulegen.prove.second import z3check
+from rulegen.workers import open_workers
 from rules_db.entries import Entry
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.trust.certificate import Evidence, Trust
@@ -193,30 +189,9 @@ def _examinations(entries: Sequence[Entry], examiner: _Examiner, jobs: int) -> I
         for entry in entries:
             yield examiner.examine(entry)
         return
-    # A fork spares the imports. Z3 and NumPy prepare their threads for it; elsewhere than on Linux system libraries do not.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    with ProcessPoolExecutor(min(jobs, len(chunks)), context, _ignore_interrupts) as pool:
-        with _interrupts_later():  # until every process ignores them
-            examinations = pool.map(examiner.all_of, chunks)
-        for some in examinations:
+    with open_workers(min(jobs, len(chunks))) as workers:
+        for some in workers.map(examiner.all_of, chunks):
             yield from some
-
-
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Holds interrupts back: a process that is forked meanwhile never sees one."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
 
 
 def _float_class(rule: Rule, seed: int) -> str | None:

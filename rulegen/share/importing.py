@@ -33,7 +33,7 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
-__all__ = ["Importer"]
+__all__ = ["Importer", "float_verdict"]
 
 
 _QUICK = ProofLimits(nodes=300, rounds=4, growth=2)
@@ -97,7 +97,7 @@ class Importer:
 
     def _admitted(self, typed: Typed, proof: Proof) -> TypedCase:
         """New if a proved rule stands the tests, else undecided."""
-        verdict = _float_verdict(CandidateRule(typed.source, typed.target, typed.types), self._seed)
+        verdict = float_verdict(CandidateRule(typed.source, typed.target, typed.types), self._seed)
         if verdict.float_class is None:
             worst = f"relative error {verdict.error32:.1e}, in float16 {verdict.error16:.1e}"
             return TypedCase(typed, Status.UNDECIDED, reason=f"proved, but it loses the answer in floating point: {worst}")
@@ -153,13 +153,13 @@ class Importer:
                 reason = f"its certificate does not hold ({failures[0]}), and no other was found"
                 return TypedCase(typed, Status.UNDECIDED, reason=reason)
             return self._admitted(typed, proof)
-        verdict = _float_verdict(candidate, self._seed)
+        verdict = float_verdict(candidate, self._seed)
         if verdict.float_class is None:
             return TypedCase(typed, Status.UNDECIDED, reason="proved, but it loses the answer in floating point")
         return self._entered(typed, replace(rule, float_class=verdict.float_class, provenance=self._provenance))
 
 
-def _float_verdict(candidate: CandidateRule, seed: int) -> FloatVerdict:
+def float_verdict(candidate: CandidateRule, seed: int) -> FloatVerdict:
     """The float test, at a few channels and places where windows make it costly."""
     windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)

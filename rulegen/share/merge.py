@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rulegen.share.audit import Failure, audit
 from rules_db.databases import PATIENCE
-from rules_db.entries import by_size, preferred
+from rules_db.entries import Entry, by_size, preferred
 from rules_db.exchange import format_rules
 from rules_db.files import check_writable, write_text
 from rules_db.library import read_entries
@@ -15,7 +15,7 @@ from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["MergeReport", "merge"]
+__all__ = ["MergeReport", "merge", "move"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,36 @@ def merge(
     else:
         with RuleStore.open(out) as store:
             store.check_writable()
+    return _taken(entries, out, jobs, trust, progress)
+
+
+def move(
+    source: str,
+    target: str,
+    *,
+    jobs: int = 1,
+    trust: Trust = Trust.PROVED,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> MergeReport:
+    """Takes into a database those rules of another that it lacks, or has with another text; no other text is read.
+
+    Args:
+        source, target: paths or URLs of databases.
+        jobs, trust, progress: as of :func:`merge`.
+
+    Raises:
+        StoreError: there is no source, or the target cannot be written. Nothing is changed then.
+    """
+    with RuleStore.open(source, create=False) as there, RuleStore.open(target) as here:
+        here.check_writable()
+        has = here.digests()
+        lacking = [identity for identity, digest in there.digests().items() if has.get(identity) != digest]
+        entries = there.entries(lacking)
+    return _taken(entries, target, jobs, trust, progress)
+
+
+def _taken(entries: Sequence[Entry], out: str, jobs: int, trust: Trust, progress: Callable[[int, int], None]) -> MergeReport:
+    """Audits rules and takes those that stand."""
     texts = list({entry.text: entry for entry in reversed(entries)}.values())[::-1]
     report = audit(texts, progress=lambda done: progress(done, len(texts)), jobs=jobs, trust=trust)
     groups: dict[str, list[Rule]] = {}

@@ -33,4 +33,6 @@ def origin(rule: Rule) -> Origin:
         return Origin("mined", f"from {provenance['model']}")
     if "group" in provenance:
         return Origin("enumerated", f"with group {provenance['group']}")
+    if provenance.get("origin") == "prove":
+        return Origin("proved", "from an equation")
     return Origin("of unknown origin", "")

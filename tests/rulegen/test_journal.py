@@ -95,7 +95,7 @@ def test_a_journal_belongs_to_what_determines_the_outcome(tmp_path: Path, monkey
     assert Journal.of(parameters).get("stage") == 1
     for other in ({"group": "normal"}, {"ops": 4}, {"seed": 1}):
         assert Journal.of(parameters | other).get("stage") is None
-    monkeypatch.setattr(journal_module, "_generator", lambda: "another")
+    monkeypatch.setattr(journal_module, "generator_digest", lambda: "another")
     assert Journal.of(parameters).get("stage") is None
     monkeypatch.undo()
     monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path))
@@ -104,7 +104,7 @@ def test_a_journal_belongs_to_what_determines_the_outcome(tmp_path: Path, monkey
 
 
 def test_the_generator_is_all_that_the_outcome_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = journal_module._generator.__wrapped__
+    generator = journal_module.generator_digest.__wrapped__
     assert generator() == generator()
     axioms = dict(journal_module.load_axioms())
     axioms.popitem()

@@ -18,6 +18,7 @@ from rules_db import databases
 from rules_db.databases import without_password
 from rules_db.exchange import format_rule, format_rules
 from rules_db.files import StoreError
+from rules_db.history import broken_link, differences
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
 from tests.support.postgres import SECRET, PostgresServer
@@ -96,6 +97,9 @@ def test_writers_of_the_same_rules_in_other_orders_do_not_wait_for_each_other(ur
     text.write_text(format_rules(RULES))
     ended([started(url, text, turn) for turn in "01"])
     assert kept(url) == EVERY
+    with RuleStore.open(url) as store:
+        log = store.history()
+        assert broken_link(log) is None and differences(log, store.texts()) == {}
 
 
 def test_first_uses_of_an_empty_database_do_not_collide(postgres: PostgresServer) -> None:

@@ -1,10 +1,10 @@
 """What it costs to open a user's database for a run: ``python -m tools.bench.databases [--rules 1000 10000 100000]``.
 
 The rules are true ones, each proved by one property, over the functions that the registry has, such as
-F(G(H(x))) + K(y) = K(y) + F(G(H(x))). Each way to open them has a process of its own: every rule read and checked, as all were before checks were
-remembered; the same by the first run, which remembers that; a later one, which reads those rules that a model with the operators
-of a transformer may call for; and one that reads all, as for a model that has every operator. More rules than ``--checked`` are
-entered as checked, since that is not what is measured then. Seconds are a processor's.
+F(G(H(x))) + K(y) = K(y) + F(G(H(x))). Each way to open them has a process of its own: every rule read and checked, as all were
+before checks were remembered; the same by the first run, which remembers that; a later one, which reads those rules that a model
+with the operators of a transformer may call for; and one that reads all, as for a model that has every operator. More rules than
+``--checked`` are entered as checked, since that is not what is measured then. Seconds are a processor's.
 """
 
 from __future__ import annotations

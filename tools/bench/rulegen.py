@@ -2,7 +2,8 @@
 
 Sections, each runnable alone: ``enumeration`` (terms, time, peak memory), ``groups`` (growth of every group: rules, certified
 share, time), ``minimal`` (the minimal set of taso-paper), ``certificates``, ``audit``, ``false`` (false rules accepted of many),
-``determinism`` and ``axioms``. What is measured for memory runs in a process of its own.
+``determinism``, ``processes`` (a growth shared among several) and ``axioms``. What is measured for memory runs in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rulegen.enumerate.enumeration import enumerate_terms
-from rulegen.grow.stages import grow_parts
+from rulegen.grow.growth import Stage
+from rulegen.grow.stages import grow, grow_parts
 from rulegen.properties.report import properties_report
 from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
+from rulegen.workers import open_workers
 from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
@@ -92,6 +95,23 @@ def _grow(group: str, max_ops: str = "", seed: str = "0") -> Mapping[str, Any]:
     }
 
 
+def _share(part: str, jobs: str) -> Mapping[str, Any]:
+    """A growth by so many processes, after its terms: seconds of the clock, and of this processor and those of the others."""
+    begin = [0.0, 0.0]
+
+    def progress(stage: Stage) -> None:
+        if stage.name == "terms":
+            begin[:] = time.perf_counter(), time.process_time()
+
+    with open_workers(int(jobs)) as workers:
+        growth = grow(get_workload(part), progress=progress, workers=workers)
+        here = time.process_time() - begin[1]
+        clock = time.perf_counter() - begin[0]
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = format_rules(growth.rules)
+    return {"clock": clock, "here": here, "others": others.ru_utime + others.ru_stime, "text": text}
+
+
 def _left(growth: Mapping[str, Any], stage: str) -> int:
     return next(int(left) for name, left, _ in growth["stages"] if name == stage)
 
@@ -116,6 +136,7 @@ def _attack(count: str, seed: str) -> Mapping[str, Any]:
 TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "enumerate": _enumerate,
     "grow": _grow,
+    "share": _share,
     "classes": _classes,
     "attack": _attack,
 }
@@ -204,6 +225,19 @@ def determinism(group: str = "lowrank", max_ops: int = 3) -> None:
     _show(f"Determinism, {group} at {max_ops} operators", ["what", "holds"], rows)
 
 
+def processes(part: str = "attention") -> None:
+    """What several processes gain after the terms: by the clock, and by what is left to the first one's processor."""
+    alone = _fresh("share", part, 1)
+    rows: list[Row] = []
+    for jobs in (1, 2):
+        shared = _fresh("share", part, jobs) if jobs > 1 else alone
+        same = "yes" if shared["text"] == alone["text"] else "NO"
+        bound = alone["here"] / max(shared["here"], (shared["here"] + shared["others"]) / jobs)
+        rows.append((jobs, shared["clock"], alone["clock"] / shared["clock"], shared["here"], shared["others"], bound, same))
+    columns = ["processes", "s", "times faster", "processor s, first", "processor s, others", "at most faster", "same rules"]
+    _show(f"Processes, {part} after its terms", columns, rows)
+
+
 def axioms() -> None:
     start = time.perf_counter()
     report = properties_report(rules=shipped_rules())
@@ -227,6 +261,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "audit": audits,
     "false": false_rules,
     "determinism": determinism,
+    "processes": processes,
     "axioms": axioms,
 }
 

@@ -1,0 +1,221 @@
+"""Workers: where units of work are done, in this process, in others of this machine, or on a cluster of machines.
+
+A unit is a function of a module and an argument that can be pickled; what it gives depends on these alone. So it may be done
+twice, by whomever: that of a worker that is lost is done again, and the outcome is the same whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import pickle
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rulegen.journal import generator_digest
+from rules_db.databases import PATIENCE
+from rules_db.files import StoreError
+
+__all__ = ["Cluster", "Here", "Processes", "Workers", "open_workers"]
+
+logger = logging.getLogger(__name__)
+
+_T, _R = TypeVar("_T"), TypeVar("_R")
+
+_MOST_LOSSES = 3
+"""Pools that may break one after the other without a unit done: then it is the unit that breaks them."""
+
+
+class Workers(ABC):
+    """Does units of work.
+
+    Attributes:
+        count: units that are worth having at the same time.
+    """
+
+    count = 1
+
+    @abstractmethod
+    def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
+        """What a function gives of each unit, in their order, as it is asked for."""
+
+    def close(self) -> None:  # noqa: B027  # there may be none to end
+        """Ends the workers that were started."""
+
+
+class Here(Workers):
+    """This process."""
+
+    def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
+        return map(function, units)
+
+
+class Processes(Workers):
+    """Processes of this machine, started when they are first needed.
+
+    Args:
+        jobs: how many.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.count = jobs
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
+        """Raises BrokenProcessPool where processes die again and again."""
+        results: dict[int, _R] = {}
+        losses, given = 0, 0
+        while given < len(units):
+            waiting = [place for place in range(given, len(units)) if place not in results]
+            futures: dict[int, Future[_R]] = {}
+            try:
+                with _interrupts_later():  # until every process ignores them
+                    pool = self._started()
+                    futures = {place: pool.submit(function, units[place]) for place in waiting}
+                for place in range(given, len(units)):
+                    result = results.pop(place) if place in results else futures[place].result()
+                    given, losses = place + 1, 0
+                    yield result
+            except BrokenProcessPool:
+                losses += 1
+                if losses > _MOST_LOSSES:
+                    raise
+                logger.warning("a worker process died; the units that were not done are done again")
+                done = {place: one for place, one in futures.items() if place >= given and one.done() and not one.exception()}
+                results.update({place: one.result() for place, one in done.items()})
+                self.close()
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
+            context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+            self._pool = ProcessPoolExecutor(self.count, context, _ignore_interrupts)
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Holds interrupts back: a process that is forked meanwhile never sees one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
+
+
+class Cluster(Workers):
+    """The workers of a Dask scheduler, which gives the units of a lost worker to others.
+
+    A scheduler that restarts is waited for, and what it had not given back is done again. The workers must have the same
+    package as this process.
+
+    Args:
+        address: of the scheduler, such as ``tcp://host:8786``.
+
+    Raises:
+        StoreError: Dask is not installed, or nothing answers there.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            import distributed  # imports a second long, for one option
+        except ImportError:
+            raise StoreError("--scheduler needs Dask: pip install 'onnx-superopt[cluster]'") from None
+        self.address, self._dask = address, distributed
+        self._client = self._connected(_CONNECT)
+
+    def _connected(self, patience: float) -> Any:
+        until = time.monotonic() + patience
+        while True:
+            try:
+                client = self._dask.Client(self.address, timeout=_CONNECT, set_as_default=False)
+                client.wait_for_workers(1, timeout=max(until - time.monotonic(), _CONNECT))
+            except (OSError, TimeoutError, ValueError) as problem:
+                if time.monotonic() > until:
+                    way_out = "start 'dask scheduler' and 'dask worker' there, or give another address"
+                    raise StoreError(f"{self.address}: no Dask scheduler with workers answers ({problem}); {way_out}") from None
+                time.sleep(0.5)
+                continue
+            self.count = max(sum(client.nthreads().values()), 1)
+            return client
+
+    @property
+    def dashboard(self) -> str:
+        """The address of the cluster's own view of what goes on."""
+        return str(self._client.dashboard_link)
+
+    def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
+        """Raises StoreError where the workers have another package, or the scheduler does not come back."""
+        given = 0
+        while given < len(units):
+            try:
+                # Named by their content, equal units are one, whoever asks for them. As few as are worth having are under way.
+                ahead, futures = 4 * self.count, dict[int, Any]()
+                while given < len(units):
+                    for place in range(given, min(given + ahead, len(units))):
+                        if place not in futures:
+                            futures[place] = self._submitted(function, units[place])
+                    result = futures.pop(given).result()
+                    given += 1
+                    yield result
+            except _OtherCode as problem:
+                raise StoreError(f"{self.address}: {problem}") from None
+            except (OSError, self._dask.client.FutureCancelledError, self._dask.scheduler.KilledWorker) as problem:
+                logger.warning("%s: %s; the units that were not done are done again", self.address, problem)
+                self._client.close(timeout=1)
+                self._client = self._connected(PATIENCE)
+
+    def _submitted(self, function: Callable[[_T], _R], unit: _T) -> Any:
+        name = f"{function.__module__}.{function.__qualname__}"
+        content = hashlib.blake2b(pickle.dumps((name, unit, generator_digest())), digest_size=16).hexdigest()
+        return self._client.submit(
+            _done_there, function, unit, generator_digest(), key=f"{function.__name__}-{content}", retries=2
+        )
+
+    def close(self) -> None:
+        self._client.close(timeout=5)
+
+
+_CONNECT = 10.0
+"""Seconds for a scheduler to answer."""
+
+
+class _OtherCode(Exception):
+    """A worker has another package than the process that asks it."""
+
+
+def _done_there(function: Callable[[_T], _R], unit: _T, digest: str) -> _R:
+    """A unit on a worker of a cluster."""
+    if generator_digest() != digest:
+        raise _OtherCode("a worker has another version of onnx-superopt than this process; install the same on all")
+    return function(unit)
+
+
+@contextmanager
+def open_workers(jobs: int, scheduler: str | None = None) -> Iterator[Workers]:
+    """The workers for a command: a cluster where a scheduler is named, else so many processes. Raises StoreError."""
+    workers: Workers = Cluster(scheduler) if scheduler else Processes(jobs) if jobs > 1 else Here()
+    try:
+        yield workers
+    finally:
+        workers.close()

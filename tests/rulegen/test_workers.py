@@ -1,0 +1,203 @@
+"""Workers: what is lost is done again, and the rules do not depend on who does the work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rulegen import workers as workers_module
+from rulegen.grow.certification import FATES, Prospect
+from rulegen.grow.stages import grow
+from rulegen.workers import Cluster, Here, Processes, Workers, open_workers
+from rulegen.workloads import get_workload
+from rules_db.exchange import format_rule, format_rules, parse_rule
+from rules_db.files import StoreError
+from rules_db.trust.certificate import Certificate
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def once_deadly(unit: tuple[int, str]) -> int:
+    """Kills its process when number 5 is asked for the first time; notes what is done."""
+    number, folder = unit
+    with (Path(folder) / "asked").open("a") as file:
+        file.write(f"{number}\n")
+    mark = Path(folder) / "killed"
+    if number == 5 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def deadly(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def slowly(number: int) -> int:
+    time.sleep(0.2)
+    return number
+
+
+def failing(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Workers]:
+    with open_workers(2) as workers:
+        assert isinstance(workers, Processes)
+        yield workers
+
+
+def test_results_come_in_the_order_of_the_units(processes: Workers) -> None:
+    for workers in (Here(), processes):
+        assert list(workers.map(doubled, range(50))) == [2 * n for n in range(50)] and list(workers.map(doubled, [])) == []
+
+
+def test_an_error_of_a_unit_is_the_callers(processes: Workers) -> None:
+    results = processes.map(failing, range(6))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="three"):
+        next(results)
+    assert list(processes.map(doubled, [1])) == [2]
+
+
+def test_a_killed_process_costs_what_it_was_at(tmp_path: Path) -> None:
+    with open_workers(2) as workers:
+        assert list(workers.map(once_deadly, [(n, str(tmp_path)) for n in range(12)])) == list(range(12))
+    asked = (tmp_path / "asked").read_text().split()
+    assert (tmp_path / "killed").exists() and {*asked} == {str(n) for n in range(12)}
+    assert len(asked) <= 12 + 3, "two processes, and what the pool had handed on"
+
+
+def test_a_unit_that_kills_each_process_is_given_up() -> None:
+    with open_workers(2) as workers, pytest.raises(BrokenProcessPool):
+        list(workers.map(deadly, [1]))
+
+
+def grown(workers: Workers | None) -> str:
+    growth = grow(get_workload("attention-softmax"), workers=workers)
+    assert growth.rules and growth.derived
+    return format_rules(growth.rules) + "".join(f"{candidate}\n" for candidate in growth.unproved)
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    return grown(None)
+
+
+def test_the_same_rules_whatever_the_number_of_workers(alone: str) -> None:
+    for jobs in (2, 3):
+        with open_workers(jobs) as workers:
+            assert grown(workers) == alone
+
+
+class Lying(Workers):
+    """A machine that says of everything that it is proved, by nothing."""
+
+    count = 2
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        for unit in units:
+            result = function(unit)
+            if isinstance(result, Prospect) and result.fate not in FATES:
+                rule = replace(parse_rule(result.fate), certificate=Certificate(()))
+                result = replace(result, fate=format_rule(rule))
+            yield result
+
+
+def test_a_worker_cannot_bring_a_rule_that_is_not_proved() -> None:
+    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not proved"):
+        grown(Lying())
+
+
+# A cluster
+
+
+def running(*arguments: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    null = subprocess.DEVNULL
+    return subprocess.Popen([sys.executable, "-m", *arguments], stdout=null, stderr=null, env=environment)
+
+
+def scheduler(port: int) -> subprocess.Popen[bytes]:
+    return running("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+
+
+def worker(port: int) -> subprocess.Popen[bytes]:
+    where = ("--host", "127.0.0.1", "--no-dashboard", "--no-nanny", "--nthreads", "1", "--death-timeout", "120")
+    return running("distributed.cli.dask_worker", f"tcp://127.0.0.1:{port}", *where)
+
+
+@contextmanager
+def cluster(port: int) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'onnx-superopt[cluster]'")
+    parts = {"scheduler": scheduler(port), "one": worker(port), "two": worker(port)}
+    try:
+        yield parts
+    finally:
+        for part in parts.values():
+            part.kill()
+            part.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_a_cluster_grows_the_same_rules(alone: str) -> None:
+    """One of its workers is killed on the way."""
+    port = free_port()
+    with cluster(port) as parts, open_workers(1, f"tcp://127.0.0.1:{port}") as workers:
+        assert isinstance(workers, Cluster)
+        assert list(workers.map(doubled, range(20))) == [2 * n for n in range(20)]
+        results = workers.map(slowly, range(12))
+        assert next(results) == 0
+        parts["one"].kill()
+        assert list(results) == list(range(1, 12))
+        assert grown(workers) == alone
+
+
+def test_a_scheduler_that_restarts_costs_what_was_not_given_back() -> None:
+    port = free_port()
+    with cluster(port) as parts, open_workers(1, f"tcp://127.0.0.1:{port}") as workers:
+        results = workers.map(slowly, range(12))
+        assert next(results) == 0
+        for part in parts.values():  # workers end with their scheduler
+            part.kill()
+            part.wait()
+        parts.update({"scheduler": scheduler(port), "one": worker(port)})
+        assert list(results) == list(range(1, 12))
+
+
+def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers_module, "_CONNECT", 0.5)
+    with pytest.raises(StoreError, match=r"no Dask scheduler with workers answers .*; start 'dask scheduler'") as caught:
+        Cluster(f"tcp://127.0.0.1:{free_port()}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_worker_with_another_package_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(workers_module._OtherCode, match="another version of onnx-superopt"):
+        workers_module._done_there(doubled, 1, "another")
