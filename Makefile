@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint audit rules checked zoo bench clean
+.PHONY: demo test lint audit rules checked zoo bench site clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("onnx-superopt needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
@@ -51,6 +51,11 @@ zoo: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[dev,bench]'
 	$(BIN)/python -m tools.bench.models
+
+# The pages of docs/ as a site in build/site, which needs no network to be read.
+site: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
+	$(BIN)/mkdocs build --quiet
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

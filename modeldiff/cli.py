@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -12,10 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from modeldiff.compare import Comparison, Equality, compare_models
+from modeldiff.compare import ModelComparison, Equality, compare_models
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
+from mugraph.console import result_console
 from mugraph.interrupts import INTERRUPTED_EXIT
-from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
+from rewriter.cli.progress import log_to, watched
+from rewriter.run.faults import FAULT_EXIT, USER_ERRORS
 from rewriter.run.parse import parse_shapes
 from rules_db.files import check_writable, write_text
 
@@ -53,29 +54,30 @@ def command(
 
     Exit code 0: proved or tested equal; 1: they differ; 2: bad input; 3: undecided.
     """
+    aside = Console(stderr=True)
     if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+        log_to(aside)
     for file in filter(None, (report, json_file)):
         check_writable(file)
-    with Console(stderr=True).status("starting") as status:
+    with watched(aside) as tell:
         comparison = compare_models(
             before,
             after,
             parse_shapes(shapes),
             tolerance=tolerance,
             seconds=budget,
-            progress=lambda line: status.update(escape(line)),
+            progress=tell,
         )
         if report is not None:
-            status.update("writing the report")
+            tell("writing the report")
             write_text(report, as_page(comparison))
     if json_file is not None:
         write_text(json_file, json.dumps(as_json(comparison), indent=2) + "\n")
-    _print(comparison, Console(highlight=False, soft_wrap=True))
+    _print(comparison, result_console(highlight=False, soft_wrap=True))
     sys.exit(_EXITS[comparison.verdict])
 
 
-def _print(comparison: Comparison, console: Console) -> None:
+def _print(comparison: ModelComparison, console: Console) -> None:
     weight = list(Equality)
     regions = sorted(comparison.regions, key=lambda region: -weight.index(region.verdict))
     table = Table("change", "verdict", box=None, padding=(0, 2, 0, 0))
@@ -106,9 +108,4 @@ def main() -> None:
         sys.exit(INTERRUPTED_EXIT)
     except USER_ERRORS as problem:
         print(f"superopt-diff: {problem}", file=sys.stderr)
-    except Exception as problem:
-        if raises_faults(False):
-            raise
-        print(f"superopt-diff: {Fault.of(problem, 'comparing')}", file=sys.stderr)
-        sys.exit(FAULT_EXIT)
     sys.exit(2)

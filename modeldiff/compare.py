@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,10 +21,11 @@ from mugraph.onnx import Model, load
 from rewriter.reference import Error, InputError, compare, worst
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["SEEDS", "ComparedOutput", "Comparison", "DiffRegion", "Equality", "compare_models"]
+__all__ = ["SEEDS", "ComparedOutput", "ModelComparison", "DiffRegion", "Equality", "compare_models"]
 
 SEEDS = (1, 2)
 """Of the random inputs on which two models are compared."""
+_LOGGER = logging.getLogger(__name__)
 _MOST = 32
 """Differences that are looked for."""
 
@@ -74,7 +76,7 @@ class ComparedOutput:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelComparison:
     """What is known of two models.
 
     Attributes:
@@ -110,7 +112,7 @@ def compare_models(
     tolerance: float | None = None,
     seconds: float = 60.0,
     progress: Callable[[str], None] = lambda line: None,
-) -> Comparison:
+) -> ModelComparison:
     """Compares two model files.
 
     Args:
@@ -122,30 +124,39 @@ def compare_models(
     Raises:
         ModelError, InputError: one clear message each.
     """
-    progress("reading both models")
+
+    def told(line: str) -> None:
+        _LOGGER.info("%s", line)
+        progress(line)
+
+    told("reading both models")
     models = load(before), load(after)
     if len(models[0].graph.outputs) != len(models[1].graph.outputs):
         first, second = (len(model.graph.outputs) for model in models)
         raise InputError(f"{after} has {second} outputs, and {before} has {first}: nothing can be compared")
     feeds, assumed = common_feeds(*models, shapes or {}, SEEDS)
     sides = [ComparedModel(model, [{n: feed[n] for n in model.inputs} for feed in feeds]) for model in models]
-    progress("evaluating the first model in float64")
+    told("evaluating the first model in float64")
     known = Numbers(sides[0])
-    progress("pairing nodes")
-    pairing = _paired(sides[0], sides[1], known, tolerance, progress)
+    told("pairing nodes")
+    pairing = _paired(sides[0], sides[1], known, tolerance, told)
+    claims = [*pairing.claims, *_output_claims(pairing)]
     deadline = Deadline()
     deadline.end_in(seconds)
     proofs, judged = Proofs(pairing, deadline), list[tuple[EqualityClaim, Judged]]()
-    for number, claim in enumerate(pairing.claims, 1):
-        progress(f"proving {number} of {len(pairing.claims)}: '{sides[1].name(claim.after)}'")
-        judged.append((claim, proofs.judged(claim)))
+    for number, claim in enumerate(claims, 1):
+        progress(f"proving {number} of {len(claims)}: '{sides[1].name(claim.after)}'")
+        known_of_it = proofs.judged(claim)
+        judged.append((claim, known_of_it))
+        by = "constants, computed" if known_of_it.rule is None else f"rule {known_of_it.rule.id}"
+        _LOGGER.info("%s: %s", sides[1].name(claim.after), by if known_of_it.is_proved else f"tested; {known_of_it.why_not}")
     deadline.end()
     differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
     regions = tuple(_regions(pairing, judged, differences))
-    progress("running both models in onnxruntime")
-    outputs, problem = _outputs(models, pairing, feeds)
+    told("running both models in onnxruntime")
+    outputs, problem = _outputs(models, pairing, feeds, regions)
     notes = [f"compared with {', '.join(assumed)}; set sizes with --input NAME=..."] if assumed else []
-    return Comparison(regions, outputs, pairing, feeds, (*notes, *problem))
+    return ModelComparison(regions, outputs, pairing, feeds, (*notes, *problem))
 
 
 def _paired(
@@ -189,6 +200,15 @@ def _corresponds(pairing: Pairing, value: int, other: int) -> bool:
         return True
     error = pairing.error(value, other)
     return error is not None and pairing.is_equal(value, error)
+
+
+def _output_claims(pairing: Pairing) -> Iterator[EqualityClaim]:
+    """Outputs that hold the numbers of the ones before, and correspond to another value: what computed them is not needed."""
+    for value, other in _output_pairs(pairing):
+        if pairing.pair_of(value) != pairing.stands_for(other) and _corresponds(pairing, value, other):
+            error = pairing.error(value, other)
+            assert error is not None, "they correspond by their numbers"
+            yield EqualityClaim(pairing.after.made(value), pairing.stands_for(other), error)
 
 
 def _regions(
@@ -252,7 +272,10 @@ def _verdict(
 
 
 def _outputs(
-    models: tuple[Model, Model], pairing: Pairing, feeds: Sequence[Mapping[str, np.ndarray]]
+    models: tuple[Model, Model],
+    pairing: Pairing,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    regions: Sequence[DiffRegion],
 ) -> tuple[tuple[ComparedOutput, ...], list[str]]:
     """The outputs, and why onnxruntime does not run the models, where it does not."""
     errors: list[Error] | None = None
@@ -275,10 +298,22 @@ def _outputs(
         if pairing.after.made(value) in pairing.pins:
             verdict = Equality.DIFFERENT
         elif _corresponds(pairing, value, other):
-            verdict = Equality.PROVED  # by what its regions say
+            upstream = _upstream(pairing.after, value)
+            verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
         elif run is not None:
             verdict = Equality.TESTED if pairing.is_equal(value, run) else Equality.DIFFERENT
         else:
             verdict = Equality.UNDECIDED
         found.append(ComparedOutput(pairing.after.name(value), verdict, run))
     return tuple(found), problems
+
+
+def _upstream(side: ComparedModel, value: int) -> set[Node]:
+    """The nodes that a value rests on."""
+    found, stack = set[Node](), [value]
+    while stack:
+        node = side.maker(stack.pop())
+        if node is not None and node not in found:
+            found.add(node)
+            stack.extend(side.operands(node))
+    return found

@@ -92,11 +92,18 @@ def _upwards(pairing: Pairing, after: int, before: int) -> tuple[int, int] | Non
         key=len,
     )
     by_numbers = {claim.after for claim in pairing.claims}
-    open_ = [(a, b) for a, b in unequal if pairing.pair_of(a) is None or ours.made(a) in by_numbers]
-    computed = [(a, b) for a, b in open_ if ours.maker(a) is not None and theirs.maker(b) is not None]
+    by_chance = [(a, b) for a, b in unequal if ours.made(a) in by_numbers or _are_namesakes(pairing, a, b)]
+    suspected = [(a, b) for a, b in unequal if pairing.pair_of(a) is None or (a, b) in by_chance]
+    computed = [(a, b) for a, b in suspected if ours.maker(a) is not None and theirs.maker(b) is not None]
     if not computed or len(computed) < len(unequal):
         return None
     return min(computed, key=lambda pair: ours.place[_made(ours, pair[0])])
+
+
+def _are_namesakes(pairing: Pairing, after: int, before: int) -> bool:
+    """Whether both models give values one name, though one of them is equal to another value."""
+    other = pairing.namesake(after)
+    return other is not None and pairing.stands_for(other) == pairing.stands_for(before)
 
 
 def _made(side: ComparedModel, value: int) -> Node:

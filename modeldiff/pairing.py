@@ -112,6 +112,7 @@ class Pairing:
         self._alone: set[int] = set()
         self._rounded: set[int] = set()
         self._enter_before()
+        self._numbers_before = frozenset(number for node in before.nodes for number in _numbers_in(node)) | _scalars(before)
         for node in after.nodes:
             heed()
             self._visit(node)
@@ -213,7 +214,8 @@ class Pairing:
                         after.learn(value, number, array)
                 return
         numbers = [self._operand(value) for value in operands]
-        if node.is_opaque or any(self._is_rounded(value) for value in operands):
+        is_new = not self._numbers_before.issuperset(_numbers_in(node))
+        if node.is_opaque or is_new or any(self._is_rounded(value) for value in operands):
             self._rounded.update(node.values)
         results: Sequence[Arrays | None] = [None] * len(node.values)
         if all(array is not None for array in numbers):
@@ -292,6 +294,20 @@ def _tells(arrays: Arrays) -> bool:
     if first.dtype.kind != "f" or first.size < _TELLING:
         return False
     return len(np.unique(first.reshape(-1)[:_LOOKED_AT])) >= _TELLING
+
+
+def _numbers_in(node: Node) -> frozenset[np.float32]:
+    """The floats among a node's attributes, rounded as ONNX has them."""
+    values = (item for _, value in node.attrs for item in (value if isinstance(value, tuple) else (value,)))
+    return frozenset(np.float32(item) for item in values if isinstance(item, float))
+
+
+def _scalars(model: ComparedModel) -> frozenset[np.float32]:
+    """The float constants of one entry."""
+    arrays = (model.tables.small_constant(value, 1) for value in model.tables.constants)
+    return frozenset(
+        np.float32(array.reshape(())) for array in arrays if array is not None and array.dtype.kind == "f" and array.size
+    )
 
 
 def _projection(array: np.ndarray) -> float:

@@ -7,20 +7,22 @@ nothing is left to numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
 from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.onnx.fold import Folder
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, const, substitute, var, variables
+from mugraph.terms.term import Term, const, rebuild, substitute, var, variables
 from rewriter.search.match import NoMatch, RootIndex, check_guards, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rulegen.candidate import CandidateRule, candidate_types
-from rulegen.mine.cuts import number
+from rulegen.mine.cuts import number, shortest
 from rulegen.prove.prover import Proof, Prover
 from rules_db.library import shipped_rules
 from rules_db.trust.check import check
@@ -86,6 +88,8 @@ class Proofs:
         candidate, leaves = equation
         text = str(candidate)
         rule = self._rule(candidate)
+        if isinstance(rule, str) and (shortened := _shortened(candidate.target[0])) is not candidate.target[0]:
+            rule = self._rule(CandidateRule(candidate.source, (shortened,), candidate.types))
         if isinstance(rule, str):
             return Judged(False, why_not=rule, equation=text)
         if (problem := self._unmatched(rule, claim, leaves)) is not None:
@@ -99,11 +103,23 @@ class Proofs:
         place = len(pairing.after.nodes) if node is None else pairing.after.place[node]
         shared = {value for value, first in pairing.first.items() if first < place}
         leaves: dict[str, int] = {}
-        source = _term(pairing.before, claim.before, lambda v: s if (s := pairing.stands_for(v)) in shared else None, leaves)
+
+        def known(value: int) -> str | None:
+            stands = pairing.stands_for(value)
+            if stands not in shared and pairing.before.maker(value) is not None:
+                return None
+            leaves[f"v{stands}"] = stands
+            return f"v{stands}"
+
+        def paired(value: int) -> str | None:
+            pair = pairing.pair_of(value) if pairing.after.made(value) != own else None
+            return f"v{pair}" if pair is not None else None if pairing.after.maker(value) is not None else f"o{value}"
+
+        own = pairing.after.made(claim.after)
+        source = _term(pairing.before, claim.before, known)
         if isinstance(source, str):
             return source
-        own = pairing.after.made(claim.after)
-        target = _term(pairing.after, claim.after, lambda v: pairing.pair_of(v) if pairing.after.made(v) != own else None, leaves)
+        target = _term(pairing.after, claim.after, paired)
         if isinstance(target, str):
             return target
         if unread := [t.name for t in variables([target]) if t.name not in {s.name for s in variables([source])}]:
@@ -156,9 +172,18 @@ class Proofs:
         return reason
 
 
-def _term(side: ComparedModel, root: int, leaf: object, leaves: dict[str, int]) -> Term | str:
-    """The term that computes a value over leaves, which is entered among them; or why there is none."""
-    assert callable(leaf)
+def _shortened(target: Term) -> Term:
+    """A term whose float attributes have the fewest digits that round to them in float32, as ONNX keeps them: 1e-06, not
+    9.99999997e-07. Scalar constants of a model are read so, too."""
+    return rebuild(target, lambda leaf: leaf, lambda value: shortest(np.float32(value)) if isinstance(value, float) else value)
+
+
+def _term(side: ComparedModel, root: int, leaf: Callable[[int], str | None]) -> Term | str:
+    """The term that computes a value, or why there is none.
+
+    Args:
+        leaf: the variable for a value; ``None`` for one that is written out. Of the value itself it is not asked.
+    """
     terms: dict[int, Term] = {}
     start = side.made(root)
     stack, count = [start], 0
@@ -171,14 +196,12 @@ def _term(side: ComparedModel, root: int, leaf: object, leaves: dict[str, int]) 
         if literal is not None:
             terms[value] = const(literal)
             continue
-        shared = leaf(value) if value != start else None
         node = side.maker(value)
-        if shared is not None or node is None:
-            name = f"v{shared}" if shared is not None else f"o{value}"
-            if shared is not None:
-                leaves[name] = shared
+        name = leaf(value) if value != start or node is None else None
+        if name is not None:
             terms[value] = var(name)
             continue
+        assert node is not None, "what nothing computes is a leaf"
         if node.is_opaque:
             return f"nothing is known of {side.label(node)}"
         missing = [v for v in map(side.made, node.inputs) if v not in terms]

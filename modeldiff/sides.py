@@ -12,7 +12,8 @@ import numpy as np
 from mugraph.graph import Node
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model
-from mugraph.terms.shape import concrete, evaluate_dim
+from mugraph.terms.shape import concrete, evaluate_dim, plain_symbol, symbol, symbols_within
+from mugraph.terms.term import attr_symbols
 from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs
 from rewriter.reference.nodes import RunTensors, computed, widen
 from rewriter.search.layers import opaque_kind
@@ -48,6 +49,11 @@ class ComparedModel:
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
         self._digests: dict[int, bytes] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+        for name, type_ in model.inputs.items():
+            for axis, dim in enumerate(type_.shape):
+                if (size := plain_symbol(dim)) is not None:
+                    self._places.setdefault(size, (name, axis))
 
     def _ordered(self) -> Iterator[Node]:
         entered: set[Node] = set()
@@ -68,7 +74,11 @@ class ComparedModel:
 
     def kind(self, node: Node) -> Hashable:
         """Equal for nodes, of whichever model, that compute the same of equal operands."""
-        return self._kind(node) if node.is_opaque else (node.op, repr(node.attrs))
+        if node.is_opaque:
+            return self._kind(node)
+        named = {s for _, value in node.attrs for name in attr_symbols(value) for s in symbols_within(symbol(name))}
+        sizes = ((name, self._places.get(name)) for name in sorted(named))  # a name may be that of another size elsewhere
+        return node.op, repr(node.attrs), tuple(sizes)
 
     def label(self, node: Node) -> str:
         """The node as its file names it."""

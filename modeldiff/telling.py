@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from modeldiff.compare import SEEDS, Comparison, DiffRegion, Equality
+from modeldiff.compare import SEEDS, ModelComparison, DiffRegion, Equality
 from modeldiff.faults import ModelDifference
 from modeldiff.pairing import EqualityClaim
 from modeldiff.proofs import Judged
@@ -29,7 +29,7 @@ _NAMED = 4
 """Nodes of a region that a line names."""
 
 
-def sentence(comparison: Comparison) -> str:
+def sentence(comparison: ModelComparison) -> str:
     """The verdict and what it rests on."""
     counts = Counter(region.verdict for region in comparison.regions)
     if not comparison.regions and comparison.verdict is Equality.PROVED:
@@ -38,7 +38,7 @@ def sentence(comparison: Comparison) -> str:
     return f"{comparison.verdict}: {len(comparison.regions)} changes, {listed}" if listed else str(comparison.verdict)
 
 
-def in_brief(comparison: Comparison, region: DiffRegion) -> str:
+def in_brief(comparison: ModelComparison, region: DiffRegion) -> str:
     """The nodes of a region: what stands in whose place."""
     before, after = comparison.pairing.before, comparison.pairing.after
     sides = [_listed([side.label(node) for node in nodes]) for side, nodes in ((before, region.before), (after, region.after))]
@@ -50,7 +50,7 @@ def _listed(labels: list[str]) -> str:
     return f"{', '.join(labels[:_NAMED])}{more}" if labels else "nothing"
 
 
-def region_lines(comparison: Comparison, region: DiffRegion) -> list[str]:
+def region_lines(comparison: ModelComparison, region: DiffRegion) -> list[str]:
     """What is known of a region, line by line."""
     lines = [_difference(comparison, difference) for difference in region.differences]
     lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
@@ -60,7 +60,7 @@ def region_lines(comparison: Comparison, region: DiffRegion) -> list[str]:
     return lines or ["what it computes has no counterpart that could be told"]
 
 
-def _difference(comparison: Comparison, difference: ModelDifference) -> str:
+def _difference(comparison: ModelComparison, difference: ModelDifference) -> str:
     after, before = comparison.pairing.after, comparison.pairing.before
     names = f"'{after.name(difference.after)}' differs from '{before.name(difference.before)}'"
     if difference.sample is None:
@@ -68,7 +68,7 @@ def _difference(comparison: Comparison, difference: ModelDifference) -> str:
     return f"{names}: {difference.words}; on random inputs of seed {SEEDS[difference.sample.feed]}, {difference.sample}"
 
 
-def _claim_lines(comparison: Comparison, claim: EqualityClaim, known: Judged) -> list[str]:
+def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judged) -> list[str]:
     after, before = comparison.pairing.after, comparison.pairing.before
     names = f"'{after.name(claim.after)}' equals '{before.name(claim.before)}'"
     if known.rule is not None and known.is_proved:
@@ -83,7 +83,7 @@ def _claim_lines(comparison: Comparison, claim: EqualityClaim, known: Judged) ->
     return [*lines, known.equation] if known.equation else lines
 
 
-def _rules(comparison: Comparison) -> dict[str, tuple[Rule, list[int]]]:
+def _rules(comparison: ModelComparison) -> dict[str, tuple[Rule, list[int]]]:
     """The rules that prove regions, with the numbers of these."""
     found: dict[str, tuple[Rule, list[int]]] = {}
     for number, region in enumerate(comparison.regions):
@@ -95,7 +95,7 @@ def _rules(comparison: Comparison) -> dict[str, tuple[Rule, list[int]]]:
     return found
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
+def as_json(comparison: ModelComparison) -> dict[str, Any]:
     """The whole comparison."""
     before, after = comparison.pairing.before, comparison.pairing.after
 
@@ -141,7 +141,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def as_page(comparison: Comparison) -> str:
+def as_page(comparison: ModelComparison) -> str:
     """The comparison as one HTML file."""
     before, after = comparison.pairing.before.model, comparison.pairing.after.model
     graphs = before.proto.graph, after.proto.graph
@@ -180,7 +180,7 @@ def _numbers(nodes: tuple[Node, ...], count: int) -> tuple[int, ...]:
     return tuple(sorted({node.origin for node in nodes if node.origin is not None and node.origin < count}))
 
 
-def _changes(comparison: Comparison) -> list[Block]:
+def _changes(comparison: ModelComparison) -> list[Block]:
     if not comparison.regions:
         return [text("There are none.")]
     weight = list(Equality)

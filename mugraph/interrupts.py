@@ -7,12 +7,18 @@ import signal
 import sys
 import threading
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-__all__ = ["INTERRUPTED_EXIT", "heed_interrupts", "run_command"]
+__all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "heed_interrupts", "run_command"]
 
 INTERRUPTED_EXIT = 130
 """Exit code of a command that was interrupted, as shells have it: 128 and the signal's number."""
+
+INTERNAL_EXIT = 3
+"""Exit code of a command that ended in a mistake of ours."""
+PIPE_EXIT = 141
+"""Exit code of a command whose output nobody reads any more, as shells have it."""
 
 _AGAIN_SECONDS = 0.01
 """After which an interrupt that was lost is sent once more."""
@@ -40,14 +46,23 @@ def run_command(module: str, name: str) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
     Its module is imported here, since that takes a second, in which people change their mind, too. Before Python 3.12 what is
-    raised while a class gets its names becomes the cause of a RuntimeError.
+    raised while a class gets its names becomes the cause of a RuntimeError. A mistake of ours is one line and exit code 3, with a
+    traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough.
     """
     heed_interrupts()
     try:
         getattr(import_module(module), name)()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
-    except RuntimeError as problem:
-        if not isinstance(problem.__cause__, KeyboardInterrupt):
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed into it at the end
+        sys.exit(PIPE_EXIT)
+    except Exception as problem:
+        if isinstance(problem, RuntimeError) and isinstance(problem.__cause__, KeyboardInterrupt):
+            sys.exit(INTERRUPTED_EXIT)
+        if os.environ.get("ONNX_SUPEROPT_DEBUG"):
             raise
-        sys.exit(INTERRUPTED_EXIT)
+        said = " ".join(str(problem).split())
+        words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
+        print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
+        sys.exit(INTERNAL_EXIT)

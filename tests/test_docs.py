@@ -7,6 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from modeldiff.cli import command as diff
 from rewriter.cli.main import main
 from rules_db.exchange import format_rule
 from rules_db.library import shipped_rules
@@ -43,8 +44,14 @@ def test_the_trusted_base_is_counted_as_it_is() -> None:
         assert told_files == files and abs(told_lines - lines) <= max(60, lines // 10), again
 
 
-def test_the_readme_names_every_option() -> None:
-    readme = (ROOT / "README.md").read_text()
-    documented = CliRunner().invoke(main, ["--help"]).output
+def test_the_docs_name_every_option() -> None:
+    page = (ROOT / "docs" / "options.md").read_text() + (ROOT / "docs" / "diff.md").read_text()
+    documented = "".join(CliRunner().invoke(command, ["--help"]).output for command in (main, diff))
     for option in sorted(set(re.findall(r"--[a-z][a-z-]+", documented)) - {"--help", "--version"}):
-        assert option in readme, option
+        assert option in page, option
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([\w./-]+\.(?:md|png))[#)]", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("mugraph", "rules_db", "rulegen", "rewriter", "tools")
+PACKAGES = ("mugraph", "rules_db", "rulegen", "rewriter", "modeldiff", "tools")
 SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.console import result_console
 from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.onnx import load
 from rewriter.cli.flags import flags, values_of_flags
@@ -55,7 +56,7 @@ def cli() -> None:
 
 
 def _out() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    return result_console(highlight=False, soft_wrap=True)
 
 
 def _provider_of(name: str) -> str:

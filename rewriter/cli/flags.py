@@ -10,9 +10,33 @@ import click
 
 from rewriter.run.fields import AtLeast, OneOf, OptionField, option_fields
 
-__all__ = ["flags", "values_of_flags"]
+__all__ = ["GroupedCommand", "GroupedOption", "flags", "values_of_flags"]
+
+_OTHER = "Help"
+"""The heading of options without one."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class GroupedOption(click.Option):
+    """An option that the help lists under a heading."""
+
+    def __init__(self, *args: Any, group: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists options under headings, in the order in which these first occur."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context)) is not None:
+                groups.setdefault(getattr(parameter, "group", "") or _OTHER, []).append(record)
+        for heading in sorted(groups, key=lambda heading: heading == _OTHER):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
 
 
 def flags(options: type, only: Collection[str] | None = None) -> Callable[[_Command], _Command]:
@@ -51,7 +75,7 @@ def _click_settings(item: OptionField) -> dict[str, Any]:
     """How click calls what a field says of its flag."""
     flag = item.flag
     assert flag is not None
-    settings: dict[str, Any] = {"help": flag.help, "metavar": flag.metavar}
+    settings: dict[str, Any] = {"help": flag.help, "metavar": flag.metavar, "cls": GroupedOption, "group": flag.group}
     choices = flag.choices or (item.check.words if isinstance(item.check, OneOf) else ())
     if flag.is_path:
         settings["type"] = click.Path(path_type=Path)

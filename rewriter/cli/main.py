@@ -13,9 +13,11 @@ from typing import Any
 import click
 from rich.console import Console
 
+from mugraph.console import result_console
 from mugraph.files import Scratch, is_device, same_file
 from mugraph.interrupts import INTERRUPTED_EXIT
-from rewriter.cli.flags import flags, values_of_flags
+from rewriter.cli.flags import GroupedCommand, GroupedOption, flags, values_of_flags
+from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.reference import InputError
 from rewriter.report.of_run import main_graph, run_page
@@ -29,33 +31,65 @@ from rules_db.files import check_writable, write_text
 __all__ = ["main", "run"]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=GroupedCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write; default MODEL.superopt.onnx.")
-@flags(Options)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the summary to a file.")
 @click.option(
-    "--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page about the run, with both graphs."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where to write; default MODEL.superopt.onnx.",
+    cls=GroupedOption,
+    group="What is written",
+)
+@flags(Options)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write the summary to a file.",
+    cls=GroupedOption,
+    group="What is told",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="FILE.html",
+    help="Write a page about the run, with both graphs.",
+    cls=GroupedOption,
+    group="What is told",
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Log every decision on standard error.", cls=GroupedOption, group="What is told"
 )
 @click.version_option(package_name="onnx-superopt")
 @click.pass_obj
 def main(
-    spent: float | None, /, model: Path, output: Path | None, json_file: Path | None, report: Path | None, **written: Any
+    spent: float | None,
+    /,
+    model: Path,
+    output: Path | None,
+    json_file: Path | None,
+    report: Path | None,
+    verbose: bool,
+    **written: Any,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
-    console = Console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
+    console = result_console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
         for flag, file in (("--json", json_file), ("--report", report)):
             if file is not None:
                 _check_target(flag, file, model, output or model)
-        with Console(stderr=True).status("starting") as status, Scratch() as scratch:
-            options = Options(**values_of_flags(Options, written))
+        options, aside = Options(**values_of_flags(Options, written)), Console(stderr=True)
+        if verbose:
+            log_to(aside)
+        end = options.budget if options.keeps_to_budget else None
+        with watched(aside, end, spent or 0.0) as tell, Scratch() as scratch:
             before = None if report is None else main_graph(model)
             if report is not None and options.kernels_folder is None and may_have_kernels(options):
                 options = replace(options, kernels_folder=scratch.path / "kernels")
-            outcome = optimize(model, output, options, status.update, spent or 0.0)
+            outcome = optimize(model, output, options, tell, spent or 0.0)
             if report is not None and before is not None:
-                status.update("writing the report")
+                tell("writing the report")
                 folder = options.kernels_folder or scratch.path
                 write_text(report, run_page(outcome, before, main_graph(Path(outcome.output)) or before, options.rules, folder))
         if json_file is not None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.console import UNBOUNDED
 from rewriter.reference import Error
 from rewriter.run.accept import Timing
 from rewriter.run.footprint import ModelFootprint
@@ -22,6 +23,8 @@ _RULE = 8
 """Characters of a rule's id that tell it from others."""
 _WIDE = 120
 """Columns of a screen on which substitutions are printed, too."""
+_LEAST = 0.05
+"""Microseconds below which a saving is printed as none."""
 _LONG = 2000
 """Characters of a line from its beginning that are printed: names in a file may be as long as the file."""
 
@@ -43,6 +46,11 @@ def _add_timing(table: Table, where: str, timing: Timing) -> None:
     )
     itself = f"[{timing.control_low:.3f}, {timing.control_high:.3f}]"
     table.add_row(f"latency ratio{where} [95 %]", itself, f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
+
+
+def _microseconds(gain: float) -> str:
+    """A saving; one that rounds to nothing has no sign."""
+    return f"{gain if abs(gain) >= _LEAST else 0.0:.1f} us"
 
 
 def _load(taken: ModelFootprint) -> str | None:
@@ -81,7 +89,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             "rule", "substitution", "evidence", "sites", "saves by cost model", title="rules that fired", title_justify="left"
         )
         for rule in outcome.fired:
-            saved = f"{rule.gain_microseconds:.1f} us"
+            saved = _microseconds(rule.gain_microseconds)
             fired.add_row(rule.rule, _said(rule.text), rule.evidence, str(rule.sites), saved)
         console.print(fired)
     if outcome.kernels:
@@ -146,7 +154,9 @@ def print_explanations(explanations: Sequence[NearMiss], console: Console) -> No
     misses = [lines for lines in causes.values() if lines[0].at_stake > 0]
     chosen = (misses or list(causes.values()))[:_SCREEN]
     for reason in dict.fromkeys(lines[0].reason for lines in chosen):
-        table = Table(box=None, title=f"why (not): {reason}", title_justify="left", expand=True, padding=(0, 2, 0, 0))
+        table = Table(
+            box=None, title=f"why (not): {reason}", title_justify="left", expand=console.width < UNBOUNDED, padding=(0, 2, 0, 0)
+        )
         table.add_column("saves at most" if misses else "", justify="right", no_wrap=True)
         table.add_column("rule", width=_RULE + 5, no_wrap=True)
         columns = {"substitution": 3, "at": 2, "because": 5} if console.width >= _WIDE else {"at": 1, "because": 4}

@@ -56,6 +56,7 @@ class Flag:
         alone: the value where the flag stands without one.
         negates: writing the flag makes the option false.
         read: makes the option's value of the word. Raises InputError.
+        group: the heading under which a help lists it.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Flag:
     alone: str | None = None
     negates: bool = False
     read: Callable[[Any], Any] = same
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,6 +34,8 @@ from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
 
 __all__ = ["Judge", "Judgement"]
+
+_LOGGER = logging.getLogger(__name__)
 
 _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
@@ -363,10 +366,11 @@ class Judge:
             self._note_trial(proposal, trial, checker.objection)
             if trial is None:
                 continue
-            self._bench.progress(f"candidate {number + 1} took {trial.speed.ratio:.3f} of the original's time")
             first = trial if number == 0 else first
             tried = _in_order([*ranked, trial], first)
             ranked = [other for other in tried[:2] if not other.speed.is_slower]
+            self._bench.notes.best = f"{ranked[0].speed.ratio:.3f} of the original's time" if ranked else "the original"
+            self._bench.progress(f"candidate {number + 1} took {trial.speed.ratio:.3f} of the original's time")
             for other in tried:
                 if other not in ranked:
                     other.path.unlink()
@@ -383,12 +387,14 @@ class Judge:
         impression = None if trial is None else trial.speed.on_device or trial.speed.paired
         fate = objection if trial is None else "slower" if trial.speed.is_slower else "another seemed faster"
         rules = tuple(dict.fromkeys(move.direction.rule.id for move in candidate.moves))
-        self._tried[candidate.graph.digest] = Tried(rules, round(candidate.cost, 2), fate, impression)
+        self._tried[candidate.graph.digest] = tried = Tried(rules, round(candidate.cost, 2), fate, impression)
+        _LOGGER.info("candidate %d, of rules %s: %s", len(self._tried), ", ".join(tried.rules) or "none", fate)
 
     def _settle_trial(self, trial: Trial, fate: str, timing: accept.Timing | None = None) -> None:
         """Remembers what became of a trial in the end."""
         noted = self._tried.get(trial.candidate.graph.digest)
         if noted is not None:
+            _LOGGER.info("candidate of rules %s: %s", ", ".join(noted.rules) or "none", fate)
             self._tried[trial.candidate.graph.digest] = replace(noted, fate=fate, timing=timing or noted.timing)
 
     def _timed(self, checker: Checker, acceptance: accept.Acceptance, proposal: Proposal) -> Trial | None:

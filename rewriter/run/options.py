@@ -26,6 +26,10 @@ __all__ = ["Options"]
 
 _SECONDS_AND_FACTOR = "budget {budget} and alpha {alpha}: give seconds from 0 on and a factor from 1 on"
 
+# Headings of options
+_OUTPUT, _TARGET, _INPUTS = "What is written", "What it is for", "What it is measured on"
+_SEARCH, _RULES, _KERNELS = "How it is searched", "Rules", "Custom kernels"
+_ASSUMED, _TELLING = "What may be assumed", "What is told"
 _EFFORT = frozenset({"data", "budget", "alpha", "top", "strategy", "reuse_layers", "search_kernels"})
 """Options that say how a result is looked for and tried."""
 _FIRST_PARTS = (
@@ -57,7 +61,7 @@ class Options:
         InputError: a value that its field does not admit.
     """
 
-    provider: str = option("auto", flag=Flag("--provider", choices=(*PROVIDERS, "auto")))
+    provider: str = option("auto", flag=Flag("--provider", choices=(*PROVIDERS, "auto"), group=_TARGET))
     """Execution provider that costs are measured on: ``cpu``, ``cuda`` or ``auto``."""
 
     shapes: Mapping[str, Sequence[int]] | None = option(
@@ -68,6 +72,7 @@ class Options:
             metavar="NAME=2x128",
             is_repeatable=True,
             read=parse_shapes,
+            group=_INPUTS,
         ),
         verdict=_sorted_shapes,
     )
@@ -75,19 +80,24 @@ class Options:
 
     data: Sequence[Mapping[str, np.ndarray]] = option(
         (),
-        flag=Flag("--data", "An .npz file of real inputs to test with.", is_path=True, is_repeatable=True, read=load_data),
+        flag=Flag(
+            "--data", "An .npz file of real inputs to test with.", is_path=True, is_repeatable=True, read=load_data, group=_INPUTS
+        ),
         verdict=_hashes,
     )
     """User-given inputs, tested beside the random ones."""
 
     rules: str | Sequence[Rule] | None = option(
-        None, flag=Flag("--rules", "Rule database or .rules file; default: the rules that the package ships.", metavar="URL")
+        None,
+        flag=Flag(
+            "--rules", "Rule database or .rules file; default: the rules that the package ships.", metavar="URL", group=_RULES
+        ),
     )
     """URL or path of a rule database, rules, or ``None`` for those that the package ships."""
 
     trust: str = option(
         str(Trust.PROVED),
-        flag=Flag("--trust", "Evidence that the rules of --rules need: a proof, or tests in its place."),
+        flag=Flag("--trust", "Evidence that the rules of --rules need: a proof, or tests in its place.", group=_RULES),
         check=OneOf(tuple(map(str, Trust))),
         verdict=same,
     )
@@ -95,7 +105,7 @@ class Options:
 
     budget: float = option(
         60.0,
-        flag=Flag("--budget", "For the whole run; 0 writes the plain round trip.", metavar="SECONDS"),
+        flag=Flag("--budget", "For the whole run; 0 writes the plain round trip.", metavar="SECONDS", group=_SEARCH),
         check=AtLeast(0, _SECONDS_AND_FACTOR),
         verdict=same,
     )
@@ -103,13 +113,13 @@ class Options:
 
     alpha: float = option(
         1.05,
-        flag=Flag("--alpha", "Explore candidates up to this factor of the best cost."),
+        flag=Flag("--alpha", "Explore candidates up to this factor of the best cost.", group=_SEARCH),
         check=AtLeast(1.0, _SECONDS_AND_FACTOR),
         verdict=same,
     )
     """How much worse than the best a candidate may be to be explored further."""
 
-    top: int = option(5, flag=Flag("--top", "Candidates measured end to end."), check=AtLeast(1), verdict=same)
+    top: int = option(5, flag=Flag("--top", "Candidates measured end to end.", group=_SEARCH), check=AtLeast(1), verdict=same)
     """How many candidates are measured end to end."""
 
     assume_finite: bool = option(
@@ -118,6 +128,7 @@ class Options:
             "--inputs-may-be-infinite",
             "Do not assume that model inputs are finite numbers, and that nothing computed of them overflows.",
             negates=True,
+            group=_ASSUMED,
         ),
         verdict=same,
     )
@@ -125,12 +136,19 @@ class Options:
 
     assume_attended: bool = option(
         True,
-        flag=Flag("--no-assume-attended", "Do not assume that masks let every position attend to something.", negates=True),
+        flag=Flag(
+            "--no-assume-attended",
+            "Do not assume that masks let every position attend to something.",
+            negates=True,
+            group=_ASSUMED,
+        ),
         verdict=same,
     )
     """Masks that are computed from model inputs let every position attend to something."""
 
-    explain: str | None = option(None, flag=Flag("--explain", "Say why rules did not fire.", metavar="[RULE|NODE]", alone="all"))
+    explain: str | None = option(
+        None, flag=Flag("--explain", "Say why rules did not fire.", metavar="[RULE|NODE]", alone="all", group=_TELLING)
+    )
     """``"all"``, a rule's id or a node's or value's name: fills ``Outcome.explanations``."""
 
     cache: Path | None = option(None, check=APath())
@@ -138,33 +156,36 @@ class Options:
 
     costs: Path | None = option(
         None,
-        flag=Flag("--costs", "Optimise for the device of this cost table.", metavar="FILE", is_path=True),
+        flag=Flag("--costs", "Optimise for the device of this cost table.", metavar="FILE", is_path=True, group=_TARGET),
         check=APath(),
     )
     """A cost table, such as ``superopt-costs export`` writes: the model is optimised for the device it was measured on."""
 
     device: str | None = option(
-        None, flag=Flag("--device", f"Optimise for a device by its roofline: {', '.join(DEVICES)}.", metavar="NAME")
+        None,
+        flag=Flag("--device", f"Optimise for a device by its roofline: {', '.join(DEVICES)}.", metavar="NAME", group=_TARGET),
     )
     """Name of a device that is not here: its roofline stands in for measurements."""
 
-    deterministic: bool = option(False, flag=Flag("--deterministic", "Measure nothing: equal arguments write equal bytes."))
+    deterministic: bool = option(
+        False, flag=Flag("--deterministic", "Measure nothing: equal arguments write equal bytes.", group=_SEARCH)
+    )
     """Nothing is measured and no clock is read, so that equal arguments write equal bytes."""
 
     strategy: str = option(
-        BACKTRACKING.name, flag=Flag("--strategy", "How to search."), check=OneOf(tuple(STRATEGIES)), verdict=same
+        BACKTRACKING.name, flag=Flag("--strategy", "How to search.", group=_SEARCH), check=OneOf(tuple(STRATEGIES)), verdict=same
     )
     """Name of one of :data:`rewriter.search.strategy.STRATEGIES`."""
 
     reuse_layers: bool = option(
         True,
-        flag=Flag("--no-layer-reuse", "Search every one of equal layers instead of one for all.", negates=True),
+        flag=Flag("--no-layer-reuse", "Search every one of equal layers instead of one for all.", negates=True, group=_SEARCH),
         verdict=same,
     )
     """Repeated layers are searched once."""
 
     kernels: bool = option(
-        True, flag=Flag("--kernels/--no-kernels", "Custom kernels, where the model is for a GPU."), verdict=same
+        True, flag=Flag("--kernels/--no-kernels", "Custom kernels, where the model is for a GPU.", group=_KERNELS), verdict=same
     )
     """Regions may become custom kernels, where the model is for a GPU."""
 
@@ -175,6 +196,7 @@ class Options:
             "Compile custom kernels for these; default: the device's own, and PTX.",
             metavar="sm_80,sm_90",
             read=parse_arch,
+            group=_KERNELS,
         ),
         verdict=_names,
     )
@@ -182,7 +204,7 @@ class Options:
 
     kernels_folder: Path | None = option(
         None,
-        flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True),
+        flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True, group=_KERNELS),
         check=APath(),
     )
     """Where the custom kernels of the written model are kept for people to read."""
@@ -190,7 +212,10 @@ class Options:
     search_kernels: float = option(
         0.0,
         flag=Flag(
-            "--search-kernels", "Search kernels for the model's subprograms first, for so long at most.", metavar="SECONDS"
+            "--search-kernels",
+            "Search kernels for the model's subprograms first, for so long at most.",
+            metavar="SECONDS",
+            group=_KERNELS,
         ),
         check=AtLeast(0),
         verdict=same,
@@ -198,24 +223,26 @@ class Options:
     """Seconds of the budget for searching kernels of the model's subprograms, which then stand beside those that are built."""
 
     clean: bool = option(
-        False, flag=Flag("--clean", "Only clean up: fold constants, drop what nobody reads, share what is equal.")
+        False, flag=Flag("--clean", "Only clean up: fold constants, drop what nobody reads, share what is equal.", group=_SEARCH)
     )
     """The model is cleaned up and not searched; outputs are those of the original, bit for bit."""
 
     standard: bool = option(
-        False, flag=Flag("--standard-ops", "Use operators of ai.onnx only, which every runtime knows."), verdict=same
+        False,
+        flag=Flag("--standard-ops", "Use operators of ai.onnx only, which every runtime knows.", group=_TARGET),
+        verdict=same,
     )
     """The result uses no operators outside the default domain beside those that the model came with."""
 
-    in_place: bool = option(False, flag=Flag("--in-place", "The output replaces the model itself."))
+    in_place: bool = option(False, flag=Flag("--in-place", "The output replaces the model itself.", group=_OUTPUT))
     """The output is the model's own file, or may be."""
 
     use_verdicts: bool = option(
-        True, flag=Flag("--no-verdict-cache", "Search and measure again, whatever was remembered.", negates=True)
+        True, flag=Flag("--no-verdict-cache", "Search and measure again, whatever was remembered.", negates=True, group=_SEARCH)
     )
     """Whether a remembered verdict on the same model, rules, options and environment may be reused."""
 
-    debug: bool = option(False, flag=Flag("--debug", "Stop at an internal error with its traceback."))
+    debug: bool = option(False, flag=Flag("--debug", "Stop at an internal error with its traceback.", group=_TELLING))
     """An internal error is raised; without it the original is written and the outcome names the fault."""
 
     def __post_init__(self) -> None:

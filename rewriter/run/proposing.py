@@ -216,6 +216,7 @@ class Proposer:
     def propose(self) -> Proposals:
         """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
         bench, task, clock = self._bench, self._bench.task, self._bench.clock
+        bench.progress("matching rules and pricing the model")
         search = new_search(bench)
         search_kernels(bench, search)
         banned = self._quarantine.of_earlier_runs(bench.rules.ids)

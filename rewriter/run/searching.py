@@ -266,8 +266,8 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
     oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended)
 
     def report(expanded: int, start: float, best: float) -> None:
-        share = f"{best / max(start, 1e-9):.3f} of the original predicted"
-        bench.progress(f"searching: {expanded} candidates expanded, {share}")
+        bench.notes.best = f"{best / max(start, 1e-9):.3f} of the original's time, predicted"
+        bench.progress(f"searching: {expanded} candidates expanded")
 
     if options.deterministic:
         limits = SearchLimits(alpha=options.alpha, seconds=math.inf, expansions=_UNTIMED_EXPANSIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Workbench", "open_workbench"]
 
+_LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 Progress = Callable[[str], None]
@@ -80,6 +82,8 @@ class Workbench:
             BudgetSpent: that was not found out in time.
         """
         until = time.monotonic() + patience
+        if any(not future.done() for future in self.presumed):
+            self.progress("waiting until what the result rests on is checked")
         for future in self.presumed:
             self.awaited(future, "what the result rests on was checked", "write", patience=until - time.monotonic())
 
@@ -166,6 +170,16 @@ def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
     return RuleBook(options.rules)
 
 
+def _with_best(progress: Progress, notes: Notes) -> Progress:
+    """Tells what goes on with the best so far behind it."""
+
+    def told(line: str) -> None:
+        _LOGGER.info("%s", line)
+        progress(f"{line}; best so far {notes.best}" if notes.best else line)
+
+    return told
+
+
 @contextmanager
 def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Sequence[Presumption] = ()) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
@@ -181,6 +195,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
         StoreError: rules cannot be read.
     """
     options, target, notes = task.options, task.target, Notes(task.notes())
+    progress = _with_best(progress, notes)
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         background = Background()
@@ -196,6 +211,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
             )
             return
         with clock.lap("import"):
+            progress("loading rules and measured costs")
             if options.rules is None:
                 futures.append(background.begin(partial(_unless_it_fails, check_ahead())))
             rules = _rules(options, notes.add)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mugraph.console import result_console
 from mugraph.files import is_device
 from rulegen.workers import Cluster, Workers, open_workers
 from rules_db.databases import PATIENCE, without_password
@@ -44,7 +45,7 @@ __all__ = [
 
 def output() -> Console:
     """The console for results."""
-    return Console(highlight=False, soft_wrap=True)
+    return result_console(highlight=False, soft_wrap=True)
 
 
 def progress_console() -> Console:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, const, var
 from rulegen.candidate import operator_count
 
-__all__ = ["Cone", "Cutting", "cone", "cones", "number", "whole"]
+__all__ = ["Cone", "Cutting", "cone", "cones", "number", "shortest", "whole"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def number(graph: Graph, value: int) -> float | bool | None:
     return bool(item) if type_.dtype == DataType.BOOL else shortest(item)
 
 
-def shortest(item: np.ndarray) -> float:
+def shortest(item: np.ndarray | np.floating[Any]) -> float:
     """The number with the fewest digits that rounds to this one in its own type: 0.1, not 0.10000000149."""
     return float(str(item.astype(item.dtype if item.dtype in (np.float16, np.float64) else np.float32)))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from mugraph.interrupts import INTERNAL_EXIT, PIPE_EXIT
 
 _LOST = """
 import time, weakref
@@ -44,7 +48,13 @@ def test_python_alone_loses_it() -> None:
 
 
 COMMANDS = pytest.mark.parametrize(
-    "command", ["rewriter.cli optimize_command", "rewriter.cli costs_command", "rulegen.cli rulegen_command"]
+    "command",
+    [
+        "rewriter.cli optimize_command",
+        "rewriter.cli costs_command",
+        "rulegen.cli rulegen_command",
+        "modeldiff.command diff_command",
+    ],
 )
 
 
@@ -85,3 +95,30 @@ click.Command.parse_args = click.Group.parse_args = interrupted
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+_FAULTY = """
+import sys
+from mugraph.interrupts import run_command
+sys.argv = ["/usr/bin/tool"]
+run_command("{module}", "run")
+"""
+
+
+def _command(tmp_path: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "faulty_tool.py").write_text(f"def run():\n    {body}\n")
+    code = _FAULTY.format(module="faulty_tool")
+    settings = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}", **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings, timeout=60, check=False)
+
+
+def test_a_mistake_of_a_command_is_one_line(tmp_path: Path) -> None:
+    done = _command(tmp_path, "raise KeyError('no such rule')", ONNX_SUPEROPT_DEBUG="")
+    assert done.returncode == INTERNAL_EXIT and len(done.stderr.strip().splitlines()) == 1
+    assert done.stderr.startswith("tool: internal error, KeyError: 'no such rule'")
+    assert "Traceback" in _command(tmp_path, "raise KeyError('no such rule')", ONNX_SUPEROPT_DEBUG="1").stderr
+
+
+def test_whoever_closes_a_pipe_has_read_enough(tmp_path: Path) -> None:
+    done = _command(tmp_path, "raise BrokenPipeError")
+    assert (done.returncode, done.stderr) == (PIPE_EXIT, "")

@@ -111,11 +111,15 @@ def test_a_command_may_take_some_flags_only() -> None:
     assert "--patience" in text and "--input" in text and "--budget" not in text and "--mood" not in text
 
 
-def test_the_command_has_the_flags_of_the_options_in_their_order() -> None:
+def test_the_command_has_the_flags_of_the_options_under_their_headings_in_their_order() -> None:
     text = CliRunner().invoke(main, ["--help"]).output
-    names = [item.flag.name.partition("/")[0] for item in option_fields(Options) if item.flag is not None]
-    places = [text.index(f"\n  {name}") for name in names]
-    assert places == sorted(places)
+    flags = [item.flag for item in option_fields(Options) if item.flag is not None]
+    for heading in {flag.group for flag in flags}:
+        assert heading, "every option has a heading"
+        listed = text.partition(f"\n{heading}:\n")[2].partition("\n\n")[0]
+        names = [flag.name.partition("/")[0] for flag in flags if flag.group == heading]
+        places = [f"\n{listed}".index(f"\n  {name}") for name in names]
+        assert places == sorted(places)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_candidate_that_the_runtime_refuses_is_left_out(tmp_path: Path, monkey
     def refused(self: accept.Acceptance, session: Any) -> Any:
         raise RuntimeFailure("no kernel")
 
-    monkeypatch.setattr(accept.Acceptance, "judge", refused)
+    monkeypatch.setattr(accept.Acceptance, "judge_outputs", refused)
     outcome = run(tmp_path)
     assert outcome.fault is None and any("does not run (no kernel)" in line for line in outcome.dropped)
 

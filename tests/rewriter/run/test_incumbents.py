@@ -100,7 +100,7 @@ def test_where_the_time_ends_before_it_is_known_to_be_right_it_is_not(
 ) -> None:
     out = tmp_path / "out.onnx"
     assert run(source, out, budget=20).improved
-    monkeypatch.setattr(accept.Acceptance, "judge", spent)
+    monkeypatch.setattr(accept.Acceptance, "judge_outputs", spent)
     for budget in (20, 25):
         outcome = run(source, out, budget=budget)
         assert not outcome.improved and "undecided: the budget ended" in outcome.message and ops(out) == cleaned_ops(source)

@@ -54,7 +54,7 @@ def _optimised(tmp_path: Path, **options: Any) -> Outcome:
 def test_interrupted_before_anything_is_known_the_original_is_written(
     tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accept.Acceptance, "judge", _stopped(lambda n: n == 1, accept.Acceptance.judge))
+    monkeypatch.setattr(accept.Acceptance, "judge_outputs", _stopped(lambda n: n == 1, accept.Acceptance.judge_outputs))
     outcome = _optimised(tmp_path)
     assert not outcome.improved and "interrupted before" in outcome.message
     assert ops(tmp_path / "o.onnx") == cleaned_ops(tmp_path / "m.onnx")
@@ -99,7 +99,7 @@ def test_a_second_interruption_while_checking_writes_the_original(
     where: dict[int, tuple[Any, str]] = {
         1: (accept, "reference_run"),
         2: (accept.Acceptance, "open"),
-        3: (accept.Acceptance, "judge"),
+        3: (accept.Acceptance, "judge_outputs"),
         4: (accept.Acceptance, "own_error"),
     }
     owner, name = where[second]
@@ -112,7 +112,7 @@ def test_interrupted_while_a_verdict_is_checked_the_original_is_kept(
     tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _optimised(tmp_path).improved
-    monkeypatch.setattr(accept.Acceptance, "judge", _stopped(lambda n: True, accept.Acceptance.judge))
+    monkeypatch.setattr(accept.Acceptance, "judge_outputs", _stopped(lambda n: True, accept.Acceptance.judge_outputs))
     outcome = _optimised(tmp_path)
     assert not outcome.improved and "interrupted while checking an earlier verdict" in outcome.message
     assert outcome.cleaned and ops(tmp_path / "o.onnx") == cleaned_ops(tmp_path / "m.onnx")

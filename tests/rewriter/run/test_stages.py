@@ -522,7 +522,8 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
         assert recalled is not None and not recalled.is_verdict, "a verdict is remembered by the run that found it"
         assert recalled.graph.content_digest() == decision.graph.content_digest()
         again = write(bench, recalled)
-        anew = replace(outcome, error_before=again.error_before, error_after=again.error_after, cached_verdict=True)
+        errors = {name: getattr(again, name) for name in ("error_before", "error_after", "output_errors")}
+        anew = replace(outcome, **errors, cached_verdict=True)
         assert replace(again, seconds=outcome.seconds, before=outcome.before, after=outcome.after) == anew
         assert (again.before, again.after) == (on_disk([source]), on_disk([bench.task.output])), "loading is not measured again"
         assert again.error_after is not None and again.error_after.is_small, "it is accepted anew"
@@ -602,7 +603,7 @@ def test_what_a_verdict_leads_to_is_accepted_anew(source: Path, monkeypatch: pyt
         decision = decision_of(bench)
         Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
         assert Verdicts(bench, judge_of(bench)).recall() is not None
-        monkeypatch.setattr(Acceptance, "judge", lambda self, session: (Error(0.5, 0.5), False))
+        monkeypatch.setattr(Acceptance, "judge_outputs", lambda self, session: ([Error(0.5, 0.5)], False))
         assert Verdicts(bench, judge_of(bench)).recall() is None
 
 

@@ -1,0 +1,226 @@
+"""Two models compared: what corresponds is found, what is equal is proved or tested, and a planted fault is named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import NodeProto, numpy_helper
+from onnx.parser import parse_model
+
+from modeldiff.compare import ModelComparison, Equality, compare_models
+from modeldiff.distance import distance
+from modeldiff.telling import region_lines
+from rewriter.reference import InputError
+from tests.support.runs import block, lora
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+
+
+def written(path: Path, text: str, **tensors: np.ndarray) -> Path:
+    model = parse_model(f"{HEAD} g {text}")
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
+    onnx.save(model, path)
+    return path
+
+
+def compared(tmp_path: Path, before: str, after: str, **tensors: np.ndarray) -> ModelComparison:
+    return compare_models(written(tmp_path / "a.onnx", before, **tensors), written(tmp_path / "b.onnx", after, **tensors))
+
+
+def named(comparison: ModelComparison) -> list[str]:
+    """The values at which two models are said to begin to differ."""
+    after = comparison.pairing.after
+    return [after.name(difference.after) for region in comparison.regions for difference in region.differences]
+
+
+def text_of(comparison: ModelComparison) -> str:
+    return "\n".join(line for region in comparison.regions for line in region_lines(comparison, region))
+
+
+def test_a_model_is_itself(tmp_path: Path) -> None:
+    path = lora(tmp_path / "lora.onnx")
+    comparison = compare_models(path, path)
+    assert comparison.verdict is Equality.PROVED and not comparison.regions
+    assert len(comparison.pairing.kept) == len(comparison.pairing.after.nodes) == 5
+
+
+def test_names_and_order_play_no_part(tmp_path: Path) -> None:
+    before = "(float[4,8] x) => (float[4,8] y) { a = Relu(x) b = Tanh(x) y = Add(a, b) }"
+    after = "(float[4,8] x) => (float[4,8] y) { q = Tanh(x) p = Relu(x) y = Add(p, q) }"
+    comparison = compared(tmp_path, before, after)
+    assert comparison.verdict is Equality.PROVED and not comparison.regions
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("y = Add(x, z)", "y = Add(z, x)"),
+        ("a = Relu(x) y = Relu(a)", "y = Relu(x)"),
+        ("a = Add(x, z) b = MatMul(a, W) y = Relu(b)", "a = MatMul(x, W) b = MatMul(z, W) c = Add(a, b) y = Relu(c)"),
+        ("a = Neg(x) b = Neg(a) y = Tanh(b)", "y = Tanh(x)"),
+    ],
+)
+def test_what_rules_say_is_proved(before: str, after: str, tmp_path: Path) -> None:
+    ends = "(float[4,8] x, float[4,8] z) => (float[4,8] y)"
+    weights = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    comparison = compared(tmp_path, f"{ends} {{ {before} }}", f"{ends} {{ {after} }}", W=weights)
+    assert comparison.verdict is Equality.PROVED, text_of(comparison)
+    (region,) = comparison.regions
+    (known,) = [known for _, known in region.claims]
+    assert known.rule is not None and known.rule.certificate.instances
+
+
+def test_a_proof_needs_its_guards(tmp_path: Path) -> None:
+    """Sqrt(x)·Sqrt(x) is x where x is not negative: on an input nobody knows that, behind Relu it is known."""
+    ends = "(float[4,8] x) => (float[4,8] y)"
+    unknown = compared(tmp_path, f"{ends} {{ a = Abs(x) y = Tanh(a) }}", f"{ends} {{ y = Tanh(x) }}")
+    assert unknown.verdict is Equality.DIFFERENT
+    shown = compared(tmp_path, f"{ends} {{ p = Relu(x) a = Abs(p) y = Tanh(a) }}", f"{ends} {{ p = Relu(x) y = Tanh(p) }}")
+    assert shown.verdict in (Equality.PROVED, Equality.TESTED)
+
+
+def test_what_constants_alone_decide_is_computed(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    one, other = (generator.standard_normal((4, 8)).astype(np.float32) for _ in range(2))
+    ends = "(float[4,8] x) => (float[4,8] y)"
+    before = written(tmp_path / "a.onnx", f"{ends} {{ c = Mul(a, b) y = Add(x, c) }}", a=one, b=other)
+    after = written(tmp_path / "b.onnx", f"{ends} {{ y = Add(x, d) }}", d=one * other)
+    comparison = compare_models(before, after)
+    assert comparison.verdict is Equality.PROVED and "computed" in text_of(comparison)
+    wrong = written(tmp_path / "c.onnx", f"{ends} {{ y = Add(x, d) }}", d=one * other + np.float32(0.01))
+    assert compare_models(before, wrong).verdict is Equality.DIFFERENT
+
+
+def test_what_has_no_proof_is_tested(tmp_path: Path) -> None:
+    """Weights that are merged into others are a new tensor, of which no rule speaks."""
+    generator = np.random.default_rng(0)
+    first, second = (generator.standard_normal((8, 8)).astype(np.float32) for _ in range(2))
+    ends = "(float[4,8] x) => (float[4,8] y)"
+    before = written(tmp_path / "a.onnx", f"{ends} {{ a = MatMul(x, u) b = MatMul(a, v) y = Tanh(b) }}", u=first, v=second)
+    after = written(tmp_path / "b.onnx", f"{ends} {{ b = MatMul(x, w) y = Tanh(b) }}", w=first @ second)
+    comparison = compare_models(before, after)
+    assert comparison.verdict is Equality.TESTED
+    assert [output.verdict for output in comparison.outputs] == [Equality.TESTED]
+
+
+def swapped(node: NodeProto) -> None:
+    node.op_type = {"Mul": "Add", "Add": "Sub", "Sqrt": "Abs", "Cos": "Sin", "Neg": "Abs", "Sigmoid": "Tanh"}[node.op_type]
+
+
+def another_axis(node: NodeProto) -> None:
+    next(a for a in node.attribute if a.name == "axis").i = -2
+
+
+def other_way_round(node: NodeProto) -> None:
+    node.input[:] = [node.input[1], node.input[0]]
+
+
+FAULTS: list[tuple[str, Callable[[NodeProto], None]]] = [
+    ("add_2", swapped),  # adds 1e-6 to a mean square
+    ("sqrt_3", swapped),  # which is the operand itself then
+    ("mul_10", swapped),
+    ("cos_28", swapped),  # which the model has, too, of the same operand
+    ("neg_35", swapped),
+    ("mul_49", swapped),  # among scores that a mask of -3e38 hides in part
+    ("softmax_56", another_axis),
+    ("sigmoid_80", swapped),
+    ("concat_36", other_way_round),
+    ("where_58", lambda node: node.input.__setitem__(2, node.input[1])),
+]
+
+
+@pytest.mark.parametrize("name, plant", FAULTS, ids=[name for name, _ in FAULTS])
+def test_a_planted_fault_is_named(name: str, plant: Callable[[NodeProto], None], tmp_path: Path) -> None:
+    source = block(tmp_path / "block.onnx")
+    model = onnx.load(source)
+    plant(next(node for node in model.graph.node if name in node.output))
+    onnx.save(model, tmp_path / "faulty.onnx")
+    comparison = compare_models(source, tmp_path / "faulty.onnx", seconds=5)
+    assert comparison.verdict is Equality.DIFFERENT
+    assert named(comparison) == [name], text_of(comparison)
+    assert len(comparison.pairing.kept) == len(comparison.pairing.before.nodes) - 1
+
+
+def test_a_changed_weight_is_named_with_its_entry(tmp_path: Path) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    model = onnx.load(source)
+    tensor = next(t for t in model.graph.initializer if t.name == "W")
+    array = numpy_helper.to_array(tensor).copy()
+    array[3, 5] += 0.25
+    tensor.CopyFrom(numpy_helper.from_array(array, "W"))
+    onnx.save(model, tmp_path / "faulty.onnx")
+    comparison = compare_models(source, tmp_path / "faulty.onnx")
+    assert named(comparison) == ["base"]
+    assert "operand 2 ('W') has other numbers: [3, 5] is" in text_of(comparison)
+
+
+def test_two_faults_are_found_beside_a_rewriting(tmp_path: Path) -> None:
+    source = block(tmp_path / "block.onnx")
+    model = onnx.load(source)
+    nodes = {node.output[0]: node for node in model.graph.node}
+    swapped(nodes["mul_10"])
+    swapped(nodes["sigmoid_80"])
+    nodes["add_79"].input[:] = reversed(nodes["add_79"].input)
+    onnx.save(model, tmp_path / "faulty.onnx")
+    comparison = compare_models(source, tmp_path / "faulty.onnx")
+    assert sorted(named(comparison)) == ["mul_10", "sigmoid_80"]
+    assert [region.verdict for region in comparison.regions].count(Equality.PROVED) == 1
+
+
+def test_masks_of_one_pattern_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    """Two tensors of few numbers may be equal by chance; a rewriting is no place to exchange them."""
+    ends = "(float[4,8] x) => (float[4,8] y)"
+    flags = np.zeros((4, 8), np.float32)
+    flags[:, :4] = 1
+    before = f"{ends} {{ z = Sub(x, x) p = Cos(z) a = Mul(p, f) y = Add(x, a) }}"
+    after = f"{ends} {{ y = Add(x, f) }}"
+    assert compared(tmp_path, before, after, f=flags).verdict in (Equality.PROVED, Equality.TESTED)
+
+
+def test_the_distance_sees_beside_huge_numbers() -> None:
+    wanted = np.asarray([-3e38, 1.0, 2.0, 0.0, -1.0, 1.5])
+    assert distance(wanted, wanted).relative_l2 == 0
+    assert distance(wanted + np.asarray([0, 0.01, 0, 0, 0, 0]), wanted).max_over_rms > 1e-3
+    assert distance(wanted + np.asarray([0, 0, 0, 1e-13, 0, 0]), wanted).max_over_rms < 1e-12
+    assert np.isinf(distance(np.asarray([np.nan, 1.0]), np.asarray([1.0, 1.0])).relative_l2)
+    assert distance(np.asarray([np.inf, 1.0]), np.asarray([np.inf, 1.0])).relative_l2 == 0
+    assert np.isinf(distance(np.asarray([1, 2]), np.asarray([1, 3])).relative_l2)
+
+
+def test_models_with_other_ends_cannot_be_compared(tmp_path: Path) -> None:
+    one = written(tmp_path / "a.onnx", "(float[4] x) => (float[4] y) { y = Relu(x) }")
+    for text in (
+        "(float[4] z) => (float[4] y) { y = Relu(z) }",
+        "(double[4] x) => (double[4] y) { y = Relu(x) }",
+        "(float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Abs(x) }",
+    ):
+        with pytest.raises(InputError):
+            compare_models(one, written(tmp_path / "b.onnx", text))
+
+
+def test_another_shape_is_a_difference(tmp_path: Path) -> None:
+    ends = "(float[4,8] x) => (float[m,n] y)"
+    comparison = compared(tmp_path, f"{ends} {{ y = Transpose<perm=[1,0]>(x) }}", f"{ends} {{ y = Relu(x) }}")
+    assert comparison.verdict is Equality.DIFFERENT and "shape" in text_of(comparison)
+
+
+def test_a_model_is_not_changed_by_comparing(tmp_path: Path) -> None:
+    path = lora(tmp_path / "lora.onnx")
+    content = copy.copy(path.read_bytes())
+    compare_models(path, path)
+    assert path.read_bytes() == content
+
+
+def test_a_name_of_a_size_means_what_the_model_says(tmp_path: Path) -> None:
+    """Both reshape to [N, 1], and N is another axis in each: the same text is another node."""
+    text = "(float[{}, {}] x) => (float[p, q] y) {{ s = Shape<start={}, end={}>(x) t = Concat<axis=0>(s, one) y = Expand(c, t) }}"
+    tensors = {"one": np.asarray([1], np.int64), "c": np.ones((1, 1), np.float32)}
+    before = written(tmp_path / "a.onnx", text.format("N", "M", 0, 1), **tensors)
+    after = written(tmp_path / "b.onnx", text.format("M", "N", 1, 2), **tensors)
+    comparison = compare_models(before, after, {"x": (2, 3)})
+    assert comparison.verdict is Equality.DIFFERENT

@@ -1,0 +1,92 @@
+"""What a command shows while it works, and how it is read where nobody watches."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from mugraph.console import result_console
+from rewriter.cli.main import main
+from rewriter.cli.progress import watched
+from rewriter.cli.summary import print_summary
+from rewriter.run import accept
+from rewriter.run.optimize import optimize
+from rewriter.run.outcome import Fired, Outcome
+from tests.support.runs import lora
+
+
+def test_a_line_tells_stage_and_time() -> None:
+    screen = io.StringIO()
+    with watched(Console(file=screen, force_terminal=True, width=100), budget=60, spent=12) as tell:
+        tell("searching: 7 candidates expanded")
+    assert "searching: 7 candidates expanded (12 s, 48 s left)" in screen.getvalue()
+
+
+def test_nothing_moves_where_nobody_looks() -> None:
+    file = io.StringIO()
+    with watched(Console(file=file)) as tell:
+        tell("searching")
+    assert file.getvalue() == ""
+
+
+def test_a_run_tells_its_stages_and_the_best_so_far(
+    tmp_path: Path, measured_cache: Path, timing: dict[str, accept.Timing], caplog: pytest.LogCaptureFixture
+) -> None:
+    lines: list[str] = []
+    with caplog.at_level(logging.INFO):
+        optimize(lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", progress=lines.append, provider="cpu", budget=20)
+    stages = [line.partition(":")[0].partition(";")[0] for line in lines]
+    for stage in ("reading the model", "loading rules and measured costs", "matching rules and pricing the model", "writing"):
+        assert stage in stages, lines
+    assert any("best so far 0.500 of the original's time" in line for line in lines), lines
+    told = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("candidate 1, of rules ") for line in told) and any(line.endswith(": written") for line in told)
+
+
+def test_a_saving_that_rounds_to_nothing_has_no_sign() -> None:
+    fired = tuple(Fired(f"r{i}", "x -> y", "proved", 1, gain, ("y",)) for i, gain in enumerate((-0.01, 0.01, -3.0)))
+    file = io.StringIO()
+    print_summary(Outcome("a", "b", fired=fired), Console(file=file, width=200))
+    assert "-0.0" not in file.getvalue() and "-3.0 us" in file.getvalue() and file.getvalue().count(" 0.0 us") == 2
+
+
+def test_tables_are_not_folded_in_a_pipe() -> None:
+    file = io.StringIO()
+    console = result_console(file=file)
+    console.print("word " * 200)
+    assert len(file.getvalue().strip().splitlines()) == 1
+
+
+def test_the_help_has_headings() -> None:
+    text = CliRunner().invoke(main, ["--help"]).output
+    for heading in (
+        "What is written:",
+        "What it is for:",
+        "How it is searched:",
+        "What may be assumed:",
+        "What is told:",
+        "Help:",
+    ):
+        assert text.count(f"\n{heading}\n") == 1
+    assert text.index("--budget") > text.index("How it is searched:") > text.index("--provider")
+
+
+@pytest.mark.parametrize("module", ["rewriter.cli", "modeldiff", "rulegen"])
+def test_shells_complete_options(module: str) -> None:
+    name = "prog"
+    script = (
+        f"import sys; sys.argv = ['{name}']; import runpy; runpy.run_module('{module}', run_name='__main__', alter_sys=False)"
+    )
+    environment = {**os.environ, "_PROG_COMPLETE": "bash_complete", "COMP_WORDS": f"{name} --he", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False, timeout=60
+    )
+    assert "plain,--help" in done.stdout, done.stderr

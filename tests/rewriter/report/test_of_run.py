@@ -1,0 +1,89 @@
+"""The report of a run tells what its summary tells, and nothing that the run has no data about."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from rewriter.cli.main import main
+from rewriter.reference import Error
+from rewriter.report.charts import histogram
+from rewriter.report.of_run import run_page
+from rewriter.run import accept
+from rewriter.run.outcome import Outcome, Tried
+from tests.support.runs import FASTER, lora
+
+pytestmark = pytest.mark.usefixtures("measured_cache")
+
+
+def _run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def _sections(html: str) -> list[str]:
+    return re.findall(r'<section id="(\w+)">', html)
+
+
+def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    timing["confirm"] = replace(FASTER, ratios=tuple(0.5 + i / 1000 for i in range(-20, 21)))
+    source, page, summary = lora(tmp_path / "lora.onnx"), tmp_path / "r.html", tmp_path / "s.json"
+    result = _run(source, "--provider", "cpu", "--report", page, "--json", summary, "--budget", "20", "--input", "x=2x4x32")
+    assert result.exit_code == 0, result.output
+    html, record = page.read_text(), json.loads(summary.read_text())
+    assert _sections(html) == ["latency", "where", "operators", "rules", "tried", "errors", "assumed", "notes", "graphs"]
+    assert "2.00 times as fast as before" in html and "0.500 [0.450, 0.550]" in html and "in 41 paired rounds" in html
+    for fired in record["fired"]:
+        assert f'id="rule-{fired["rule"].replace(">", "&gt;")}"' in html and fired["where"][0] in html
+    assert "Both sides of rule" in html and "because, where each line is an operator property" in html
+    before, after = onnx.load(source).graph, onnx.load(record["output"]).graph
+    data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))  # type: ignore[union-attr]
+    assert [node["op"] for node in data["before"]["nodes"]] == [node.op_type for node in before.node]
+    assert [node["op"] for node in data["after"]["nodes"]] == [node.op_type for node in after.node]
+    assert any(region["rules"] == [record["fired"][0]["rule"]] for region in data["regions"])
+    spent = sum(row["microseconds_before"] for row in record["times"])
+    assert spent == pytest.approx(record["predicted_before"], rel=1e-3)
+    assert sum(row["microseconds_after"] for row in record["times"]) == pytest.approx(record["predicted_after"], rel=0.05)
+    assert [tried["fate"] for tried in record["tried"]].count("written") == 1
+    assert record["output_errors"][0]["after"] == record["error_after"]
+
+
+def test_a_verdict_that_is_repeated_keeps_its_figures(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+    timing["confirm"] = replace(FASTER, ratios=(0.4, 0.5, 0.6))
+    source, page = lora(tmp_path / "lora.onnx"), tmp_path / "r.html"
+    arguments = (source, "--provider", "cpu", "--budget", "20", "--input", "x=2x4x32")
+    assert _run(*arguments).exit_code == 0
+    assert _run(*arguments, "--report", page).exit_code == 0
+    html = page.read_text()
+    assert "The verdict of an earlier run" in html and "in 3 paired rounds" in html and "Where the time goes" in html
+
+
+def test_the_report_is_no_model(tmp_path: Path) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    content = source.read_bytes()
+    for target in (source, tmp_path / "none" / "r.html"):
+        result = _run(source, "--report", target)
+        assert result.exit_code == 2 and "--report" in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert source.read_bytes() == content
+
+
+def test_what_was_not_measured_is_not_shown(tmp_path: Path) -> None:
+    graph = onnx.load(lora(tmp_path / "lora.onnx")).graph
+    kept = Outcome("a.onnx", "b.onnx", message="no candidate is cheaper: the original was kept")
+    html = run_page(kept, graph, graph, None, tmp_path)
+    assert _sections(html) == ["operators", "notes", "graphs"] and "not improved" in html
+    tried = Tried(("r",), 2.0, "relative error 0.5, the original has 1e-7", None)
+    html = run_page(replace(kept, tried=(tried,), error_before=Error(1e-7, 1e-6)), graph, graph, None, tmp_path)
+    assert _sections(html) == ["operators", "tried", "errors", "notes", "graphs"] and "relative error 0.5" in html
+
+
+def test_a_histogram_has_every_round() -> None:
+    drawn = histogram([0.9, 0.9, 0.95, 1.1], 0.92, 0.9, 1.0)
+    heights = sorted(float(h) for h in re.findall(r'height="([\d.]+)" fill="var\(--edge\)"', drawn))
+    assert heights == [40.0, 40.0, 80.0]
