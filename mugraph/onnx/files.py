@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
+from mugraph.deadline import heed
 from mugraph.files import Draft
 from mugraph.onnx.weights import CHUNK, ModelError
 
@@ -59,6 +60,7 @@ class FileSet:
         draft = self._drafts.enter_context(Draft(self.target if final is None else final))
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK):
+                heed()
                 piece = chunk[start : start + CHUNK]
                 observe(piece)
                 draft.file.write(piece)
@@ -90,7 +92,9 @@ class FileSet:
         with source.open("rb") as file:
             draft = self._drafts.enter_context(Draft(final))
             if not _shares_blocks(file, draft.file):
-                shutil.copyfileobj(file, draft.file, CHUNK)
+                for piece in iter(partial(file.read, CHUNK), b""):
+                    heed()
+                    draft.file.write(piece)
             draft.file.flush()
             self.settle(draft, final)
 

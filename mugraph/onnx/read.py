@@ -75,9 +75,11 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
         raise weights.malformed(
             f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
         )
+    heed()
     name_apart(proto.graph)
     skeleton, faithful = without_weights(proto)
     if check:
+        heed()
         try:
             onnx.checker.check_model(skeleton)
         except (onnx.checker.ValidationError, ValueError, RuntimeError) as problem:
@@ -85,6 +87,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
             raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
     notes: list[str] = []
     if faithful:
+        heed()
         try:
             inferred, failure = infer(skeleton)
         except DeclaredOtherwise as problem:

@@ -17,7 +17,7 @@ _JUDGING, _MOST_JUDGING = 0.3, 0.5
 goes on in them. What is seen beside other work is slower than it will be."""
 
 
-_MOST_SLOWNESS = 8.0
+_MOST_SLOWNESS = 16.0
 """What other work does to the steps to come at most, lest nothing else be done for their sake."""
 _LEAST_COMPUTED = 0.5
 """Seconds below which what a thread computed tells nothing about that."""
@@ -42,7 +42,7 @@ class Clock:
     def __init__(self, budget: float, spent: float = 0.0) -> None:
         self.budget = min(budget, _LONGEST)
         self._began = time.monotonic() - spent
-        self._scheduled = (0.0, 0.0) if spent else _scheduled()
+        self._scheduled = self._asked = (0.0, 0.0) if spent else _scheduled()
         self._laps: dict[str, float] = {}
         self._needs: dict[str, float] = {}
         self.stage = ""
@@ -56,12 +56,15 @@ class Clock:
         self._needs[step] = seconds
 
     def slowness(self) -> float:
-        """How many times as long as it computed this thread took so far, for want of a processor: what other work does to it.
+        """How many times as long as it computed this thread took, for want of a processor: what other work does to it.
 
-        1 where the system does not tell. What is waited for otherwise, files and other processes, says nothing about that.
+        So far, or since that was asked last, where that is more. 1 where the system does not tell. What is waited for otherwise,
+        files and other processes, says nothing about that.
         """
-        computed, waited = (now - then for now, then in zip(_scheduled(), self._scheduled, strict=True))
-        return min(1.0 + waited / max(computed, _LEAST_COMPUTED), _MOST_SLOWNESS)
+        now, begins = _scheduled(), (self._scheduled, self._asked)
+        self._asked = now
+        waits = [(now[1] - begin[1]) / max(now[0] - begin[0], _LEAST_COMPUTED) for begin in begins]
+        return min(1.0 + max(waits), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Protocol
 
 import onnx
 
-from mugraph.deadline import BudgetSpent, Deadline
+from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
 from rewriter.run.cleaning import Unclean, clean_tasks, left_unclean
@@ -119,10 +119,15 @@ def optimize(
         with clock.lap("import"):
             progress("reading the model")
             task = read_task(model, output, asked, target)
-        slowness = clock.slowness()
-        clock.needs("write", min(slowness * writing_seconds(task.original), _MOST_WRITING * asked.budget))
-        clock.needs("load", slowness * loading_seconds())
+        _foresee_end(task, clock)
         return _run(task, scratch.path, clock, progress)
+
+
+def _foresee_end(task: Task, clock: Clock) -> None:
+    """Notes what the end of the run will take, as busy as the system is."""
+    slowness = clock.slowness()
+    clock.needs("write", min(slowness * writing_seconds(task.original), _MOST_WRITING * task.options.budget))
+    clock.needs("load", slowness * loading_seconds())
 
 
 def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
@@ -142,6 +147,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
                     task = without_previews(task, folder)
                     attempts = clean_tasks(task, folder, until)
                 attempt = next(attempts, None)
+                heed()
         except (*USER_ERRORS, OSError):
             raise
         except Exception as problem:
@@ -152,6 +158,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
             return _worked(task, (), clock, progress, _UNCLEAN)
         except BudgetSpent:
             return _worked(task, (), clock, progress, _NOT_CLEANED)
+        _foresee_end(task, clock)
         if attempt is None:
             return _worked(left_unclean(task, reason) if reason else task, (), clock, progress)
         try:
@@ -185,18 +192,20 @@ def _worked(
     Raises:
         Unclean: it is not known to give the same outputs.
     """
-    with open_workbench(task, clock, progress, presumed) as bench:
+    searches = end is None and task.options.searches
+    with open_workbench(task, clock, progress, presumed, searches=searches) as bench:
         if end is not None:
             return _ended(bench, end)
         try:
-            if not task.options.searches:
+            if not searches:
                 return _unsearched(bench)
             check_asked(bench)
             return _recalled_or_decided(bench)
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
-            return _kept(bench, Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True))
+            undecided = Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True)
+            return _kept(bench, undecided, min(_PATIENCE, max(clock.room("write"), 0.0)))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
                 raise
@@ -215,13 +224,16 @@ def _ended(bench: Workbench, end: Judgement) -> Outcome:
     return write(bare, decided(bare, Predictions(), end))
 
 
-def _kept(bench: Workbench, end: Judgement) -> Outcome:
+def _kept(bench: Workbench, end: Judgement, patience: float = _PATIENCE) -> Outcome:
     """Writes the model that the search began with, where that is known to be right, since nothing better is.
 
     A clean model rests on no rule: it is the least that a run gives whose time ended before all was checked that its result
     rests on.
+
+    Args:
+        patience: seconds to wait for that knowledge.
     """
-    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right(_PATIENCE) else _ended(bench, end)
+    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right(patience) else _ended(bench, end)
 
 
 def _unsearched(bench: Workbench) -> Outcome:

@@ -181,7 +181,9 @@ def _with_best(progress: Progress, notes: Notes) -> Progress:
 
 
 @contextmanager
-def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Sequence[Presumption] = ()) -> Iterator[Workbench]:
+def open_workbench(
+    task: Task, clock: Clock, progress: Progress, presumed: Sequence[Presumption] = (), *, searches: bool
+) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
     Ensures that what was measured is written when the workbench is closed, however the run ends, and that nothing goes on in
@@ -190,6 +192,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
     Args:
         presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
             not hold.
+        searches: whether anything is to be proposed.
 
     Raises:
         StoreError: rules cannot be read.
@@ -204,7 +207,7 @@ def open_workbench(task: Task, clock: Clock, progress: Progress, presumed: Seque
             background.deadline.end_in(clock.room("write"))
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
-        if not options.searches:
+        if not searches:
             unused = ProfileStore(None, target.environment)
             yield Workbench(
                 task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures, of_model

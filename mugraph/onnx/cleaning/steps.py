@@ -110,11 +110,14 @@ def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelP
     lift_constants(proto.graph, operators, ConstantReader(model.weights))
     if depth > Depth.PLAIN:
         fold_constants(proto.graph, model, operators, evaluate, slack, only_integers=depth < Depth.NUMBERS)
+    heed()
     rename(proto.graph, merge_constants(proto.graph, model.weights))
+    heed()
     share_values(proto.graph, model, operators)
     if depth >= Depth.NUMBERS:
         absorb(proto.graph, model.weights)
     if depth > Depth.PLAIN:
+        heed()
         simplify(proto.graph, model)
         rename(proto.graph, merge_constants(proto.graph, model.weights))
         share_values(proto.graph, model, operators)

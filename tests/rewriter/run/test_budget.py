@@ -16,7 +16,8 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
-from mugraph.deadline import BudgetSpent
+from mugraph.deadline import BudgetSpent, Deadline
+from mugraph.onnx import load, open_in
 from rewriter import optimize
 from rewriter.cost import CostModel
 from rewriter.kernels.workers import WorkerDied
@@ -101,8 +102,12 @@ def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatc
     assert clock.slowness() == 1.0 and command.slowness() == 2.0, "what a command computed before counts"
     computed[0], waited[0] = 8.0, 9.0
     assert clock.slowness() == 3.0
+    computed[0], waited[0] = 10.0, 15.0
+    assert clock.slowness() == 4.0, "so much since it was asked last; 11/3 in all"
+    computed[0] = 12.0
+    assert clock.slowness() == 1 + 8 / 5, "what was slow may be so again"
     waited[0] = 100.0
-    assert clock.slowness() == 8.0, "no more than this"
+    assert clock.slowness() == 16.0, "no more than this"
 
 
 def test_the_system_tells_how_long_a_thread_computed() -> None:
@@ -173,6 +178,28 @@ def test_cleaning_up_ends_when_the_budget_does(source: Path, monkeypatch: pytest
     outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=2)
     assert "undecided: the budget ended while cleaning up" in outcome.message and outcome.seconds["total"] < 20
     assert ops(source.with_name("o.onnx")) == ops(source)
+
+
+@pytest.mark.parametrize("step", ["lift_constants", "drop_leftovers"])
+def test_a_run_that_ended_while_cleaning_up_opens_no_rules(step: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a second of processor time, which is ten where much else goes on. The last step may be what took too long."""
+    for opened in ("presumed_rules", "check_ahead", "ProfileStore.preload"):
+        monkeypatch.setattr(f"rewriter.run.workbench.{opened}", lambda *_: pytest.fail("nobody needs it"))
+    monkeypatch.setattr(f"mugraph.onnx.cleaning.steps.{step}", lambda *_: time.sleep(2.5))
+    outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", budget=2)
+    assert "undecided: the budget ended while cleaning up" in outcome.message and outcome.rules == 0
+    assert ops(source.with_name("o.onnx")) == ops(source)
+
+
+def test_writing_for_a_comparison_ends_when_the_budget_does(source: Path) -> None:
+    """What is written in the end is written all the same."""
+    ended = Deadline()
+    ended.end()
+    model = load(source)
+    (folder := source.parent / "candidates").mkdir()
+    with ended.heeded(), pytest.raises(BudgetSpent):
+        open_in(model, model.graph, folder)
+    assert not list(folder.iterdir()) and open_in(model, model.graph, folder).exists()
 
 
 def test_no_session_goes_on_when_a_run_has_ended(tmp_path: Path) -> None:

@@ -657,7 +657,7 @@ def test_a_workbench_is_closed_in_any_case(source: Path, monkeypatch: pytest.Mon
         task = bench.task
     assert closed == ["kernels", "store"]
     monkeypatch.setattr("rewriter.run.workbench.open_kernels", lambda *_: pytest.fail("broken"))
-    with pytest.raises(pytest.fail.Exception), open_workbench(task, Clock(1.0), lambda _: None):
+    with pytest.raises(pytest.fail.Exception), open_workbench(task, Clock(1.0), lambda _: None, searches=True):
         pass
     assert closed == ["kernels", "store", "store"]
 
