@@ -10,22 +10,26 @@ of the rows. The loop goes from the first tile in which it holds to the last. As
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Compute, Load, Predicate, next_power
+from mugraph.domains.base import Unsupported
+from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, TensorType
-from mugraph.terms.term import Term, const, make, var, variables
+from mugraph.terms.term import Term, const, make, make_attrs, var, variables
 
 __all__ = ["FEWEST_KEYS", "End", "ShownKeys", "scanned_keys", "shown_keys"]
 
 End = Literal["least", "most"]
 """Of a value over the rows of a tile; of truth values whether it holds for all of them, or for some."""
-_ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-_INTEGERS = (DataType.INT32, DataType.INT64)
+_EXACT = (DataType.BOOL, DataType.INT32, DataType.INT64)
+"""Element types whose entries have an order: a float may be no number."""
 _HIDDEN = const(-math.inf)
 FEWEST_KEYS = 512
 """Of a loop, or of a part of it, from which on a block looks at them first: of fewer it has visited all in the same time."""
@@ -119,59 +123,39 @@ class _Reader:
 
     def some(self, condition: Term) -> Term | None:
         """What holds of a key wherever the condition does for some row; ``None`` where nothing is known."""
-        return self._over(condition, "most")
+        return self._ends(condition).most
 
-    def _over(self, condition: Term, end: End) -> Term | None:
-        """What holds wherever a condition does for some row, or only where it does for all; ``None`` for always, or never."""
-        if condition.is_var:
-            return self._truth(condition, end)
-        if condition.op == "Not":
-            inner = self._over(condition.inputs[0], "least" if end == "most" else "most")
-            return None if inner is None else make("Not", [inner])
-        if condition.op in ("And", "Or"):
-            parts = [part for part in (self._over(operand, end) for operand in condition.inputs) if part is not None]
-            is_decided = (condition.op == "And") == (end == "most")  # by any one of them
-            if not parts or (len(parts) < 2 and not is_decided):
-                return None
-            return parts[0] if len(parts) < 2 else make(condition.op, parts)
-        if condition.op == "Equal" or condition.op in _ORDERS:
-            first, second = map(self._extent, condition.inputs)
-            if first is None or second is None:
-                return None
-            return _compared(condition.op, first, second, end)
-        return None
+    def _ends(self, part: Term) -> _Ends:
+        """What is least and greatest over the rows, of a number or a truth value."""
+        if part.is_var:
+            return self._of_value(part)
+        if part.op == "Const":
+            return _Ends(part, part)
+        try:
+            (ends,) = get_operator(part.op).run(_OverRows(), part.attrs, [self._ends(operand) for operand in part.inputs])
+        except Unsupported:
+            return _UNKNOWN
+        assert isinstance(ends, _Ends)
+        return ends
 
-    def _truth(self, value: Term, end: End) -> Term | None:
-        defined = self._block.defined[value.name]
+    def _of_value(self, value: Term) -> _Ends:
+        defined, axes = self._block.defined[value.name], set(self._block.value_axes[value.name])
         if isinstance(defined, Compute):
-            return self._over(defined.term, end)
+            return self._ends(defined.term)
         if isinstance(defined, Predicate):
             indices = [index for condition in defined.conditions for index, _ in condition.terms]
             is_plain = all(index.plain and index.axis in (*self._block.grid, self._block.loop) for index in indices)
-            return self._end(value.name, end) if is_plain else None
-        if isinstance(defined, Load) and self._types[defined.tensor].dtype == DataType.BOOL:
-            return self._loaded(value, end)
-        return None
-
-    def _extent(self, number: Term) -> tuple[Term, Term] | None:
-        """The least and the greatest of an integer over the rows, the same for one of keys; ``None`` where that is not known."""
-        if number.op == "Const":
-            return number, number
-        if number.op == "Cast" and number.attr("to") == DataType.INT64:
-            inner = self._extent(number.inputs[0])
-            return None if inner is None else (make("Cast", [inner[0]], number.attrs), make("Cast", [inner[1]], number.attrs))
-        defined = self._block.defined[number.name] if number.is_var else None
-        if not isinstance(defined, Load) or self._types[defined.tensor].dtype not in _INTEGERS:
-            return None
-        least, most = self._loaded(number, "least"), self._loaded(number, "most")
-        return None if least is None or most is None else (least, most)
-
-    def _loaded(self, value: Term, end: End) -> Term | None:
-        """A value of keys, or an end of one of rows; ``None`` for one of both."""
-        axes = set(self._block.value_axes[value.name])
+            return self._of_rows(value.name, True) if is_plain else _UNKNOWN
+        dtype = self._types[defined.tensor].dtype if isinstance(defined, Load) else None
+        if dtype not in _EXACT:
+            return _UNKNOWN
         if self._block.loop not in axes:
-            return self._end(value.name, end)
-        return None if axes & self._cut or axes - {self._block.loop, *self._block.grid} else value
+            return self._of_rows(value.name, dtype == DataType.BOOL)
+        is_of_keys = not axes & self._cut and axes <= {self._block.loop, *self._block.grid}
+        return _Ends(value, value, dtype == DataType.BOOL) if is_of_keys else _UNKNOWN
+
+    def _of_rows(self, name: str, is_truth: bool) -> _Ends:
+        return _Ends(self._end(name, "least"), self._end(name, "most"), is_truth)
 
     def _end(self, name: str, end: End) -> Term:
         ended = f"{name}_{end}"
@@ -185,11 +169,69 @@ def _is_positive(number: Term) -> bool:
     return number.op == "Const" and 0 < number.attr("value") < math.inf
 
 
-def _compared(op: str, first: tuple[Term, Term], second: tuple[Term, Term], end: End) -> Term:
-    """A comparison of numbers of which the least and the greatest are known: whether it holds for some, or for all."""
-    some = end == "most"
-    if op == "Equal":
-        pairs = ((first[0], second[1]), (second[0], first[1])) if some else ((first[1], second[0]), (second[1], first[0]))
-        return make("And", [make("LessOrEqual", pair) for pair in pairs])
-    is_less = op.startswith("Less")
-    return make(op, [first[0 if is_less == some else 1], second[1 if is_less == some else 0]])
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A number or a truth value of a key, over all rows of a tile.
+
+    Attributes:
+        least, most: what no row has less of, or more: of a truth value what holds only where it does for all, and what holds
+            wherever it does for some. ``None`` where that is not known.
+        is_truth: whether it is a truth value.
+    """
+
+    least: Term | None
+    most: Term | None
+    is_truth: bool = False
+
+
+_UNKNOWN = _Ends(None, None)
+
+
+class _OverRows:
+    """The domain of ends: what of them follows for comparisons and logic. Of all else nothing is known."""
+
+    name = "ends"
+
+    def less(self, a: _Ends, b: _Ends) -> _Ends:
+        if a.is_truth or b.is_truth:
+            return _UNKNOWN
+        return _Ends(_asked("Less", a.most, b.least), _asked("Less", a.least, b.most), True)
+
+    def equal(self, a: _Ends, b: _Ends) -> _Ends:
+        if a.is_truth or b.is_truth:
+            return _UNKNOWN
+        every = _asked("LessOrEqual", a.most, b.least), _asked("LessOrEqual", b.most, a.least)
+        some = _asked("LessOrEqual", a.least, b.most), _asked("LessOrEqual", b.least, a.most)
+        return _Ends(_asked("And", *every), _asked("And", *some), True)
+
+    def logic(self, function: Callable[..., np.ndarray], *operands: _Ends) -> _Ends:
+        least, most = [operand.least for operand in operands], [operand.most for operand in operands]
+        if function is np.logical_not:
+            return _Ends(_asked("Not", *most), _asked("Not", *least), True)
+        if function is np.logical_and:
+            return _Ends(_asked("And", *least), _of_known("And", most), True)
+        if function is np.logical_or:
+            return _Ends(_of_known("Or", least), _asked("Or", *most), True)
+        return _UNKNOWN
+
+    def cast(self, a: _Ends, to: DataType) -> _Ends:
+        """To an integer that holds all others."""
+        if to != DataType.INT64 or a.is_truth:
+            return _UNKNOWN
+        least, most = (None if end is None else make("Cast", [end], make_attrs({"to": to})) for end in (a.least, a.most))
+        return _Ends(least, most)
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(f"{name} over rows")
+
+
+def _asked(op: str, *operands: Term | None) -> Term | None:
+    """An operator of what is known; ``None`` where an operand is not."""
+    known = [operand for operand in operands if operand is not None]
+    return make(op, known) if len(known) == len(operands) else None
+
+
+def _of_known(op: str, operands: Sequence[Term | None]) -> Term | None:
+    """And, or Or, of those operands that are known: any of them decides it."""
+    known = [operand for operand in operands if operand is not None]
+    return make(op, known) if len(known) > 1 else known[0] if known else None

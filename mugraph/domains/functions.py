@@ -216,6 +216,11 @@ def _power(base: Range, exponent: Range) -> Range:
     )
 
 
+def _remaining(a: Range, divisor: Range) -> Range:
+    """Between zero and the divisor; nothing is known where that may be zero."""
+    return Range.top() if divisor.zero or divisor.nan else Range.within(min(divisor.lo, 0.0), max(divisor.hi, 0.0), zero=True)
+
+
 # The table
 
 _SIGN = "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))"
@@ -243,6 +248,8 @@ _ROWS = {
         ScalarFunction("round", np.round, _rounded(round), increasing=True, odd=True, piecewise=True, jumps=True),
         ScalarFunction("softplus", _softplus, _positive, _SOFTPLUS, flops=16, slow=True, increasing=True),
         ScalarFunction("pow", _pow, _power, operands=2, flops=16, slow=True),
+        # of integers, of the divisor's sign
+        ScalarFunction("mod", np.mod, _remaining, operands=2, flops=8, integers=True, piecewise=True, jumps=True),
     )
 }
 

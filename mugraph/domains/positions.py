@@ -1,9 +1,9 @@
 """Arithmetic of entries that depend on their place alone: ``j``, ``j - i``, ``j <= i``, whatever the sizes are.
 
 Exporters compute positions and masks from ranges of a symbolic length. Here one entry of such a tensor stands for all of them.
-An integer is a polynomial over dimensions, places along the axes, and absolute values of such; a truth value is constant,
-or a statement about the size of such a polynomial. An array is one entry, without axes: these are counted from the end, so that
-broadcasting, which lays shapes under each other from the end, is no operation.
+An integer is a polynomial over dimensions, places along the axes, and absolute values and remainders of such; a truth value is
+constant, or a statement about the size of such a polynomial. An array is one entry, without axes: these are counted from the
+end, so that broadcasting, which lays shapes under each other from the end, is no operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.sizes import Sizes
 from mugraph.terms.shape import DataType, DerivedSymbol, Dim, SymDim, at_most, evaluate_dim, plain_symbol, symbol, symbols_within
 
-__all__ = ["AxisPlace", "Entries", "Entry", "Truth", "least", "moved", "place", "places_in"]
+__all__ = ["AxisPlace", "Entries", "Entry", "Remainder", "Truth", "least", "moved", "place", "places_in", "remainder"]
 
 
 class AxisPlace(DerivedSymbol):
@@ -59,6 +59,33 @@ def _distance(entry: Dim) -> Dim:
     if at_most(high, 0):
         return -entry
     return symbol(Distance(entry if isinstance(entry, SymDim) and entry.terms[-1][1] > 0 else -entry))
+
+
+class Remainder(DerivedSymbol):
+    """The remainder of an integer entry divided by a number, from 0 to one less than it; use :func:`remainder`."""
+
+    second: int
+
+    __slots__ = ()
+
+    def __new__(cls, first: Dim, second: int) -> Remainder:
+        made = super().__new__(cls, f"({first}) % {second}")
+        made.first, made.second = first, second
+        return made
+
+    def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
+        return remainder(evaluate_dim(self.first, binding), self.second)
+
+
+def remainder(entry: Dim, divisor: int) -> Dim:
+    """The remainder of an integer entry, of the divisor's sign: that of any entry which is larger by a multiple of it.
+
+    Args:
+        divisor: at least 1.
+    """
+    if isinstance(entry, SymDim):
+        entry = SymDim.make({monomial: coefficient % divisor for monomial, coefficient in entry.terms})
+    return entry % divisor if isinstance(entry, int) else symbol(Remainder(entry, divisor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +183,13 @@ def least(entry: Dim) -> Dim:
             end = 0 if coefficient > 0 else name.second - 1
             if len(places) > 1 or power > 1 or ends.setdefault(name, end) != end:
                 return entry
+    if any(not isinstance(name, AxisPlace) and ends.keys() & places_in(symbol(name)) for name in _symbols(entry)):
+        return entry  # an absolute value falls where the place grows
     return evaluate_dim(entry, ends)
+
+
+def _symbols(entry: Dim) -> tuple[str, ...]:
+    return tuple(entry.symbols()) if isinstance(entry, SymDim) else ()
 
 
 def _entry(operand: Any) -> Entry:
@@ -198,9 +231,12 @@ class Entries(Sizes):
         return _array(-_integer(a))
 
     def apply(self, function: str, *operands: Any) -> np.ndarray:
-        if function != "abs":
-            raise Unsupported(f"{function} of entries")
-        return _array(_distance(_integer(operands[0])))
+        entries = [_integer(operand) for operand in operands]
+        if function == "abs":
+            return _array(_distance(entries[0]))
+        if function == "mod" and isinstance(entries[1], int) and entries[1] > 0:
+            return _array(remainder(entries[0], entries[1]))
+        raise Unsupported(f"{function} of entries")
 
     def maximum(self, a: Any, b: Any) -> np.ndarray:
         return self._selected(Truth.of(_integer(a) - _integer(b), (False, True, True)), a, b)

@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Unsupported
-from mugraph.domains.positions import AxisPlace, Entries, Entry, Truth, least, moved, place, places_in
+from mugraph.domains.positions import AxisPlace, Entries, Entry, Remainder, Truth, least, moved, place, places_in, remainder
 from mugraph.graph import Tables
 from mugraph.onnx.understand import UnderstoodNode
 from mugraph.ops import Movement, get_operator, traits_of
-from mugraph.ops.constants import shows_each_row
+from mugraph.ops.constants import DILATED_MASK, shows_each_row
 from mugraph.ops.movement import reshape_attrs
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, at_most, concrete
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, at_most, concrete, plain_symbol
 from mugraph.terms.term import make_attrs
 
 __all__ = ["PositionReader"]
 
 _FITTED = 4096
 """Entries of a constant that is compared with a function of its places."""
+_LARGEST_STEP = 1 << 12
+"""Of a dilated mask."""
 _TYPES = (DataType.INT64, DataType.BOOL)
 
 
@@ -183,6 +185,8 @@ class PositionReader:
             seen = place(-1, columns) - place(-2, rows) - columns + rows
             if at_most(rows, columns) and entry == Truth.of(seen, (True, True, False)):
                 return self._expanded(node, "CausalMask", {"rows": rows, "columns": columns})
+            if (step := _dilation(entry, rows, columns)) is not None:
+                return self._expanded(node, DILATED_MASK, {"rows": rows, "columns": columns, "step": step})
             band = _band(entry, rows, columns)
             # A row that would see nothing is ruled out by masks of positions.
             return self._expanded(node, "BandMask", band) if band is not None and shows_each_row(band) else None
@@ -288,6 +292,18 @@ def _band(entry: Truth, rows: Dim, columns: Dim) -> dict[str, Dim] | None:
                 "after": columns if most is None else sign * (most - rest),
             }
     return None
+
+
+def _dilation(entry: Truth, rows: Dim, columns: Dim) -> int | None:
+    """The number of whose multiples the distance of a key from its query is one, if that is what a statement says."""
+    rest = plain_symbol(entry.about)
+    if not isinstance(rest, Remainder) or rest.second > _LARGEST_STEP:
+        return None
+    ahead = place(-1, columns) - place(-2, rows)
+    if entry.about not in (remainder(ahead, rest.second), remainder(-1 * ahead, rest.second)) or len(places_in(ahead)) < 2:
+        return None
+    held = [entry.holds(number) for number in range(rest.second)]
+    return rest.second if held == [True] + [False] * (rest.second - 1) else None
 
 
 def _read_as(

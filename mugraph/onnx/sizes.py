@@ -124,7 +124,10 @@ class SizeWriter:
             first, last = (self.literal(np.asarray(b, np.int64)) if isinstance(b, int) else self.scalar(b, near) for b in bounds)
             entries = self.emit("Range", [first, last, self.literal(np.asarray(1, np.int64))])
             shape = self.literal(np.asarray(item.shape, np.int64))
-            name = self.ranges[item] = self.emit("Reshape", [entries, shape])
+            name = self.emit("Reshape", [entries, shape])
+            if item.modulo is not None:
+                name = self.emit("Mod", [name, self.literal(np.asarray(item.modulo, np.int64))])
+            self.ranges[item] = name
         return name
 
     def emit(self, op_type: str, inputs: Sequence[str], **attributes: int) -> str:

@@ -19,9 +19,10 @@ from mugraph.ops.traits import NO_TRAITS, ImageRole, Traits
 from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, at_most, concrete
 
-__all__ = ["POSITION_MASKS", "Seen", "seen_where", "shows_each_row"]
+__all__ = ["DILATED_MASK", "POSITION_MASKS", "Seen", "seen_where", "shows_each_row"]
 
-POSITION_MASKS = frozenset({"CausalMask", "BandMask", "PrefixMask", "StoredMask"})
+DILATED_MASK = "DilatedMask"
+POSITION_MASKS = frozenset({"CausalMask", "BandMask", "PrefixMask", DILATED_MASK, "StoredMask"})
 """Operators that say of each position which others it sees: by their places alone (:func:`seen_where`), or entry by entry
 (:mod:`mugraph.ops.masks`). A kernel reads none of their entries as an operand."""
 
@@ -259,6 +260,50 @@ register(
 )
 
 
+# The mask of dilated attention: each position sees the keys that are a multiple of ``step`` places away from it.
+
+
+def _infer_dilated(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if not isinstance(attrs["step"], int) or attrs["step"] < 1:
+        raise ShapeError(f"a dilated mask with step {attrs['step']}")
+    return _infer_mask(attrs, inputs)
+
+
+def _multiples(attrs: AttrMap) -> np.ndarray:
+    rows, columns = integers((attrs["rows"], attrs["columns"]), "a dilated mask").tolist()
+    seen: np.ndarray = np.arange(rows)[:, None] % attrs["step"] == np.arange(columns) % attrs["step"]
+    return seen
+
+
+def _dilated(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """A range has no positions: two rows stand for all, each with something visible, where each position is one of a key."""
+    if isinstance(domain, RangeDomain):
+        return (Range.of(np.tri(2, k=0 if at_most(attrs["rows"], attrs["columns"]) else -1, dtype=bool)),)
+    return (_multiples(attrs),)
+
+
+def _write_dilated(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """A constant; where sizes are symbols, what remains of each key's position compared with that of each query's."""
+    rows, columns, step = attrs["rows"], attrs["columns"], attrs["step"]
+    if concrete((rows, columns)) is not None:
+        return OnnxForm("Identity", (_multiples(attrs),))
+    return OnnxForm("Equal", (Counted(0, columns, (1, -1), step), Counted(0, rows, (-1, 1), step)))
+
+
+register(
+    Operator(
+        DILATED_MASK,
+        (0, 0),
+        _infer_dilated,
+        _dilated,
+        write=_write_dilated,
+        kinds={"step": AttributeKind.WHOLE},
+        sized=frozenset({"rows", "columns"}),
+        onnx=(),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """When the query at position i sees the key at position j.
@@ -266,10 +311,12 @@ class Seen:
     Attributes:
         conditions: triples (s, t, c), each of which says that s * i + t * j + c is not negative.
         is_any: whether one of them is enough, else all of them have to hold.
+        modulo: where given, i and j are what remains of the positions, divided by it.
     """
 
     conditions: tuple[tuple[int, int, Dim], ...]
     is_any: bool = False
+    modulo: int | None = None
 
 
 def seen_where(op: str, attrs: AttrMap) -> Seen | None:
@@ -277,6 +324,8 @@ def seen_where(op: str, attrs: AttrMap) -> Seen | None:
     if op in ("CausalMask", "PrefixMask"):
         causal = (1, -1, attrs["columns"] - attrs["rows"])
         return Seen((causal,)) if op == "CausalMask" else Seen((causal, (0, -1, attrs["prefix"] - 1)), is_any=True)
+    if op == DILATED_MASK:
+        return Seen(((1, -1, 0), (-1, 1, 0)), modulo=attrs["step"])
     if op != "BandMask":
         return None
     rows, columns, before, after = attrs["rows"], attrs["columns"], attrs["before"], attrs["after"]

@@ -187,6 +187,36 @@ register_plain(
 )
 
 
+# Remainders of integers
+
+
+def _infer_mod(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if any(t.dtype not in INTEGERS for t in inputs):
+        raise ShapeError("the remainder of other than integers")
+    return infer_elementwise(attrs, inputs)
+
+
+def _read_mod(node: ForeignNode) -> Reading:
+    """Mod whose result has the sign of the divisor."""
+    if attributes_of(node, fmod=0)["fmod"]:
+        raise NotUnderstood("Mod whose result has the sign of what is divided")
+    return Reading({}, (0, 1))
+
+
+register(
+    Operator(
+        "Mod",
+        (2, 2),
+        _infer_mod,
+        lambda domain, attrs, inputs: (domain.apply("mod", *inputs),),
+        read=_read_mod,
+        flops=lambda a, i, o: FUNCTIONS["mod"].flops * output_size(a, i, o),
+        traits=replace(PIECEWISE, function=FUNCTIONS["mod"]),
+        samples=("Mod(x, 7.0) | x:int64[4,32]",),
+    )
+)
+
+
 # Variadic sums, minima and maxima.
 
 

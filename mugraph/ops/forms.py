@@ -101,11 +101,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """An int64 input ``start, start+1, ...`` of ``count`` entries, a tensor of this shape: -1 is where they stand."""
+    """An int64 input ``start, start+1, ...`` of ``count`` entries, a tensor of this shape: -1 is where they stand.
+
+    With a ``modulo`` it is what remains of each, divided by that.
+    """
 
     start: Dim
     count: Dim
     shape: tuple[int, ...]
+    modulo: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

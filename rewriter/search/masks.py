@@ -15,7 +15,7 @@ from mugraph.domains import Real
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, get_operator, traits_of
-from mugraph.ops.constants import POSITION_MASKS
+from mugraph.ops.constants import DILATED_MASK, POSITION_MASKS
 
 __all__ = ["PositionMasks", "says_positions", "spreads"]
 
@@ -134,7 +134,7 @@ class PositionMasks:
 
     def _is_square(self, graph: Graph, value: int) -> bool:
         maker = graph.tables.makers.get(value)
-        if maker is None or maker[0].op not in POSITION_MASKS or graph.tables.constant[value]:
+        if maker is None or maker[0].op not in POSITION_MASKS - {DILATED_MASK} or graph.tables.constant[value]:
             return False
         attrs = dict(maker[0].attrs)
         return bool(attrs["rows"] == attrs["columns"]) and all(

@@ -48,7 +48,15 @@ def attention(mask: np.ndarray | None, form: str = "Add", computed: str = "", lo
         }}"""
     )
     values = {
-        **{"zero": np.int64(0), "one": np.int64(1), "first": [0], "second": [1], "both": [0, 1], "width": np.int64(16)},
+        **{
+            "zero": np.int64(0),
+            "one": np.int64(1),
+            "first": [0],
+            "second": [1],
+            "both": [0, 1],
+            "width": np.int64(16),
+            "step": np.int64(3),
+        },
         **{"heads": [0, 0, HEADS, SIZE], "whole": [0, 0, width], "scale": np.float32(0.25), "low": np.float32(low)},
         "nought": np.float32(0),
     }

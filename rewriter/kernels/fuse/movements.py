@@ -126,8 +126,20 @@ class Movements:
         query, key = access[-2:]
         seen = seen_where(mask.op, dict(mask.attrs))
         assert seen is not None, mask.op
+        if seen.modulo is not None:
+            query, key = (_remaining(digits, seen.modulo) for digits in (query, key))
         affine = (Affine((*_position(query, s), *_position(key, t)), constant) for s, t, constant in seen.conditions)
         return self._scope.builder.predicate("seen", tuple(affine), seen.is_any)
+
+
+def _remaining(digits: Digits, modulo: int) -> Digits:
+    """What remains of a position, divided by a number. Raises NotFusable where it is made of several digits."""
+    if not digits:
+        return digits
+    (digit, *others) = digits
+    if others or not digit.index.plain:
+        raise NotFusable("a dilated mask whose positions are digits of others")
+    return (Factor(replace(digit.index, modulo=modulo), digit.size),)
 
 
 def _position(digits: Digits, sign: int) -> Iterator[tuple[Index, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
-from mugraph.ops.constants import POSITION_MASKS
+from mugraph.ops.constants import DILATED_MASK, POSITION_MASKS
 from mugraph.ops.interp import expanded, infer_types
 from mugraph.ops.masks import STORED_MASK, stored_shape
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
@@ -95,15 +95,16 @@ def _position_mask(condition: Term) -> Term | None:
     return mask if mask.op in POSITION_MASKS else None
 
 
-def _masked_apart(roots: Sequence[Term]) -> list[Term]:
+def _masked_apart(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term]:
     """Terms in which what a mask of positions hides is hidden last, where it was one condition with others."""
     done: dict[Term, Term] = {}
     for part in walk(roots):
         term = make(part.op, [done[i] for i in part.inputs], part.attrs, part.out) if part.inputs else part
-        if term.op == "Where" and term.inputs[0].op == "And" and term.inputs[2] is const(-math.inf):
-            conditions = _conjuncts(term.inputs[0])
-            mask = next((c for c in conditions if _position_mask(c) is not None), None)
-            if mask is not None:
+        if term.op == "Where" and term.inputs[2] is const(-math.inf):
+            conditions = _conjuncts(term.inputs[0], inputs)
+            masks = {c: inner for c in conditions if (inner := _position_mask(c)) is not None}
+            if masks and len(conditions) > 1:
+                mask = min(masks, key=lambda c: masks[c].op == DILATED_MASK)  # which bounds no loop
                 conditions.remove(mask)
                 scores, low = term.inputs[1:]
                 for condition in conditions:
@@ -113,9 +114,17 @@ def _masked_apart(roots: Sequence[Term]) -> list[Term]:
     return [done[root] for root in roots]
 
 
-def _conjuncts(condition: Term) -> list[Term]:
-    """The conditions of which one is the conjunction."""
-    return [part for i in condition.inputs for part in _conjuncts(i)] if condition.op == "And" else [condition]
+def _conjuncts(condition: Term, inputs: Mapping[str, TensorType]) -> list[Term]:
+    """The conditions of which one is the conjunction, also where that gets axes in front of rows and keys."""
+    if condition.op == "And":
+        return [part for i in condition.inputs for part in _conjuncts(i, inputs)]
+    if condition.op != "Unsqueeze" or condition.inputs[0].op != "And" or max(condition.attr("axes")) > -3:
+        return [condition]
+    parts, (inner,) = _conjuncts(condition.inputs[0], inputs), condition.inputs
+    ranks = {part: type_.rank for part, type_ in infer_types([inner, *parts], inputs).items()}
+    if any(2 < ranks[part] < ranks[inner] for part in parts):
+        return [condition]
+    return [make("Unsqueeze", [part], condition.attrs) if ranks[part] > 2 else part for part in parts]
 
 
 class PlainTerms:
@@ -138,7 +147,7 @@ class PlainTerms:
     """
 
     def __init__(self, inputs: Mapping[str, TensorType], outputs: Mapping[str, Term]) -> None:
-        roots = _masked_apart(_plain(list(outputs.values()), inputs))
+        roots = _masked_apart(_plain(list(outputs.values()), inputs), inputs)
         self.outputs = dict(zip(outputs, roots, strict=True))
         self.types = infer_types(roots, inputs)
         parts = list(walk(roots))

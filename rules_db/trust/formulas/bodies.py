@@ -98,7 +98,8 @@ class BodyMeaning:
         if term.op == "Const":
             return self._domain.const(term.attr("value"))
         if seen := seen_where(term.op, dict(term.attrs)):
-            return together([natural(s * at[0] + t * at[1] + c) for s, t, c in seen.conditions], seen.is_any)
+            i, j = at if seen.modulo is None else (rest(place, seen.modulo) for place in at)
+            return together([natural(s * i + t * j + c) for s, t, c in seen.conditions], seen.is_any)
         if term.op == STORED_MASK:
             return stored_entry(term.attr("entries"), self._types[term], flat(at, self._shape(term)))
         if term.op == "Concat":

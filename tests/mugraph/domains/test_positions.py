@@ -25,6 +25,9 @@ def test_a_place_is_within_its_axis() -> None:
     assert (least(COLUMN), least(N - COLUMN), least(ROW - COLUMN), least(-3 * COLUMN)) == (0, 1, 1 - N, 3 - 3 * N)
     assert least(ROW * COLUMN) == ROW * COLUMN, "a product of places is left as it is"
     assert least(N * N - 1 - (ROW * N + COLUMN)) == 0, "a number of two digits"
+    assert least(COLUMN + 3 * ENTRIES.apply("abs", entry(COLUMN - 5)).item()) == COLUMN + 3 * (
+        ENTRIES.apply("abs", entry(COLUMN - 5)).item()
+    ), "which is least where it begins to fall no more, not at the first place"
     assert least(ROW * N - 2 * ROW) == ROW * N - 2 * ROW, "which grows with the row where n is more than 2"
 
 
@@ -106,6 +109,23 @@ def test_an_absolute_value_is_a_distance() -> None:
     near = ENTRIES.less(apart, entry(3)).item()
     assert moved(near, elsewhere) == Truth.of(COLUMN - 3, (True, False, False)), "no place is below zero"
     assert moved(apart.item(), elsewhere) == COLUMN
+
+
+def test_remainders_are_those_of_numpy() -> None:
+    for step in (1, 2, 3, 7):
+        for distance in (COLUMN - ROW, 5 * ROW + 9, 3 * COLUMN * ROW - N, ROW - step * N):
+            left = ENTRIES.apply("mod", entry(distance), entry(step)).item()
+            assert places_in(left) <= places_in(distance)
+            for row, column, size in ((0, 0, 1), (3, 1, 5), (2, 6, 11)):
+                here: dict[str, Dim] = {AxisPlace(-2, N): row, AxisPlace(-1, N): column, "n": size}
+                assert evaluate_dim(left, here) == np.mod(int(str(evaluate_dim(distance, here))), step)
+    rest = ENTRIES.apply("mod", entry(COLUMN + 2), entry(3)).item()
+    assert least(COLUMN + rest) == COLUMN + rest, "at the first place the remainder is 2"
+    with pytest.raises(Unsupported):
+        ENTRIES.apply("mod", entry(COLUMN), entry(N))
+    with pytest.raises(Unsupported):
+        ENTRIES.apply("mod", entry(COLUMN), entry(-3))
+    assert isinstance(ENTRIES.less(entry(0), ENTRIES.apply("mod", entry(COLUMN), entry(2))).item(), Truth), "zero and one"
 
 
 def test_what_depends_on_a_choice_by_place_is_not_known() -> None:

@@ -156,11 +156,55 @@ def test_keys_behind_a_prefix_and_the_diagonal_are_not_visited(interpreter: Inte
     assert np.isnan(computed[:, 32:]).all()
 
 
+# Keys at multiples of a distance
+
+
+def dilated_attention(s: Dim, d: int, step: int, window: Dim | None = None) -> Kernel:
+    """Axes b0 (heads), s, d, t, e."""
+    mask = f"DilatedMask[columns={s},rows={s},step={step}]()"
+    if window is not None:
+        mask = f"And({mask}, BandMask[after={window},before={window},columns={s},rows={s}]())"
+    scores = f"Where({mask}, MatMul(q, Transpose[perm=(1,0)](k)), -inf)"
+    types = {name: tensor(F32, 2, s, d) for name in "qkv"}
+    return kernel_of_terms("dilated", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+
+
+@pytest.mark.parametrize("window", [None, 6, symbol("w")])
+def test_a_dilated_mask_is_proved_for_all_sizes_and_another_step_is_not(window: Dim | None) -> None:
+    kernel = dilated_attention(symbol("s"), 4, 3, window)
+    assert parse_kernel(format_kernel(kernel)) == kernel == kernel_from_json(kernel_to_json(kernel))
+    assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+    (block,) = dilated_attention(9, 4, 3, 6 if window is not None else None).blocks
+    kernel = replace(dilated_attention(9, 4, 2, 6 if window is not None else None), blocks=(block,))
+    assert why_not_proved(kernel) is not None and interpret(kernel, LEAST_TESTS, 0) is not None
+
+
+@pytest.mark.parametrize(("length", "step", "window"), [(50, 3, None), (50, 3, 12), (48, 4, 9), (17, 20, None)])
+@pytest.mark.parametrize("split", [1, 2])
+def test_kernels_see_multiples(interpreter: Interpreter, length: int, step: int, window: int | None, split: int) -> None:
+    kernel = dilated_attention(length, 16, step, window)
+    inputs = random_inputs(kernel, 1)
+    (wanted,) = reference(kernel, inputs)
+    (computed,) = interpreter.run(kernel, cut(split, s=16, t=16), inputs)
+    np.testing.assert_allclose(computed, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_dilated_window_bounds_its_loop(interpreter: Interpreter) -> None:
+    kernel = dilated_attention(64, 16, 3, 6)
+    inputs = random_inputs(kernel, 1)
+    (wanted,) = reference(kernel, inputs)
+    for name in "kv":
+        inputs[name][:, 32:] = np.nan
+    (computed,) = interpreter.run(kernel, cut(s=16, t=16), inputs)
+    np.testing.assert_allclose(computed[:, :16], wanted[:, :16], rtol=0, atol=1e-5)
+
+
 # Whole models
 
 
 NEAR = "lowest = Sub(query, width) near = Greater(key, lowest) past = LessOrEqual(key, query) seen = And(near, past)"
 PREFIX = "past = LessOrEqual(key, query) early = Less(key, width) seen = Or(early, past)"
+EVERY = "left = Mod(ahead, step) every = Equal(left, zero)"
 APART = "ahead = Sub(key, query) apart = Abs(ahead) seen = LessOrEqual(apart, width)"
 
 
@@ -187,6 +231,36 @@ def test_a_prefix_is_one_kernel_whose_loop_ends_behind_it_or_the_diagonal(tmp_pa
     (node,) = onnx.load(tmp_path / "out.onnx").graph.node
     assert node.op_type == "Kernel" and list(node.input) == ["q", "k", "v"], "no mask is read"
     assert "PrefixMask[columns=s,prefix=16,rows=s]" in source and "t_last = tl.minimum" in source and "tl.maximum" in source
+
+
+def test_a_dilated_window_is_one_kernel(tmp_path: Path) -> None:
+    text = f"{APART.replace('seen', 'near')} {EVERY} seen = And(every, near)"
+    source = kept_sources(attention(None, "Where", text), tmp_path)
+    (node,) = onnx.load(tmp_path / "out.onnx").graph.node
+    assert node.op_type == "Kernel" and list(node.input) == ["q", "k", "v"], "no mask is read"
+    assert "BandMask[after=16,before=16," in source and "step=3" in source and "t_first = tl.maximum" in source
+
+
+@pytest.mark.parametrize(
+    ("text", "masks"),
+    [
+        (f"{APART.replace('seen', 'near')} {EVERY} seen = And(near, every)", {"BandMask", "DilatedMask"}),
+        (
+            f"past = LessOrEqual(key, query) ahead = Sub(query, key) {EVERY} seen = And(every, past)",
+            {"CausalMask", "DilatedMask"},
+        ),
+        (f"ahead = Sub(query, key) {EVERY} seen = Identity(every)", {"DilatedMask"}),
+        ("ahead = Sub(query, key) left = Mod(ahead, step) seen = Equal(left, one)", set()),
+        ("ahead = Sub(query, key) left = Mod(ahead, step) seen = Greater(left, zero)", set()),
+        ("ahead = Add(query, key) left = Mod(ahead, step) seen = Equal(left, zero)", set()),
+        ("ahead = Sub(query, key) left = Mod<fmod: int = 1>(ahead, step) seen = Equal(left, zero)", set()),
+    ],
+    ids=["in a window", "causal", "alone", "another remainder", "what is no multiple", "sums", "the other Mod"],
+)
+def test_a_dilated_mask_keeps_its_formula(text: str, masks: set[str], tmp_path: Path) -> None:
+    onnx.save(attention(None, "Where", text), tmp_path / "model.onnx")
+    read = {node.op for node in load(tmp_path / "model.onnx").graph.nodes()}
+    assert {op for op in read if op.endswith("Mask")} == masks
 
 
 def test_a_prefix_that_the_run_tells_is_a_mask_of_keys(tmp_path: Path) -> None:

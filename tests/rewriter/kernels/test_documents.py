@@ -226,6 +226,8 @@ CONDITIONS = [
     "Or(Equal(ROW, KEY), CausalMask[columns=23,rows=23]())",
     "Not(Or(Less(ROW, KEY), CausalMask[columns=23,rows=23]()))",
     "And(Equal(ROW, Cast[to=int64](narrow)), second)",
+    "And(Or(Xor(first, second), second), Equal(ROW, KEY))",
+    "And(Xor(first, second), GreaterOrEqual(ROW, KEY))",
 ]
 
 
@@ -321,6 +323,7 @@ def test_a_model_compares_in_its_kernel(proto: ModelProto, causal: bool, tmp_pat
     (node,) = load(tmp_path / "out.onnx").graph.nodes()
     assert node.op == KERNEL and set(onnx.load(tmp_path / "out.onnx").graph.node[0].input) == {*"qkv", NUMBERS}
     assert ("CausalMask" in str(kernel_of(node.attrs).body)) is causal
+    assert [a.keep is not None for block in kernel_of(node.attrs).blocks for a in block.accumulators] == [causal], "its bound"
     before, after = (session((tmp_path / name).read_bytes()) for name in ("model.onnx", "out.onnx"))
     is_fixed = isinstance(before.get_inputs()[0].shape[1], int)
     for length in (LENGTH,) if is_fixed else (LENGTH, 37, 1):
