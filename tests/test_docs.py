@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
 from click.testing import CliRunner
 
 from modeldiff.cli import command as diff
+from rewriter import optimize
 from rewriter.cli.main import main
 from rules_db.exchange import format_rule
 from rules_db.library import shipped_rules
 from tools.trusted_base import counted
+from tools.zoo.decoders import Decoder, decoder_step
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,3 +62,51 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([\w./-]+\.(?:md|png))[#)]", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def decoding_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "decoding.md").read_text(), re.S)
+
+
+def test_the_loop_of_decoding_gives_the_words_of_the_original(tmp_path: Path) -> None:
+    """Kernels for a GPU that is not here: their plain bodies run."""
+    blocks = decoding_blocks()
+    assert len(blocks) == 2 and sum(bool(line.strip()) for block in blocks for line in block.splitlines()) < 40
+    scope: dict[str, Any] = {}
+    exec(compile(blocks[1], "docs/decoding.md", "exec"), scope)
+    which = Decoder(layers=1, hidden=128, intermediate=192, heads=8, key_heads=2, words=50, half=True)
+    onnx.save(decoder_step(which), tmp_path / "step.onnx")
+    outcome = optimize(
+        tmp_path / "step.onnx",
+        tmp_path / "fast.onnx",
+        device="h200",
+        budget=300,
+        deterministic=True,
+        shapes={"input_ids": (2, 1), "past_key_values.0.key": (2, 2, 256, 16)},
+        cache=tmp_path / "profile.sqlite",
+    )
+    assert outcome.improved and outcome.kernels > 2
+    prompt = np.array([[3, 1, 4], [1, 5, 9]])
+    texts = []
+    for name in ("step.onnx", "fast.onnx"):
+        session = ort.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
+        texts.append(scope["generate"](session, prompt, 16, which.words, room=32))
+    assert texts[0].shape == (2, 19) and np.array_equal(*texts)
+
+
+def test_a_decoder_of_transformers_is_exported_for_the_loop(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(decoding_blocks()), "docs/decoding.md", "exec"), scope)
+    config = transformers.LlamaConfig(
+        num_hidden_layers=1, hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, vocab_size=50
+    )
+    model = transformers.LlamaForCausalLM(config)
+    scope["export"](model, str(tmp_path / "step.onnx"))
+    session = ort.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    prompt = np.array([[3, 1, 4], [1, 5, 9]])
+    text = scope["generate"](session, prompt, 8, 50, room=32)
+    torch = scope["torch"]
+    expected = model.generate(torch.from_numpy(prompt), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert np.array_equal(text, expected.numpy())

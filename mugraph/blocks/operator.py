@@ -47,7 +47,7 @@ KERNEL_DOMAIN, KERNEL = "onnx.superopt", "Kernel"
 MUGRAPH_FORMAT, VARIANTS_FORMAT = 1, 2
 """Versions of the text in the ``mugraph`` attribute, for one variant and for several; a node of another one is read as opaque."""
 
-_MOST_INPUTS = 64
+_MOST_INPUTS = 1 << 10
 _EVERY_TYPE = frozenset(DataType)
 _RUN_ATTRIBUTES = ("version", "kernels", "plan", "images")
 

@@ -23,12 +23,10 @@
 #define FORMAT_VERSION 2
 #define CHOICE_FORMAT_VERSION 3
 #define EXPORT __attribute__((visibility("default")))
-#define MAX_TENSORS 64
 #define MAX_RANK 16
-#define MAX_LAUNCHES 8
 #define MAX_VARIANTS 8
-#define MAX_PARAMS 64
 #define MAX_DEVICES 64
+#define MAX_INPUTS (1 << 20) /* onnxruntime says how many there are; more are malformed */
 
 /* ---- onnxruntime: API version 17, reached by slot --------------------------------------------------------------- */
 
@@ -180,16 +178,16 @@ enum { INPUT, OUTPUT, SCRATCH, INT32, INT64, FLOAT32, NOTHING };
 
 typedef struct { int start, length; } Expression; /* within the plan: a postfix program over the inputs' dimensions */
 typedef struct { int kind; int64_t value; Expression expression; } Param;
-typedef struct { int kernel, threads; Expression grid[3]; int params; Param param[MAX_PARAMS]; } Launch;
+typedef struct { int kernel, threads; Expression grid[3]; int params; Param *param; } Launch;
 typedef struct { int type, rank; Expression dims[MAX_RANK]; } Output;
 
-typedef struct { int scratches, launches; Expression scratch[MAX_TENSORS]; Launch launch[MAX_LAUNCHES]; } Variant;
+typedef struct { int scratches, launches; Expression *scratch; Launch *launch; } Variant;
 
 typedef struct {
     int64_t *code;
     size_t length;
     int inputs, outputs, variants;
-    Output output[MAX_TENSORS];
+    Output *output;
     Expression measure; /* where there are several variants */
     int64_t limit[MAX_VARIANTS];
     Variant *variant;
@@ -208,6 +206,18 @@ static int64_t within(Reader *reader, int64_t least, int64_t most) {
     return value;
 }
 
+/* How many items follow, each of which takes a number or more. */
+static int count_of(Reader *reader, int64_t least) {
+    size_t left = reader->length - reader->at;
+    return (int)within(reader, least, left < INT32_MAX ? (int64_t)left : INT32_MAX);
+}
+
+static void *array_of(Reader *reader, int count, size_t size) {
+    void *array = calloc(count > 0 ? (size_t)count : 1, size);
+    if (array == NULL) reader->bad = 1;
+    return array;
+}
+
 static Expression read_expression(Reader *reader) {
     int64_t length = within(reader, 1, 256);
     Expression expression = {(int)reader->at, (int)length};
@@ -219,16 +229,21 @@ static Expression read_expression(Reader *reader) {
 /* scratch buffers, each: bytes; launches, each: kernel, threads, grid x y z, parameters, each: kind, then an index, an expression
  * or the bits of a float. */
 static void read_variant(Reader *reader, const Plan *plan, Variant *variant) {
-    variant->scratches = (int)within(reader, 0, MAX_TENSORS);
-    for (int i = 0; i < variant->scratches; i++) variant->scratch[i] = read_expression(reader);
-    variant->launches = (int)within(reader, 1, MAX_LAUNCHES);
-    for (int i = 0; i < variant->launches && !reader->bad; i++) {
+    int scratches = count_of(reader, 0);
+    variant->scratch = array_of(reader, scratches, sizeof(Expression));
+    for (int i = 0; i < scratches && !reader->bad; i++) variant->scratch[i] = read_expression(reader);
+    variant->scratches = scratches;
+    int launches = count_of(reader, 1);
+    variant->launch = array_of(reader, launches, sizeof(Launch));
+    for (int i = 0; i < launches && !reader->bad; i++) {
         Launch *launch = &variant->launch[i];
-        launch->kernel = (int)within(reader, 0, 1024);
+        variant->launches = i + 1; /* what there is to free */
+        launch->kernel = (int)within(reader, 0, INT32_MAX);
         launch->threads = (int)within(reader, 1, 1024);
         for (int axis = 0; axis < 3; axis++) launch->grid[axis] = read_expression(reader);
-        launch->params = (int)within(reader, 0, MAX_PARAMS);
-        for (int p = 0; p < launch->params; p++) {
+        launch->params = count_of(reader, 0);
+        launch->param = array_of(reader, launch->params, sizeof(Param));
+        for (int p = 0; p < launch->params && !reader->bad; p++) {
             Param *param = &launch->param[p];
             param->kind = (int)within(reader, INPUT, NOTHING);
             switch (param->kind) {
@@ -247,9 +262,10 @@ static void read_variant(Reader *reader, const Plan *plan, Variant *variant) {
  * variant. */
 static int read_plan(Plan *plan, int64_t version) {
     Reader reader = {plan->code, plan->length, 0, 0};
-    plan->inputs = (int)within(&reader, 0, MAX_TENSORS);
-    plan->outputs = (int)within(&reader, 1, MAX_TENSORS);
-    for (int i = 0; i < plan->outputs; i++) {
+    plan->inputs = (int)within(&reader, 0, MAX_INPUTS);
+    plan->outputs = count_of(&reader, 1);
+    plan->output = array_of(&reader, plan->outputs, sizeof(Output));
+    for (int i = 0; i < plan->outputs && !reader.bad; i++) {
         plan->output[i].type = (int)within(&reader, 1, 32);
         plan->output[i].rank = (int)within(&reader, 0, MAX_RANK);
         for (int d = 0; d < plan->output[i].rank; d++) plan->output[i].dims[d] = read_expression(&reader);
@@ -266,6 +282,18 @@ static int read_plan(Plan *plan, int64_t version) {
     if (plan->variant == NULL) return 0;
     for (int i = 0; i < plan->variants && !reader.bad; i++) read_variant(&reader, plan, &plan->variant[i]);
     return !reader.bad && reader.at == reader.length;
+}
+
+static void free_plan(Plan *plan) {
+    for (int v = 0; plan->variant != NULL && v < plan->variants; v++) {
+        Variant *variant = &plan->variant[v];
+        for (int i = 0; variant->launch != NULL && i < variant->launches; i++) free(variant->launch[i].param);
+        free(variant->launch);
+        free(variant->scratch);
+    }
+    free(plan->variant);
+    free(plan->output);
+    free(plan->code);
 }
 
 typedef struct { int rank; int64_t dims[MAX_RANK]; } Shape;
@@ -322,7 +350,8 @@ static int choose_variant(const Plan *plan, const Shape *shapes, int *bad) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { int overlaps; struct { void *function; int shared; } launch[MAX_LAUNCHES]; } LoadedVariant;
+typedef struct { void *function; int shared; } LoadedLaunch;
+typedef struct { int overlaps; LoadedLaunch *launch; } LoadedVariant;
 typedef struct { void *context; LoadedVariant *variant; } Loaded;
 
 typedef struct {
@@ -361,7 +390,7 @@ static size_t read_image(const Kernel *kernel, size_t at, Image *image) {
     const unsigned char *entry = kernel->images + at;
     if (at + IMAGE_HEAD > kernel->images_length) return 0;
     *image = (Image){read_int32(entry), read_int32(entry + 4), read_int32(entry + 8), read_int32(entry + 12), entry + IMAGE_HEAD, NULL};
-    if (image->kernels < 0 || image->kernels > MAX_LAUNCHES * MAX_VARIANTS || image->length < 0) return 0;
+    if (image->kernels < 0 || (size_t)image->kernels > kernel->images_length / 4 || image->length < 0) return 0;
     image->content = image->shared + 4 * image->kernels;
     size_t end = at + IMAGE_HEAD + 4 * (size_t)image->kernels + (size_t)image->length;
     return end > kernel->images_length ? 0 : (end + 7) / 8 * 8;
@@ -405,6 +434,8 @@ static OrtStatus *load_variant(const Kernel *kernel, int number, int architectur
     void *module = NULL;
     CUresult result = cuda.load(&module, image.content);
     if (result != 0) return cuda_fail("loading the image", kernel->names, result);
+    loaded->launch = calloc((size_t)variant->launches, sizeof(LoadedLaunch));
+    if (loaded->launch == NULL) return fail("onnx.superopt: out of memory%s%.0ld", "", 0);
     for (int i = 0; i < variant->launches; i++) {
         char name[256];
         const Launch *launch = &variant->launch[i];
@@ -427,6 +458,12 @@ static OrtStatus *load_variant(const Kernel *kernel, int number, int architectur
     return NULL;
 }
 
+static void free_loaded(const Kernel *kernel, Loaded *loaded) {
+    for (int i = 0; loaded->variant != NULL && i < kernel->plan.variants; i++) free(loaded->variant[i].launch);
+    free(loaded->variant);
+    loaded->variant = NULL;
+}
+
 /* Loads all variants into the current context, so that none is loaded while a graph is captured; called with the lock held. */
 static OrtStatus *load(const Kernel *kernel, Loaded *loaded) {
     int device = 0, major = 0, minor = 0;
@@ -439,10 +476,7 @@ static OrtStatus *load(const Kernel *kernel, Loaded *loaded) {
     OrtStatus *status = NULL;
     for (int i = 0; i < kernel->plan.variants && status == NULL; i++)
         status = load_variant(kernel, i, major * 10 + minor, &loaded->variant[i]);
-    if (status != NULL) {
-        free(loaded->variant);
-        loaded->variant = NULL;
-    }
+    if (status != NULL) free_loaded(kernel, loaded);
     return status;
 }
 
@@ -478,9 +512,8 @@ static OrtStatus *loaded_here(Kernel *kernel, const Loaded **loaded) {
 static void destroy(void *opaque) {
     Kernel *kernel = opaque;
     if (kernel == NULL) return;
-    for (int i = 0; i < kernel->loaded_count; i++) free(kernel->loaded[i].variant);
-    free(kernel->plan.variant);
-    free(kernel->plan.code);
+    for (int i = 0; i < kernel->loaded_count; i++) free_loaded(kernel, &kernel->loaded[i]);
+    free_plan(&kernel->plan);
     free(kernel->images);
     free(kernel->names);
     pthread_mutex_destroy(&kernel->lock);
@@ -550,19 +583,47 @@ static OrtStatus *shape_of(const Handle *info, Shape *shape) {
     return GetDimensions(info, shape->dims, rank);
 }
 
+/* What a run needs memory for, in one piece: shapes of inputs, pointers to all tensors, and the values of a launch's parameters. */
+typedef struct { void *whole; Shape *shapes; int64_t *values; void **pointers, **arguments; } Room;
+
+static int make_room(const Plan *plan, Room *room) {
+    size_t scratches = 0, params = 0;
+    for (int v = 0; v < plan->variants; v++) {
+        const Variant *variant = &plan->variant[v];
+        if ((size_t)variant->scratches > scratches) scratches = (size_t)variant->scratches;
+        for (int i = 0; i < variant->launches; i++)
+            if ((size_t)variant->launch[i].params > params) params = (size_t)variant->launch[i].params;
+    }
+    size_t pointers = (size_t)plan->inputs + (size_t)plan->outputs + scratches;
+    size_t bytes = (size_t)(plan->inputs + 1) * sizeof(Shape) + (params + 1) * sizeof(int64_t);
+    room->whole = calloc(1, bytes + (pointers + params + 1) * sizeof(void *));
+    if (room->whole == NULL) return 0;
+    room->shapes = room->whole;
+    room->values = (int64_t *)(room->shapes + plan->inputs + 1);
+    room->pointers = (void **)(room->values + params + 1);
+    room->arguments = room->pointers + pointers;
+    return 1;
+}
+
 static OrtStatus *compute(void *opaque, Handle *context) {
     Kernel *kernel = opaque;
     const Plan *plan = &kernel->plan;
     const Variant *variant = NULL;
     OrtStatus *status = NULL;
     Handle *memory = NULL, *allocator = NULL;
-    Shape shapes[MAX_TENSORS];
-    void *inputs[MAX_TENSORS], *outputs[MAX_TENSORS], *scratches[MAX_TENSORS] = {NULL}, *stream = NULL;
+    Room room = {0};
+    Shape *shapes = NULL;
+    void **inputs = NULL, **outputs = NULL, **scratches = NULL, *stream = NULL;
     const Loaded *here = NULL;
     size_t count = 0;
     int bad = 0, empty = 0, number = 0;
     TRY(KernelContext_GetInputCount(context, &count));
     if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
+    if (!make_room(plan, &room)) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
+    shapes = room.shapes;
+    inputs = room.pointers;
+    outputs = inputs + plan->inputs;
+    scratches = outputs + plan->outputs;
     for (int i = 0; i < plan->inputs; i++) {
         const Handle *value = NULL;
         Handle *info = NULL;
@@ -606,8 +667,8 @@ static OrtStatus *compute(void *opaque, Handle *context) {
     }
     for (int i = 0; i < variant->launches; i++) {
         const Launch *launch = &variant->launch[i];
-        int64_t values[MAX_PARAMS], grid[3];
-        void *arguments[MAX_PARAMS + 1];
+        int64_t *values = room.values, grid[3];
+        void **arguments = room.arguments;
         for (int axis = 0; axis < 3; axis++) grid[axis] = evaluate(plan, launch->grid[axis], shapes, &bad);
         for (int p = 0; p < launch->params; p++) {
             const Param *param = &launch->param[p];
@@ -640,6 +701,7 @@ done:
         if (scratches[i]) AllocatorFree(allocator, scratches[i]);
     if (allocator) ReleaseAllocator(allocator);
     if (memory) ReleaseMemoryInfo(memory);
+    free(room.whole);
     return status;
 }
 
@@ -648,7 +710,7 @@ static OrtStatus *infer(const void *op, Handle *context) {
     OrtStatus *status = NULL;
     const Handle *attribute = NULL;
     Plan *plan = calloc(1, sizeof(Plan));
-    Shape shapes[MAX_TENSORS];
+    Shape *shapes = NULL;
     size_t bytes = 0, count = 0;
     int64_t version = 0;
     int bad = 0;
@@ -666,6 +728,8 @@ static OrtStatus *infer(const void *op, Handle *context) {
     if (!read_plan(plan, version)) { status = fail("onnx.superopt: the node's plan is malformed%s%.0ld", "", 0); goto done; }
     TRY(ShapeInferContext_GetInputCount(context, &count));
     if (count != (size_t)plan->inputs) { status = fail("onnx.superopt: %s%ld inputs, not what the plan says", "", (long)count); goto done; }
+    shapes = calloc(count + 1, sizeof(Shape));
+    if (shapes == NULL) { status = fail("onnx.superopt: out of memory%s%.0ld", "", 0); goto done; }
     for (int i = 0; i < plan->inputs; i++) {
         Handle *info = NULL;
         TRY(ShapeInferContext_GetInputTypeShape(context, (size_t)i, &info));
@@ -684,8 +748,8 @@ static OrtStatus *infer(const void *op, Handle *context) {
         if (status != NULL) goto done;
     }
 done:
-    free(plan->variant);
-    free(plan->code);
+    free(shapes);
+    free_plan(plan);
     free(plan);
     return status;
 }

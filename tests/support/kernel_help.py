@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import onnx
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, Programs, kernel_attrs
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.text import kernel_from_json, schedule_from_json
+from mugraph.blocks.validity import check_kernel
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, to_bytes
+
+_DYNAMIC = Path(__file__).parents[1] / "rewriter" / "kernels" / "dynamic_kernels.jsonl"
+DYNAMIC_KERNELS = [json.loads(line) for line in _DYNAMIC.read_text().splitlines()]
+"""Kernels with their schedules that fire on models of dynamic batch and sequence."""
+
+
+def scheduled_kernel(line: dict[str, Any]) -> tuple[Kernel, tuple[Schedule, ...]]:
+    """A kernel of :data:`DYNAMIC_KERNELS` and its schedules."""
+    kernel = kernel_from_json(line["kernel"])
+    check_kernel(kernel)
+    return kernel, tuple(map(schedule_from_json, line["schedules"]))
 
 
 def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[Model, Graph]:

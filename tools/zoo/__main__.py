@@ -12,6 +12,7 @@ from tools.zoo.exported import ARCHITECTURES, EXPORT_TOLERANCE, SIZED_ARCHITECTU
 from tools.zoo.light import light_models, load_light
 from tools.zoo.running import describe
 from tools.zoo.skeletons import fill, read_skeleton, write_skeleton
+from tools.zoo.steps import STEPS, export_step
 from tools.zoo.taso import TASO_MODELS
 
 DEFAULT_DIR = Path("zoo_models")
@@ -45,6 +46,21 @@ def export(names: tuple[str, ...], directory: Path, fp16: bool) -> None:
     for name in names or ARCHITECTURES:
         path = directory / (f"{name}_fp16.onnx" if fp16 else f"{name}.onnx")
         error = export_model(name, path, fp16)
+        click.echo(f"{describe(path)}; differs from torch by {error:.1e}")
+        if not error <= EXPORT_TOLERANCE[fp16]:
+            raise click.ClickException(f"{path} does not compute what torch does: relative error {error:.1e}")
+
+
+@main.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(list(STEPS)))
+@directory_option
+@click.option("--fp16", is_flag=True, help="Export in half precision, as NAME_fp16.onnx.")
+def step(names: tuple[str, ...], directory: Path, fp16: bool) -> None:
+    """Exports steps of transformers' decoders, with a cache, with torch.onnx and checks them in onnxruntime."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        path = directory / (f"{name}_fp16.onnx" if fp16 else f"{name}.onnx")
+        error = export_step(STEPS[name], path, fp16)
         click.echo(f"{describe(path)}; differs from torch by {error:.1e}")
         if not error <= EXPORT_TOLERANCE[fp16]:
             raise click.ClickException(f"{path} does not compute what torch does: relative error {error:.1e}")

@@ -233,7 +233,8 @@ def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:
     wide = f"{name}_x = Cast<to = 1>({x})"
     return f"""{wide} {name}_p = Pow({name}_x, two) {name}_m = ReduceMean<keepdims = 1>({name}_p, last1)
         {name}_e = Add({name}_m, epsilon) {name}_s = Sqrt({name}_e) {name}_r = Reciprocal({name}_s)
-        {name}_y = Mul({name}_x, {name}_r) {name}_n = Cast<to = {which.element_type}>({name}_y) {name} = Mul({weight}, {name}_n)"""
+        {name}_y = Mul({name}_x, {name}_r) {name}_n = Cast<to = {which.element_type}>({name}_y)
+        {name} = Mul({weight}, {name}_n)"""
 
 
 def _explicit_attention(n: int, which: Decoder) -> str:
@@ -252,8 +253,9 @@ def _explicit_attention(n: int, which: Decoder) -> str:
             {name}u{n} = Unsqueeze(present_{n}_{part}, at2) {name}e{n} = Expand({name}u{n}, spread5)
             {name}all{n} = Reshape<allowzero = 1>({name}e{n}, joined4)""")
     text.append(f"""kshape{n} = Shape<start = 0>(kall{n}) kn{n} = Slice(kshape{n}, last1, end)
-        kp{n} = Slice(kshape{n}, first2, last1) kb{n} = Slice(kshape{n}, at0, first2) flat{n} = Concat<axis = 0>(last1, kp{n}, kn{n})
-        kf{n} = Reshape<allowzero = 0>(kall{n}, flat{n}) kz{n} = Transpose<perm = [0, 2, 1]>(kf{n}) turned{n} = Concat<axis = 0>(kb{n}, kn{n}, kp{n})
+        kp{n} = Slice(kshape{n}, first2, last1) kb{n} = Slice(kshape{n}, at0, first2)
+        flat{n} = Concat<axis = 0>(last1, kp{n}, kn{n}) kf{n} = Reshape<allowzero = 0>(kall{n}, flat{n})
+        kz{n} = Transpose<perm = [0, 2, 1]>(kf{n}) turned{n} = Concat<axis = 0>(kb{n}, kn{n}, kp{n})
         kd{n} = Reshape<allowzero = 0>(kz{n}, turned{n})
         qscaled{n} = Mul(qr{n}, root) kscaled{n} = Mul(kd{n}, root)
         mask{n} = Where(seen, nought, minus) product{n} = MatMul(qscaled{n}, kscaled{n})

@@ -69,4 +69,5 @@ class ScheduleArrays:
         if number >= len(self):
             raise IndexError(number)
         tiles = tuple((axis, int(tiles[self.at[number]])) for axis, tiles in self.tilings.tiles.items())
-        return Schedule(tiles, **{name: int(getattr(self, name)[number]) for name in _PARAMETERS})
+        split, warps, stages, group = (int(getattr(self, name)[number]) for name in _PARAMETERS)
+        return Schedule(tiles, split, warps, stages, group)

@@ -134,11 +134,13 @@ class SetGrowth:
 
     def _source(self, value: int) -> int:
         """What a value is computed of by movements and elementwise operators, and by a product with weights."""
-        while (maker := self._reading.maker(value)) is not None and self._kinds[maker] in ("movement", "pointwise", "product"):
-            value = maker.inputs[0]
-            if self._kinds[maker] == "product":
+        reading = self._reading
+        while (maker := reading.maker(value)) is not None and self._kinds[maker] in ("movement", "pointwise", "product"):
+            computed = [v for v in maker.inputs if reading.maker(v) is not None]
+            value = next(iter(computed or maker.inputs), value)
+            if not computed or self._kinds[maker] == "product":
                 break
-        return resolve(self._reading.graph, value)
+        return resolve(reading.graph, value)
 
     def _tail(self, product: Node) -> set[Node]:
         """A product with the nodes that are computed of it alone: bias, scale, the split into heads."""

@@ -12,6 +12,7 @@ entries that are reduced, and a split of it makes the blocks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.statements import InvalidBlock, Tensor
@@ -55,7 +56,8 @@ def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Ter
     terms = PlainTerms(inputs, body)
     block = _block(name, terms, [*inputs, *body], form)
     if terms.attends and (groups := _groups(block)) is not None:
-        block = _block(name, terms, [*inputs, *body], form, *groups)
+        with suppress(NotFusable):  # what else the heads go through may not come apart: then each is a block's
+            block = _block(name, terms, [*inputs, *body], form, *groups)
     used = {v.name for v in variables(body.values())}
     types = infer_types(body.values(), inputs)
     kernel = Kernel(

@@ -1,6 +1,6 @@
 """What a kernel asks for before its predecessor has ended: the first tiles of its constants, brought into the cache.
 
-A kernel is launched while its predecessor still runs, and waits (``griddepcontrol.wait``) before it reads or writes anything. What
+A kernel is launched while that still runs, and waits (``griddepcontrol.wait``) before it reads or writes anything. What
 no kernel writes, weights above all, need not wait. It is asked for by PTX's ``prefetch``, which changes no value whatever its
 address: a schedule that is wrong about a tensor loses time and no result. So no load stands before the wait, and
 :func:`check_waits` refuses a text in which one does.

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mugraph.blocks.block import Block
-from mugraph.blocks.statements import Accumulate, Affine, Compute, Dot, Index, Predicate, Statement, statement_operands
+from mugraph.blocks.statements import (
+    Accumulate,
+    Affine,
+    Compute,
+    Dot,
+    Factor,
+    Index,
+    Predicate,
+    Statement,
+    View,
+    statement_operands,
+)
 from mugraph.terms.shape import SymDim
-from mugraph.terms.term import Term
+from mugraph.terms.term import Term, walk
 
-__all__ = ["LoopBound", "chosen_loads", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
+__all__ = ["ChosenLoad", "LoopBound", "chosen_loads", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
 
 
 def fused_products(block: Block) -> set[str]:
@@ -54,7 +65,22 @@ def softmax_predicates(block: Block) -> dict[str, Predicate]:
     return predicates
 
 
-def chosen_loads(block: Block) -> dict[str, tuple[str, bool]]:
+@dataclass(frozen=True, slots=True)
+class ChosenLoad:
+    """A load of which only some entries count.
+
+    Attributes:
+        predicate: the name of what says which.
+        is_so: whether they count where the predicate holds, else where it does not.
+        view: of the tensor, for the entries that count.
+    """
+
+    predicate: str
+    is_so: bool
+    view: View
+
+
+def chosen_loads(block: Block) -> dict[str, ChosenLoad]:
     """Loads of which only the entries count where a predicate over axes of theirs is so: parts of a concatenation.
 
     Those of a size that only the run tells: such a part may be empty, and then nothing of it may be read.
@@ -66,28 +92,42 @@ def chosen_loads(block: Block) -> dict[str, tuple[str, bool]]:
         users = [s for s in block.statements if load.name in statement_operands(s)]
         if not all(isinstance(user, Compute) for user in users):
             continue
-        ways = [way for user in users if isinstance(user, Compute) for way in _ways(user.term, load.name, frozenset())]
+        ways = [way for user in users if isinstance(user, Compute) and (way := _way(user.term, load.name)) is not None]
         for name, is_so in sorted(frozenset.intersection(*ways)) if ways else ():
             predicate = block.defined.get(name)
             if isinstance(predicate, Predicate) and {*block.value_axes[name]} <= {*block.value_axes[load.name]}:
-                chosen[load.name] = (name, is_so)
+                chosen[load.name] = ChosenLoad(name, is_so, tuple(_unwrapped(f, predicate, is_so) for f in load.view))
                 break
     return chosen
+
+
+def _unwrapped(factor: Factor, predicate: Predicate, is_so: bool) -> Factor:
+    """A factor without the modulo that changes nothing before the end of a part: a division that only the run knows is slow."""
+    index = factor.index
+    plain = replace(index, modulo=None)
+    is_end = index.modulo is not None and predicate.conditions == (Affine(((plain, 1),), -index.modulo),)
+    return Factor(plain, factor.size) if is_end and plain.plain and not is_so else factor
 
 
 _Way = frozenset[tuple[str, bool]]
 """Conditions that are so, or are not so, where a value counts."""
 
 
-def _ways(term: Term, name: str, way: _Way) -> list[_Way]:
-    """The ways to a value from a term that takes it."""
-    if term.is_var:
-        return [way] if term.name == name else []
-    if term.op == "Where" and term.inputs[0].is_var:
-        condition, yes, no = term.inputs
-        asked = _ways(condition, name, way)
-        return asked + _ways(yes, name, way | {(condition.name, True)}) + _ways(no, name, way | {(condition.name, False)})
-    return [found for operand in term.inputs for found in _ways(operand, name, way)]
+def _way(root: Term, name: str) -> _Way | None:
+    """What all ways from a term to a value that it takes have in common; ``None`` where it does not take it."""
+    ways: dict[Term, _Way | None] = {}
+    for term in walk([root]):
+        below = [ways[operand] for operand in term.inputs]
+        if term.op == "Where" and term.inputs[0].is_var:
+            condition = term.inputs[0].name
+            below = [
+                below[0],
+                *(way if way is None else way | {(condition, yes)} for way, yes in zip(below[1:], (True, False), strict=True)),
+            ]
+        found = [way for way in below if way is not None]
+        is_it = term.is_var and term.name == name
+        ways[term] = frozenset() if is_it else frozenset.intersection(*found) if found else None
+    return ways[root]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Pred
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
-from rewriter.kernels.triton.analysis import chosen_loads, fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.triton.analysis import ChosenLoad, chosen_loads, fused_products, scaled_scores, softmax_predicates
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.places import Places
@@ -109,10 +109,11 @@ class TileValues:
             self._extent(statement)
 
     def _load(self, statement: Load) -> None:
-        pointer, mask, axes = self._positions.pointer(statement.tensor, statement.view)
+        chosen = self.chosen.get(statement.name)
+        pointer, mask, axes = self._positions.pointer(statement.tensor, statement.view if chosen is None else chosen.view)
         dtype = self._types[statement.tensor].dtype
-        if statement.name in self.chosen:
-            where = self._where_chosen(*self.chosen[statement.name], axes)
+        if chosen is not None:
+            where = self._where_chosen(chosen, axes)
             mask = f"{mask} & {where}" if mask else where
         self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
@@ -121,15 +122,15 @@ class TileValues:
             kind = "bool"
         self.written[statement.name] = Tile(statement.name, axes, kind, frozenset(axes))
 
-    def _where_chosen(self, predicate: str, is_so: bool, axes: tuple[str, ...]) -> str:
-        """The text of where a predicate is so, or is not, over axes."""
-        if predicate not in self.written:
-            defined = self._tiling.block.defined[predicate]
+    def _where_chosen(self, chosen: ChosenLoad, axes: tuple[str, ...]) -> str:
+        """The text of where the entries of a load count, over axes."""
+        if chosen.predicate not in self.written:
+            defined = self._tiling.block.defined[chosen.predicate]
             assert isinstance(defined, Predicate)
             self.predicate(defined)
-        tile = self.written[predicate]
+        tile = self.written[chosen.predicate]
         where = laid_under(tile.text, tile.axes, axes)
-        return where if is_so else f"({where} == 0)"
+        return where if chosen.is_so else f"({where} == 0)"
 
     def _compute(self, statement: Compute) -> None:
         operands = {v.name: self.floating(v.name) for v in variables([statement.term])}

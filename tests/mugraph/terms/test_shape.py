@@ -82,6 +82,28 @@ def test_division_inverts_multiplication(a: Dim, b: Dim) -> None:
         assert product.exact_div(b) == a
 
 
+@given(dims, dims)
+@PROPERTY
+def test_division_by_a_polynomial_is_exact_or_undecided(a: Dim, b: Dim) -> None:
+    product = a * b
+    if isinstance(product, SymDim) and b != 0:
+        assert product.exact_div(b) == a
+    if isinstance(a, SymDim):
+        try:
+            quotient = a.exact_div(b)
+        except Undecided:
+            return
+        assert quotient * b == a
+
+
+def test_division_by_sums() -> None:
+    batch, past = symbol("batch"), symbol("past")
+    assert (8 * batch * (1 + past) * 32).exact_div(32 * (past + 1)) == 8 * batch
+    assert ((batch + past) * (batch - past)).exact_div(batch - past) == batch + past
+    with pytest.raises(Undecided):
+        (8 * batch * (1 + past) + 1).exact_div(past + 1)
+
+
 @pytest.mark.parametrize("divisor", [2, symbol("h"), symbol("n") + 1, 0])
 def test_division_that_leaves_the_polynomials(divisor: Dim) -> None:
     with pytest.raises(Undecided):

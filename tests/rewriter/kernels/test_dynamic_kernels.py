@@ -9,28 +9,17 @@ wrongly shows there, in a twentieth of the time of a compilation.
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.text import kernel_from_json, schedule_from_json
-from mugraph.blocks.validity import check_kernel
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource, Source
 from rules_db.trust.formulas.proof import why_not_proved
+from tests.support.kernel_help import DYNAMIC_KERNELS, scheduled_kernel
 
-LINES = [json.loads(line) for line in Path(__file__).with_name("dynamic_kernels.jsonl").read_text().splitlines()]
-NAMES = [f"{line['kernel']['name']} of {line['model']}" for line in LINES]
-
-
-def read(line: dict[str, Any]) -> tuple[Kernel, tuple[Schedule, ...]]:
-    kernel = kernel_from_json(line["kernel"])
-    check_kernel(kernel)
-    return kernel, tuple(map(schedule_from_json, line["schedules"]))
+NAMES = [f"{line['kernel']['name']} of {line['model']}" for line in DYNAMIC_KERNELS]
 
 
 def intermediate(text: str, launch: LaunchSource, folder: Path) -> str:
@@ -60,12 +49,12 @@ def intermediate(text: str, launch: LaunchSource, folder: Path) -> str:
 
 
 def source_of(line: dict[str, Any]) -> Source:
-    return generate(*read(line))
+    return generate(*scheduled_kernel(line))
 
 
-@pytest.mark.parametrize("line", LINES, ids=NAMES)
+@pytest.mark.parametrize("line", DYNAMIC_KERNELS, ids=NAMES)
 def test_every_kernel_is_read_with_symbols_for_sizes(line: dict[str, Any], tmp_path: Path) -> None:
-    kernel, schedules = read(line)
+    kernel, schedules = scheduled_kernel(line)
     assert {"batch", "sequence"} & set(kernel.symbols) and why_not_proved(kernel) is None
     source = generate(kernel, schedules)
     for launch in source.launches:
@@ -74,7 +63,7 @@ def test_every_kernel_is_read_with_symbols_for_sizes(line: dict[str, Any], tmp_p
 
 @pytest.mark.parametrize("wrong", ["sequence**2", "sequence.size", "length"])
 def test_a_size_that_triton_does_not_read_is_found(wrong: str, tmp_path: Path) -> None:
-    source = next(source for line in LINES if "tl.cast(sequence" in (source := source_of(line)).text)
+    source = next(source for line in DYNAMIC_KERNELS if "tl.cast(sequence" in (source := source_of(line)).text)
     text = source.text.replace("tl.cast(sequence, tl.int64)*sequence", wrong)
     assert text != source.text
     with pytest.raises(Exception, match=r"unsupported operand|no attribute|not defined"):

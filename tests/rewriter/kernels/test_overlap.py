@@ -23,7 +23,6 @@ from rewriter.kernels.programs import Scheduled, constant_inputs
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.ahead import check_waits
 from rewriter.kernels.triton.source import OVERLAPPED
-from tests.rewriter.kernels.test_dynamic_kernels import LINES, read
 from tests.support.block_kernels import (
     F16,
     gated_mlp,
@@ -34,7 +33,7 @@ from tests.support.block_kernels import (
     rms_norm_matmul,
     skip_layer_norm,
 )
-from tests.support.kernel_help import with_kernel
+from tests.support.kernel_help import DYNAMIC_KERNELS, scheduled_kernel, with_kernel
 from tests.support.triton_help import Interpreter
 
 M = symbol("m")
@@ -93,7 +92,8 @@ def compiled(kernel: Kernel, schedule: Schedule, folder: Path) -> Iterator[tuple
     spec.loader.exec_module(module)
     for launch in source.launches:
         types = {**dict(launch.signature), OVERLAPPED: "constexpr"}
-        asked: Any = ASTSource(getattr(module, launch.function), types, {OVERLAPPED: True})
+        aligned: Any = {(i,): [["tt.divisibility", 16]] for i, (_, kind) in enumerate(launch.signature) if kind.startswith("*")}
+        asked: Any = ASTSource(getattr(module, launch.function), types, {OVERLAPPED: True}, aligned)
         options = {"num_warps": launch.warps, "num_stages": launch.stages}
         yield launch.function, triton.compile(asked, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
@@ -130,7 +130,7 @@ def mutated(generator: random.Random) -> tuple[Kernel, list[Schedule]]:
         kernel, schedule = generator.choice(CASES)
         schedules = [schedule]
     else:
-        kernel, read_ones = read(generator.choice(LINES))
+        kernel, read_ones = scheduled_kernel(generator.choice(DYNAMIC_KERNELS))
         schedules = list(read_ones)
     place = generator.randrange(len(schedules))
     block = kernel.blocks[place]

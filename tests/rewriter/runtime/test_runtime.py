@@ -151,9 +151,12 @@ def test_launches_overlap_only_where_the_driver_captures_that(run: StubRunner) -
 def test_an_image_says_how_much_shared_memory_each_kernel_wants(run: StubRunner) -> None:
     silent = model(SUM, (Image(90, False, b"cubin for 90", ()),))
     assert "how much shared memory kernel add wants" in run(silent, 2)["error"]
-    assert (
-        "the model holds no kernel for this GPU" in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 65),)), 2)["error"]
-    )
+    assert "error" not in run(model(SUM, (Image(90, False, b"cubin for 90", (0,) * 1000),)), 2)
+    content = model(SUM, (Image(90, False, b"cubin for 90", (0,)),))
+    count = content.index(b"cubin for 90") - 12
+    assert content[count : count + 4] == b"\x01\0\0\0"
+    beyond = content[:count] + b"\xff\xff\0\0" + content[count + 4 :]
+    assert "the model holds no kernel for this GPU" in run(beyond, 2)["error"]
 
 
 def test_scratch_memory_is_given_back_after_each_run(run: StubRunner) -> None:
@@ -274,12 +277,29 @@ def test_what_does_not_fit_is_named(run: StubRunner) -> None:
     assert f"the model is of format {CHOICE_FORMAT_VERSION + 1}, the library reads 2 and 3; install a newer" in newer
     assert "optimise the model again" in run(model(SUM, version=FORMAT_VERSION - 1), 2)["error"]
     code = SUM.packed()
-    for broken in (code[:-1], [*code, 0], [99, *code[1:]], [0]):
+    for broken in (code[:-1], [*code, 0], [1 << 30, *code[1:]], [0]):
         assert "malformed" in run(model(SUM, code=broken), 2)["error"]
     wide = Plan(2, (Output(DataType.FLOAT, (Expression.dimension(0, 5),)),), (ADD,))
     assert "do not fit" in run(model(wide), 2)["error"]
     divided = Plan(2, (Output(DataType.FLOAT, (N.ceil_div(N - N),)),), (ADD,))
     assert "error" in run(model(divided), 2)
+
+
+def test_a_plan_has_as_many_tensors_and_launches_as_it_says(run: StubRunner) -> None:
+    """A hundred launches in a row, each into scratch memory of its own, of two hundred parameters."""
+    size, zeros = Argument.int32(COUNT), [Argument.float32(0.0)] * 194
+    add = replace(ADD, arguments=(*ADD.arguments, *zeros))
+    first = replace(add, arguments=(Argument.scratch(0), *add.arguments[1:]))
+    more = [
+        replace(add, arguments=(Argument.scratch(i + 1), Argument.scratch(i), Argument.input(1), size, *NULLS, *zeros))
+        for i in range(98)
+    ]
+    last = replace(add, arguments=(Argument.output(0), Argument.scratch(98), Argument.input(1), size, *NULLS, *zeros))
+    plan = Plan(2, SUM.outputs, (first, *more, last), (COUNT * 4,) * 99)
+    one, result = run(model(SUM), 2)["outputs"][0], run(model(plan), 2)
+    assert "error" not in result and sum(call.startswith("cuLaunchKernelEx") for call in run.calls) == 100
+    a, b = (np.asarray(x, np.float32).reshape(2, 4) for x in (one, result["outputs"][0]))
+    assert not np.array_equal(a, b)
 
 
 def test_expressions() -> None:
