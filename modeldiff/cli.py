@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from modeldiff.compare import ModelComparison, Equality, compare_models
+from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
 from mugraph.console import result_console
 from mugraph.interrupts import INTERRUPTED_EXIT

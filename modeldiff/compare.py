@@ -21,7 +21,7 @@ from mugraph.onnx import Model, load
 from rewriter.reference import Error, InputError, compare, worst
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["SEEDS", "ComparedOutput", "ModelComparison", "DiffRegion", "Equality", "compare_models"]
+__all__ = ["SEEDS", "ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
 
 SEEDS = (1, 2)
 """Of the random inputs on which two models are compared."""

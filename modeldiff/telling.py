@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from modeldiff.compare import SEEDS, ModelComparison, DiffRegion, Equality
+from modeldiff.compare import SEEDS, DiffRegion, Equality, ModelComparison
 from modeldiff.faults import ModelDifference
 from modeldiff.pairing import EqualityClaim
 from modeldiff.proofs import Judged

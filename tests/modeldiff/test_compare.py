@@ -12,7 +12,7 @@ import pytest
 from onnx import NodeProto, numpy_helper
 from onnx.parser import parse_model
 
-from modeldiff.compare import ModelComparison, Equality, compare_models
+from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import distance
 from modeldiff.telling import region_lines
 from rewriter.reference import InputError

@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 from onnx import numpy_helper
 
-from modeldiff.compare import ModelComparison, Equality, compare_models
+from modeldiff.compare import Equality, ModelComparison, compare_models
 from mugraph.onnx import ModelError
 from rewriter.reference import InputError
 from tools.bench.peers import PeerFailed
