@@ -2,7 +2,8 @@
 
 A *move* is a rule applied at every site of the model that looks the same (same rule, same operator signatures and operand
 types): repeated layers are rewritten together, so the number of candidates does not grow with the number of layers. The
-queue pops the cheapest candidate; a child is kept while its cost is below alpha times the best.
+queue pops the cheapest candidate; a child is kept while its cost is below alpha times the best of its kind, which are those
+whose layouts were chosen and those with the model's own.
 :mod:`rewriter.search.layers` makes the work independent of the number of layers.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion, Generator, SchemeGenerator
 from rewriter.search.moves import Moves
+from rewriter.search.roles import wraps
 from rewriter.search.strategy import BACKTRACKING, MoveKind, Strategy
 
 __all__ = ["Backtracking", "SearchLimits", "Searched"]
@@ -37,10 +40,10 @@ class SearchLimits:
     """When the search stops.
 
     Attributes:
-        alpha: a candidate is kept while its cost is below ``alpha`` times the best cost (1.0 is greedy).
+        alpha: a candidate is kept while its cost is below ``alpha`` times the best cost of its kind (1.0 is greedy).
         seconds: of a phase of the strategy.
         expansions: most candidates expanded.
-        patience: most expansions in a row that do not improve the best cost.
+        patience: most expansions in a row of a kind that do not improve the best cost of the kind.
     """
 
     alpha: float = 1.05
@@ -144,7 +147,7 @@ class Backtracking:
         """TASO's algorithm 2, from a candidate on, whatever that costs; why it stopped.
 
         Args:
-            patience: most expansions in a row that do not improve the best cost.
+            patience: most expansions in a row of a kind that do not improve the best cost of the kind.
         """
         alpha = self.strategy.alpha(self.limits.alpha)
         arrivals = itertools.count()
@@ -153,34 +156,43 @@ class Backtracking:
 
         def enqueue(candidate: Candidate) -> None:
             seen.add(candidate.graph.digest)
+            record.note(candidate)
             heapq.heappush(queue, (candidate.cost, next(arrivals), candidate))
 
         enqueue(root)
         if self.moves.matches.fusions.written and (fused := self.moves.fused(root)).graph.digest not in seen:
             enqueue(fused)
-        idle = 0
+        idle = {False: 0, True: 0}
         while queue:
-            cost, _, candidate = heapq.heappop(queue)
-            if candidate is not root and cost > alpha * record.best.cost:
-                break
+            _, _, candidate = heapq.heappop(queue)
+            kind = _is_turned(candidate)
+            if candidate is not root and (candidate.cost > alpha * record.leasts[kind] or idle[kind] >= patience):
+                continue
             if self._is_spent(expansion, record):
                 return _SPENT
-            if idle >= patience:
-                return f"{idle} expansions brought nothing"
-            best_before = record.best
+            before = dict(record.leasts)
             record.expanded += 1
-            for child in expansion.children(candidate, max(alpha * record.best.cost - candidate.cost, 0.0)):
+            for child in expansion.children(candidate, max(alpha * record.leasts[kind] - candidate.cost, 0.0)):
                 record.generated += 1
                 if child.graph.digest in seen:
                     continue
                 seen.add(child.graph.digest)
                 record.enter(child)
-                if expansion.is_stepwise and child.cost < alpha * record.best.cost:
+                if expansion.is_stepwise and child.cost < alpha * record.leasts[_is_turned(child)]:
                     enqueue(child)
-            idle = idle + 1 if record.best is best_before else 0
+            idle[kind] += 1
+            idle = {kind: count if record.leasts.get(kind) == before.get(kind) else 0 for kind, count in idle.items()}
             if self.progress is not None:
                 self.progress(record.expanded, record.start.cost, record.best.cost)
-        return _SPENT if expansion.is_over() else "every candidate within alpha was tried"
+        if expansion.is_over():
+            return _SPENT
+        tried = max(idle.values())
+        return f"{tried} expansions brought nothing" if tried >= patience else "every candidate within alpha was tried"
+
+
+def _is_turned(candidate: Candidate) -> bool:
+    """Whether a layout was chosen on the way to a candidate."""
+    return any(wraps(move.direction) is not None for move in candidate.moves)
 
 
 @dataclass(slots=True)
@@ -194,9 +206,24 @@ class _Record:
     expanded: int = 0
     generated: int = 0
     stopped: str = ""
+    leasts: dict[bool, float] = field(default_factory=dict)
+    """The least cost with the model's own layouts (False) and with layouts that were chosen (True).
+
+    Layouts are chosen for all tensors at once, and save much at a time. What was not turned yet is not compared with that: it
+    would be dropped for a saving that is its own, too, once it is turned.
+    """
+
+    def __post_init__(self) -> None:
+        self.note(self.best)
+
+    def note(self, child: Candidate) -> None:
+        """Compares a candidate with those of its kind."""
+        kind = _is_turned(child)
+        self.leasts[kind] = min(child.cost, self.leasts.get(kind, math.inf))
 
     def enter(self, child: Candidate) -> None:
         """Notes a candidate that was not met before."""
+        self.note(child)
         if child.cost < self.start.cost:
             self.better.append(child)
         if child.cost < self.best.cost * (1 - 1e-9):

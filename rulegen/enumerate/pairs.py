@@ -133,8 +133,11 @@ def unique_up_to_renaming(enumeration: Enumeration, pairs: np.ndarray) -> np.nda
     for mask in np.unique(masks):
         rows = np.flatnonzero(masks == mask)
         hashes = enumeration.structure(pairs[rows], enumeration.renamings(int(mask)))
-        ways = [sum(mix(hashes[:, i], hashes[:, (i + half) % (2 * half)]) for i in range(k, k + half)) for k in (0, half)]
-        codes[rows] = np.minimum(*ways).min(axis=1)
+        forth, back = (np.zeros(hashes.shape[::2], np.uint64) for _ in range(2))
+        for i in range(half):
+            forth += mix(hashes[:, i], hashes[:, i + half])
+            back += mix(hashes[:, i + half], hashes[:, i])
+        codes[rows] = np.minimum(forth, back).min(axis=1)
     _, first = np.unique(codes, return_index=True)
     kept: np.ndarray = pairs[np.sort(first)]
     return kept

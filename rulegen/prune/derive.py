@@ -62,8 +62,10 @@ class Deriver:
     def _law_of(self, rule: Rule) -> Law:
         return next(law for law in self._rule_laws if law.origin is rule)
 
-    def derivation(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> tuple[Rule, ...] | None:
-        """The rules that turn one side into the other, assuming ``conditions``; ``None`` where none are found."""
+    def derivation(
+        self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = (), limits: ProofLimits | None = None
+    ) -> tuple[Rule, ...] | None:
+        """The rules that turn one side into the other, assuming ``conditions``; ``None`` where the limits are met before."""
         attrs = {name: Sealed(name, value) for name, value in goal.attrs.items()} if isinstance(goal, Rule) else {}
         graph = EGraph(self._language)
 
@@ -78,7 +80,7 @@ class Deriver:
             opened = condition.substitute({}, attrs)
             arguments = tuple(graph.add_term(a, goal.types) if isinstance(a, Term) else a for a in opened.arguments)
             assumed.append((opened.predicate, arguments))
-        if not ProofSearch(graph, self._laws, goals, assumed=assumed).run(self.limits):  # type: ignore[arg-type]
+        if not ProofSearch(graph, self._laws, goals, assumed=assumed).run(limits or self.limits):  # type: ignore[arg-type]
             return None
         used = (reason.direction.law.origin for reason in graph.explain(goals))  # type: ignore[arg-type]
         rules: list[Rule] = []
@@ -87,9 +89,11 @@ class Deriver:
                 rules.append(origin)
         return tuple(rules)
 
-    def derives(self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = ()) -> bool:
+    def derives(
+        self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = (), limits: ProofLimits | None = None
+    ) -> bool:
         """Whether the rules derive the goal, assuming ``conditions``."""
-        return self.derivation(goal, conditions) is not None
+        return self.derivation(goal, conditions, limits) is not None
 
     def redundant(self, rule: Rule) -> bool:
         """Whether the other rules derive this one, under its own conditions."""

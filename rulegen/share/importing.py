@@ -21,7 +21,7 @@ from rulegen.numeric.samples import specialise
 from rulegen.numeric.trials import try_out
 from rulegen.prove.prover import Proof, Prover
 from rulegen.prove.search import ProofLimits
-from rulegen.prune.derive import Deriver
+from rulegen.prune.derive import THOROUGH, Deriver
 from rulegen.rules import readable
 from rulegen.share.imported import Imported, Status, TypedCase, never_typed, summary
 from rulegen.taso.file import TasoRule, describe
@@ -93,6 +93,9 @@ class Importer:
         proof = self._prover.certify(typed.source, typed.target, typed.types, limits)
         if proof is None:
             return TypedCase(typed, Status.UNDECIDED, reason="numbers show no difference, and no proof was found")
+        candidate = CandidateRule(typed.source, typed.target, typed.types)
+        if self._deriver.derives(candidate, proof.conditions, THOROUGH):  # under its own conditions, and in more steps
+            return TypedCase(typed, Status.DERIVABLE)
         return self._admitted(typed, proof)
 
     def _admitted(self, typed: Typed, proof: Proof) -> TypedCase:

@@ -212,6 +212,7 @@ CONV = (
             "Concat[axis=-4](of_3x3, of_3x3)",
             "Concat[axis=-1](rank1, rank1)",
             "Split[axis=-3,sizes=(d,e)](of_hxw)",
+            "Split[axis=-3,sizes=(e,d)](of_hxw)",
         ),
         uses={"x": 1, **dict.fromkeys("WVba", 1)},
         max_ops=5,

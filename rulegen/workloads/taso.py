@@ -158,6 +158,10 @@ TASO = (
             "Conv[dilations=(1,1),group=1,pads=(0,1,0,1),strides=(1,1)](of_hxw, of_1x3)",
             "Pad[begins=(1,0),ends=(1,0),mode='constant',value=0.0](of_1x3)",
             f"{average_pool()}(rank4)",
+            # A kernel as an image: the identity kernel mirrors the one that it meets.
+            f"{conv()}(of_3x3, of_3x3)",
+            "Conv[dilations=(1,1),group=1,pads=(0,1,0,1),strides=(1,1)](of_3x3, of_1x3)",
+            "Relu(of_3x3)",
         ),
         constants=(
             "Eye[size=m]()",

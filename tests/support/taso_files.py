@@ -98,6 +98,12 @@ TRUE: dict[str, bytes] = {
     ),
     "scalar": built(lambda s, t: (s(Kind.MUL, s.matmul(X1, W1), SCALAR), t.matmul(X1, t(Kind.MUL, W1, SCALAR)))),
     "enlarged kernel": built(lambda s, t: (s.conv(I1, K1, KERNEL_H=1), t.conv(I1, t(Kind.ENLARGE, K1, KERNEL_H=3, KERNEL_W=3)))),
+    "greatest of a function": built(
+        lambda s, t: (
+            s.pool(Kind.POOL2D_MAX, s(Kind.TANH, I1)),
+            t(Kind.TANH, t.pool(Kind.POOL2D_MAX, I1)),
+        )
+    ),
     "identity kernel": built(
         lambda s, t: (
             s.conv(s.conv(I1, K1), s(Kind.CONSTANT_ICONV, KERNEL_H=3, KERNEL_W=3), ACTI=2),
@@ -175,3 +181,83 @@ FALSE: dict[str, bytes] = {
         (1, 2, 0, 0),
     ),
 }
+
+
+ROW = {"KERNEL_H": 1, "KERNEL_W": 3}
+KERNEL = {"KERNEL_H": 3, "KERNEL_W": 3}
+
+
+def identity(side: Writer) -> int:
+    return side(Kind.CONSTANT_ICONV, **KERNEL)
+
+
+DERIVABLE: dict[str, bytes] = {
+    "sums of rows": built(
+        lambda s, t: (
+            s.concat(0, 2, s(Kind.EW_ADD, X1, X2), s(Kind.EW_ADD, W1, W2)),
+            t(Kind.EW_ADD, t.concat(0, 2, X1, W1), t.concat(0, 2, X2, W2)),
+        )
+    ),
+    "factors of columns": built(
+        lambda s, t: (
+            s.concat(1, 2, s(Kind.MUL, X1, SCALAR), s(Kind.MUL, W1, SCALAR)),
+            t(Kind.MUL, t.concat(1, 2, X1, W1), SCALAR),
+        )
+    ),
+    "concatenations of concatenations": built(
+        lambda s, t: (
+            s.concat(0, 2, s.concat(1, 2, X1, X2), s.concat(1, 2, W1, W2)),
+            t.concat(1, 2, t.concat(0, 2, X1, W1), t.concat(0, 2, X2, W2)),
+        )
+    ),
+    "parts exchanged under a sum": built(
+        lambda s, t: (
+            s(Kind.EW_ADD, s.concat(1, 4, I1, I2), s.concat(1, 4, K1, K2)),
+            t(Kind.EW_ADD, t.concat(1, 4, K1, I2), t.concat(1, 4, I1, K2)),
+        )
+    ),
+    "a row enlarged": built(lambda s, t: (s.conv(I1, K1, **ROW), t.conv(I1, t(Kind.ENLARGE, K1, **KERNEL)))),
+    "a row added to a kernel": built(
+        lambda s, t: (
+            s(Kind.EW_ADD, s.conv(I1, K2), s.conv(I1, K1, **ROW)),
+            t.conv(I1, t(Kind.EW_ADD, K2, t(Kind.ENLARGE, K1, **KERNEL))),
+        )
+    ),
+    "an image added": built(
+        lambda s, t: (s(Kind.EW_ADD, I1, s.conv(I1, K1)), t.conv(I1, t(Kind.EW_ADD, K1, identity(t)))),
+    ),
+    "a matrix added": built(
+        lambda s, t: (s(Kind.EW_ADD, X1, s.matmul(X1, X2)), t.matmul(X1, t(Kind.EW_ADD, X2, t(Kind.CONSTANT_IMM)))),
+    ),
+    "an average of an identity kernel": built(
+        lambda s, t: (s.pool(Kind.POOL2D_AVG, I1), t.conv(I1, t.pool(Kind.POOL2D_AVG, identity(t)))),
+    ),
+    "a kernel mirrored twice": built(
+        lambda s, t: (s(Kind.RELU, s.conv(identity(s), s.conv(identity(s), K1))), t(Kind.RELU, K1)),
+    ),
+    "a row mirrored twice": built(
+        lambda s, t: (
+            s(Kind.RELU, s.conv(identity(s), s(Kind.RELU, s.conv(identity(s), K1, **ROW)))),
+            t(Kind.RELU, t(Kind.ENLARGE, K1, **KERNEL)),
+        )
+    ),
+}
+"""Rules of TASO's generator, or like them, for which a part of a workload, a property or a condition was missing once."""
+
+
+SUMS_FOR_AVERAGES: dict[str, bytes] = {
+    "150": built(lambda s, t: (s.pool(Kind.POOL2D_AVG, I1), t.conv(I1, t.pool(Kind.POOL2D_MAX, identity(t))))),
+    "386": built(
+        lambda s, t: (
+            s(Kind.MUL, s.conv(s.pool(Kind.POOL2D_AVG, I1), K1, **ROW), SCALAR),
+            t.pool(Kind.POOL2D_AVG, t.conv(t(Kind.MUL, I1, SCALAR), K1, **ROW)),
+        )
+    ),
+    "387": built(
+        lambda s, t: (
+            s(Kind.EW_MUL, I1, s(Kind.MUL, s(Kind.CONSTANT_POOL, **KERNEL), SCALAR)),
+            t(Kind.MUL, I1, SCALAR),
+        )
+    ),
+}
+"""The rules of TASO's generator that are false, by number: it adds up where a pool averages, and its images may be of width 1."""

@@ -1,7 +1,9 @@
 """The three models of TASO's evaluation that the transformers and CNNs of the zoo do not cover (SOSP'19, section 7.1).
 
 ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums) and NasRNN (a recurrent cell of
-many small products that share operands). Random weights that keep the activations' scale; no normalisation, as TASO has them.
+many small products that share operands). Beside them two whose kernels of 1x1 may be enlarged: SqueezeNet, where they stand
+beside one of 3x3, and RepVGG as it is trained, where they are added to it. Random weights that keep the activations' scale; no
+normalisation, as TASO has them.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ class _ModelBuilder:
         self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
         return self.weights[-1].name
 
-    def conv(self, x: str, out: int, kernel: int, stride: int = 1, group: int = 1, relu: bool = True) -> str:
-        weight = self.weight(out, self.channels[x] // group, kernel, kernel)
-        y = self.node("Conv", x, weight, channels=out, **_window(kernel, stride), group=group)
+    def conv(self, x: str, out: int, kernel: int, stride: int = 1, group: int = 1, relu: bool = True, bias: bool = False) -> str:
+        weights = [self.weight(out, self.channels[x] // group, kernel, kernel), *([self.weight(out)] if bias else [])]
+        y = self.node("Conv", x, *weights, channels=out, **_window(kernel, stride), group=group)
         return self.node("Relu", y) if relu else y
 
     def pool(self, op: str, x: str, stride: int = 1) -> str:
@@ -138,5 +140,40 @@ def nasrnn(seed: int = 0, hidden: int = 512, length: int = 5) -> onnx.ModelProto
     return b.model("nasrnn", inputs, state)
 
 
-TASO_MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {"resnext50": resnext50, "nasnet_a": nasnet_a, "nasrnn": nasrnn}
+def squeezenet(seed: int = 0) -> onnx.ModelProto:
+    """SqueezeNet 1.1 at 1×3×224×224 (Iandola et al., 2016): fire modules, in which 1x1 and 3x3 kernels read one image."""
+    b = _ModelBuilder(seed)
+    b.channels["x"] = 3
+
+    def fire(x: str, squeezed: int, expanded: int) -> str:
+        inner = b.conv(x, squeezed, 1, bias=True)
+        return b.node("Concat", *(b.conv(inner, expanded, kernel, bias=True) for kernel in (1, 3)), channels=2 * expanded, axis=1)
+
+    x = b.pool("MaxPool", b.conv("x", 64, 3, 2, bias=True), 2)
+    x = b.pool("MaxPool", fire(fire(x, 16, 64), 16, 64), 2)
+    x = b.pool("MaxPool", fire(fire(x, 32, 128), 32, 128), 2)
+    x = fire(fire(fire(fire(x, 48, 192), 48, 192), 64, 256), 64, 256)
+    return b.model("squeezenet", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", b.conv(x, 1000, 1, bias=True)))
+
+
+def repvgg_a0(seed: int = 0) -> onnx.ModelProto:
+    """RepVGG-A0 as it is trained, at 1×3×224×224 (Ding et al., CVPR 2021): sums of a 3x3 kernel, a 1x1 kernel and the image."""
+    b = _ModelBuilder(seed)
+    b.channels["x"] = 3
+    x = "x"
+    for blocks, out in ((1, 48), (2, 48), (4, 96), (14, 192), (1, 1280)):
+        for block in range(blocks):
+            stride = 1 if block else 2
+            y = b.node("Add", *(b.conv(x, out, kernel, stride, relu=False, bias=True) for kernel in (3, 1)))
+            x = b.node("Relu", b.node("Add", y, x) if block else y)
+    return b.model("repvgg_a0", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", x))
+
+
+TASO_MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
+    "resnext50": resnext50,
+    "nasnet_a": nasnet_a,
+    "nasrnn": nasrnn,
+    "squeezenet": squeezenet,
+    "repvgg_a0": repvgg_a0,
+}
 """Name to a function from a seed to the model."""

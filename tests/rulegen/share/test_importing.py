@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,14 @@ from rules_db.files import StoreError
 from rules_db.library import open_rules, shipped_rules
 from tests.support.rules import prover
 from tests.support.taso_files import (
+    DERIVABLE,
     FALSE,
     GUARDED,
     I1,
     I2,
     K1,
     SCALAR,
+    SUMS_FOR_AVERAGES,
     TRUE,
     X1,
     X2,
@@ -75,6 +78,24 @@ def test_false_rules_are_refuted(name: str) -> None:
     assert found.counterexample is not None and found.counterexample["shapes"]
     if "index" in found.counterexample:
         assert found.counterexample["source"] != found.counterexample["target"]
+
+
+@cache
+def knowing_what_ships() -> Importer:
+    return Importer(shipped_rules(), "test.pb", prover=prover())
+
+
+@pytest.mark.parametrize("name", DERIVABLE)
+def test_what_tasos_generator_finds_follows_from_what_ships(name: str) -> None:
+    (one,) = decode(DERIVABLE[name])
+    found = knowing_what_ships().taso(name, one)
+    assert found.status == Status.DERIVABLE, found
+
+
+@pytest.mark.parametrize("name", SUMS_FOR_AVERAGES)
+def test_what_tasos_generator_finds_wrongly_is_refuted(name: str) -> None:
+    (one,) = decode(SUMS_FOR_AVERAGES[name])
+    assert knowing_what_ships().taso(name, one).status == Status.REFUTED
 
 
 def test_a_counterexample_can_be_repeated() -> None:
@@ -281,7 +302,7 @@ def test_only_proved_rules_enter(tmp_path: Path) -> None:
 def test_the_default_database_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNX_SUPEROPT_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "subst.pb"
-    file.write_bytes(TRUE["identity kernel"])
+    file.write_bytes(TRUE["greatest of a function"])
     before = len(shipped_rules())
     assert run(file).exit_code == 0
     assert (tmp_path / "cache" / "rules.sqlite").exists()

@@ -1,0 +1,82 @@
+"""Kernels enlarged by zeros: a convolution with a smaller kernel over the same image is merged with its neighbour."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mugraph.onnx import load
+from rewriter import optimize
+
+CHANNELS = 8
+
+
+class Branches:
+    """Convolutions over one image [1,8,11,13], each with a bias."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def node(self, op: str, *inputs: str, **attributes: object) -> str:
+        self.nodes.append(helper.make_node(op, inputs, [f"v{len(self.nodes)}"], **attributes))
+        return str(self.nodes[-1].output[0])
+
+    def conv(self, height: int, width: int, out: int = CHANNELS, stride: int = 1) -> str:
+        names = []
+        for shape in ((out, CHANNELS, height, width), (out,)):
+            array = self.generator.standard_normal(shape).astype(np.float32)
+            self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
+            names.append(self.weights[-1].name)
+        return self.node("Conv", "x", *names, pads=[height // 2, width // 2] * 2, strides=[stride] * 2)
+
+    def save(self, path: Path, result: str) -> Path:
+        ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, CHANNELS, 11, 13))]
+        ends.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, None))
+        graph = helper.make_graph(self.nodes, "branches", ends[:1], ends[1:], self.weights)
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(onnx.shape_inference.infer_shapes(proto), path)
+        return path
+
+
+def written(model: Path) -> Counter[str]:
+    """The operators of what is written for a GPU, after numbers were compared."""
+    out = model.with_suffix(".out.onnx")
+    outcome = optimize(model, out, device="h200", deterministic=True, kernels=False, use_verdicts=False)
+    assert outcome.improved, outcome.message
+    graph = load(out).graph
+    ops = Counter(node.op for node in graph.nodes() if not graph.tables.constant[node.values[0]])
+    return ops + Counter({"Conv": ops.pop("NhwcConv", 0) + ops.pop("FusedConv", 0)})
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "stride"), [((3, 3), (1, 1), 1), ((3, 3), (1, 1), 2), ((5, 5), (3, 3), 1), ((3, 3), (1, 3), 1)]
+)
+def test_a_kernel_beside_a_larger_one_is_enlarged(
+    tmp_path: Path, large: tuple[int, int], small: tuple[int, int], stride: int
+) -> None:
+    b = Branches()
+    parts = [b.node("Relu", b.conv(*small, out=4, stride=stride)), b.node("Relu", b.conv(*large, out=6, stride=stride))]
+    ops = written(b.save(tmp_path / "beside.onnx", b.node("Concat", *parts, axis=1)))
+    assert ops["Conv"] == 1 and not ops["Concat"] and not ops["Split"]
+
+
+def test_kernels_that_are_added_are_one(tmp_path: Path) -> None:
+    """As in RepVGG while it is trained."""
+    b = Branches()
+    ops = written(b.save(tmp_path / "summed.onnx", b.node("Relu", b.node("Add", b.conv(3, 3), b.conv(1, 1)))))
+    assert ops["Conv"] == 1 and not ops["Add"]
+
+
+def test_kernels_of_which_none_holds_the_other_stay_apart(tmp_path: Path) -> None:
+    b = Branches()
+    model = b.save(tmp_path / "apart.onnx", b.node("Concat", b.conv(1, 7), b.conv(7, 1), axis=1))
+    out = tmp_path / "out.onnx"
+    optimize(model, out, device="h200", deterministic=True, kernels=False, use_verdicts=False)
+    assert sum(node.op_type in ("Conv", "NhwcConv", "FusedConv") for node in onnx.load(out).graph.node) == 2
