@@ -197,9 +197,12 @@ def lift(
                 attrs = _attributes(dims, term, operands)
                 made[term] = Term(term.op, attrs, tuple(made[i] for i in term.inputs), term.out)
                 shapes[term] = output_shape(dims, made[term], [dims.resolved(shape) for shape in operands])
-        names = readable_symbols([dims.resolve(d) for shape in leaves.values() for d in shape], set())
+        sizes = [d for shape in leaves.values() for d in shape]
+        values = [value for term in made.values() for _, value in term.attrs]
+        sizes += [d for value in values for d in (value if isinstance(value, tuple) else (value,)) if isinstance(d, SymDim)]
+        names = readable_symbols([dims.resolve(d) for d in sizes], set())
         if alike if multiples is None else multiples:
-            names = {name: dim * _VECTOR if dims.sizes[name] % _VECTOR == 0 else dim for name, dim in names.items()}
+            names = {name: dim * _VECTOR if dims.sizes.get(name, 1) % _VECTOR == 0 else dim for name, dim in names.items()}
         symbolic = {
             name: TensorType(types[name].dtype, tuple(evaluate_dim(dims.resolve(d), names) for d in shape))
             for name, shape in leaves.items()

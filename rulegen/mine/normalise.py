@@ -76,10 +76,11 @@ def _applied(
 ) -> Side | None:
     """The target of a rule whose source matches, where the conditions hold and the types stay."""
     terms = {variable.name: term for variable, term in matching.terms.items()}
-    if not _fit(rule, {name: inferred[term].dtype for name, term in terms.items()}):
+    if not _fit(rule, {name: None if term.op == "Const" else inferred[term].dtype for name, term in terms.items()}):
         return None
     shapes = ((rule.types[name].shape[::-1], inferred[term].shape[::-1]) for name, term in terms.items())
-    values = matching.solved(equation for sample, actual in shapes for equation in equations(sample, actual))
+    sizes = [equation for sample, actual in shapes for equation in equations(sample, actual)]
+    values = matching.solved(sorted(sizes, key=lambda equation: equation[1] == 1))  # a size of 1 may be one that is repeated
     if values is None or not dim_symbols([*rule.source, *rule.target]) <= values.keys():
         return None
     attrs = {key[1:]: value for key, value in values.items() if key.startswith("$")}
@@ -106,8 +107,9 @@ def _applied(
     return None
 
 
-def _fit(rule: Rule, actual: Mapping[str, DataType]) -> bool:
-    """Whether operands have the rule's element types; its only floating-point type stands for any."""
+def _fit(rule: Rule, types: Mapping[str, DataType | None]) -> bool:
+    """Whether operands have the rule's element types, as a number (``None``) may; its only floating-point type stands for any."""
+    actual = {name: dtype for name, dtype in types.items() if dtype is not None}
     wanted = {name: rule.types[name].dtype for name in actual}
     attrs = (value for term in walk([*rule.source, *rule.target]) for _, value in term.attrs)
     if any(isinstance(value, DataType) for value in attrs) or len(set(wanted.values()) & FLOATS) > 1:

@@ -1,7 +1,7 @@
 """The programs that an e-graph holds of its roots, with few operators and near to the definition.
 
 A program chooses one node for each class that it has, so that equal values are computed once, as exporters compute them. Choices
-are enumerated depth first; the fewest operators that a class takes, and the classes that still wait, bound them.
+are enumerated depth first; the classes that still wait bound them.
 
 In half precision a program may compute in float32 in between, in one piece: an operand, or the only value that is computed of
 it, is cast once or never, and what is computed is cast back once for each output.
@@ -17,7 +17,7 @@ from mugraph.ops.traits import Movement
 from mugraph.terms.term import Term, walk
 from rulegen.mine.numbers import is_sample
 from rulegen.spell.saturation import Saturated
-from rulegen.spell.vocabulary import written
+from rulegen.spell.vocabulary import operators_of, written
 from rules_db.trust.rule import Side
 
 __all__ = ["Extraction", "ExtractionLimits", "Program", "extracted"]
@@ -50,7 +50,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Extraction:
-    """The programs, those with the fewest operators first; whether all were enumerated that the limits on programs admit."""
+    """The programs, and whether all were enumerated that the limits on programs admit.
+
+    Those come first that have no operator that is a name for others, as not every opset has it; of these those with the fewest.
+    """
 
     programs: tuple[Program, ...]
     complete: bool
@@ -58,8 +61,6 @@ class Extraction:
 
 _Node = tuple[int, tuple[int, ...]]
 """An operator's number and the classes of its operands."""
-_NEVER = 1 << 20
-"""Operators of a class that no written program has."""
 
 
 def extracted(saturated: Saturated, limits: ExtractionLimits | None = None) -> Extraction:
@@ -72,7 +73,7 @@ class _Extractor:
 
     Attributes:
         nodes: per class what may be chosen, each with whether the definition does not have it.
-        height: per class the fewest operators that lie above one another.
+        least: per class that has a program whether it takes an operator that counts.
         leaves: per class the term of a variable or a number in it.
         narrow: operators, by number, that cast back to the precision of the outputs.
     """
@@ -84,8 +85,9 @@ class _Extractor:
         language = self.graph.language
         types = {language.types[self.graph.type[root]][0].dtype for root in self.roots}
         self.narrow = {n for n, (op, attrs, _) in enumerate(language.ops) if op == "Cast" and dict(attrs)["to"] in types}
-        self.nodes = self._nodes(saturated.given)
-        self.height = self._heights()
+        self.nodes = self._nodes(saturated)
+        self.least = self._least()
+        self.nodes = {c: [node for node in nodes if all(x in self.least for x in node[0][1])] for c, nodes in self.nodes.items()}
         self._chosen: dict[int, _Node] = {}
         self._steps = 0
 
@@ -93,15 +95,15 @@ class _Extractor:
         """All programs within the limits."""
         waiting = tuple(dict.fromkeys(root for root in self.roots if root not in self.leaves))
         programs = [Program(self._terms(), count, places) for count, places in self._choose(waiting, 0, 0)]
-        programs.sort(key=lambda p: (p.operators, p.places, str(p.roots)))
+        programs.sort(key=lambda p: (not all(map(written, operators_of(p.roots))), p.operators, p.places, str(p.roots)))
         return Extraction(tuple(programs), self._steps <= self.limits.steps)
 
-    def _nodes(self, given: int) -> dict[int, list[tuple[_Node, bool]]]:
-        graph = self.graph
+    def _nodes(self, saturated: Saturated) -> dict[int, list[tuple[_Node, bool]]]:
+        graph, given = self.graph, saturated.given
         found: dict[int, dict[_Node, bool]] = {}
         for node, operands in enumerate(graph.operands):
             name = graph.language.ops[graph.op[node]][0]
-            if not operands or not (written(name) or (node < given and get_operator(name).contract is None)):
+            if not operands or not (written(name) or (node < given and saturated.admits(name))):
                 continue
             below = tuple(map(graph.find, operands))
             if all(c in self.leaves and not self.leaves[c].is_var for c in below):
@@ -123,17 +125,17 @@ class _Extractor:
         before = self.graph.language.types[self.graph.type[self.graph.find(self.graph.operands[node][0])]][0].shape
         return bool(before[-drop] == shape[0])
 
-    def _heights(self) -> dict[int, int]:
-        height = dict.fromkeys(self.leaves, 0)
+    def _least(self) -> dict[int, int]:
+        """Per class that has a program whether it takes an operator that counts: what is below it may be there already."""
+        least = dict.fromkeys(self.leaves, 0)
         changed = True
         while changed:
             changed = False
             for c, nodes in self.nodes.items():
-                heights = ((op, max(height.get(operand, _NEVER) for operand in below)) for (op, below), _ in nodes)
-                least = min(below + self._counts(op) for op, below in heights)
-                if least < height.get(c, _NEVER):
-                    height[c], changed = least, True
-        return height
+                counts = [self._counts(op) for (op, below), _ in nodes if all(x in least for x in below)]
+                if counts and min(counts) < least.get(c, 2):
+                    least[c], changed = int(min(counts)), True
+        return least
 
     def _choose(self, waiting: tuple[int, ...], count: int, places: int) -> Iterator[tuple[int, int]]:
         """Chooses nodes for the classes that wait, and for those that these need; the counts of each program."""
@@ -149,10 +151,9 @@ class _Extractor:
             if places + is_new > self.limits.places:
                 continue
             needed = [x for x in dict.fromkeys(node[1]) if x not in self.leaves and x not in self._chosen and x not in rest]
-            heights = [self.height.get(x, _NEVER) for x in (*rest, *needed)]
-            least = max([sum(height > 0 for height in heights), *heights])
             total = count + self._counts(node[0])
-            if total + least > self.limits.operators or self._leads_to(node, c) or self._casts_again(node[0]):
+            least = total + sum(self.least[x] for x in (*rest, *needed))
+            if least > self.limits.operators or self._leads_to(node, c) or self._casts_again(node[0]):
                 continue
             self._chosen[c] = node
             if self._views_twice(c):

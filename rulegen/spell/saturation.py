@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
+from mugraph.ops.traits import Movement
 from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, const, make, make_attrs, rebuild, walk
 from rulegen.mine.numbers import is_sample
@@ -46,6 +47,7 @@ class Saturated:
         roots: nodes of the definition's outputs.
         given: how many nodes there were before laws were applied: they are those of the definition and of its plainer forms.
         numbers: that no program is to have: inverses of factors that were brought in.
+        through: operators of a runtime's that programs may have: rules find these however they are spelled.
         limits: those that were met, in words.
     """
 
@@ -53,7 +55,12 @@ class Saturated:
     roots: tuple[int, ...]
     given: int
     numbers: frozenset[float]
+    through: frozenset[str]
     limits: tuple[str, ...]
+
+    def admits(self, operator: str) -> bool:
+        """Whether programs may have an operator that is a name for others, where a definition has it."""
+        return operator in self.through or get_operator(operator).contract is None
 
 
 def saturated(definition: Definition, limits: SaturationLimits | None = None) -> Saturated:
@@ -74,18 +81,19 @@ def saturated(definition: Definition, limits: SaturationLimits | None = None) ->
     graph = EGraph(language)
     nodes = [graph.add_term(term, definition.types) for term in (*definition.roots, *definition.plain, *_wide(definition))]
     roots = tuple(node for node in nodes[: len(definition.roots)] if node is not None)
-    size = max(graph.size)
+    size = max(*graph.size, *(term.size for term in plainer(definition.roots, definition.types) if definition.assumed))
     ProofSearch(graph, defining, ()).saturate(size, limits.nodes, deadline)
     given = len(graph.op)
     factors = _split_factors(graph)
     _add_flat(graph, admitted)
+    _add_repeated(graph, admitted)
     search = ProofSearch(graph, laws, (), assume=True, assumed=assumptions(graph, definition))
     met: tuple[str, ...] = ()
     if not search.saturate(size, limits.nodes, deadline):
         met = (f"{limits.nodes} nodes" if len(graph.op) > limits.nodes else f"{limits.seconds:g} seconds of saturation",)
     _add_neutral(graph, admitted)
     search.saturate(size, len(graph.op) + limits.nodes, deadline, _NEUTRAL_ROUNDS)
-    return Saturated(graph, roots, given, frozenset(1 / factor for factor in factors), met)
+    return Saturated(graph, roots, given, frozenset(1 / factor for factor in factors), through(definition.operator), met)
 
 
 _NEUTRAL_ROUNDS = 2
@@ -127,6 +135,17 @@ def _add_flat(graph: EGraph, admitted: frozenset[str]) -> None:
 _RESHAPE = "Reshape"
 
 
+def _add_repeated(graph: EGraph, admitted: frozenset[str]) -> None:
+    """Adds what is repeated along some axes as expanded to its whole shape: laws lead from there to the axes alone."""
+    for node, operands in enumerate(list(graph.operands)):
+        if operands and _EXPAND in admitted and _repeats(graph.language.ops[graph.op[node]][0]):
+            shape = graph.language.types[graph.type[graph.find(node)]][0].shape
+            graph.add(graph.language.op(_EXPAND, make_attrs({"shape": shape}), 0), operands)
+
+
+_EXPAND = "Expand"
+
+
 def _add_neutral(graph: EGraph, admitted: frozenset[str]) -> None:
     """Adds each value with a number that leaves it as it is, ``x * 1``: laws with a variable for a side never bring that in."""
     classes = sorted({graph.find(node) for node, operands in enumerate(graph.operands) if operands})
@@ -145,7 +164,8 @@ def _vocabulary(definition: Definition) -> frozenset[str]:
     """The operators of a definition, those by which properties define it step by step, and those that may stand in for them.
 
     A property of which one side has none but the definition's plain operators tells of the others that it has. Of these,
-    functions of entries stand in, and what gives or takes axes of length 1; products and other composites do not.
+    functions of entries stand in, what gives or takes axes of length 1, and what repeats where the definition does; products and
+    other composites do not.
     """
     defining = () if through(definition.operator) else plainer(definition.roots, definition.types)
     plain = operators_of([*definition.plain, *definition.roots, *defining])
@@ -156,7 +176,13 @@ def _vocabulary(definition: Definition) -> frozenset[str]:
             if side and side <= plain:
                 further |= other
     casts = {"Cast"} if definition.is_half else set()
-    return plain | (named(definition.operator) - through(definition.operator)) | casts | frozenset(filter(_stands_in, further))
+    repeating = set(filter(_repeats, further)) if any(map(_repeats, plain)) else set[str]()
+    inner = named(definition.operator) - through(definition.operator)
+    return plain | inner | casts | repeating | frozenset(filter(_stands_in, further))
+
+
+def _repeats(operator: str) -> bool:
+    return traits_of(operator).movement is Movement.REPETITION
 
 
 def _stands_in(operator: str) -> bool:

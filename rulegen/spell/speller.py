@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import infer_types
+from mugraph.ops.traits import Movement
 from mugraph.terms.shape import TensorType
-from mugraph.terms.term import Term, var, walk
+from mugraph.terms.term import Term, make, var, walk
 from rulegen.candidate import CandidateRule, candidate_types, operator_count
 from rulegen.mine.certified import Contradicted, certified
 from rulegen.mine.normalise import Normaliser
@@ -31,7 +32,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["ORIGIN", "FormSpelling", "SpellingLimits", "finding", "plain_rules", "spell"]
+__all__ = ["ORIGIN", "FormSpelling", "SpellingLimits", "finding", "plain_rules", "spell", "spell_forms"]
 
 ORIGIN = "spelled"
 """The name under which the provenance of a rule has the operator whose definition it was found from."""
@@ -107,7 +108,19 @@ def spell(
     limits = limits or SpellingLimits()
     ordered = sorted(operators, key=lambda operator: len(named(operator)))
     forms = [form for operator in ordered for form in definitions(operator) if limits.half or not form.is_half]
-    speller = _Speller(plain_rules(known), before, limits, seed)
+    return spell_forms(forms, known, before, limits, seed, progress)
+
+
+def spell_forms(
+    forms: Sequence[Definition],
+    known: Iterable[Rule] = (),
+    before: Iterable[Rule] = (),
+    limits: SpellingLimits | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[FormSpelling]:
+    """The spellings of some forms, as :func:`spell` finds those of all that operators have."""
+    speller = _Speller(plain_rules(known), before, limits or SpellingLimits(), seed)
     found: list[FormSpelling] = []
     for count, form in enumerate(forms, 1):
         found.append(speller.spell(form))
@@ -161,6 +174,11 @@ class _Speller:
             result.limits.append(f"{self.limits.extraction.steps} steps")
         normaliser = finding(definition.operator, (*self._spelled, *self._plain))
         self._shortest, self._tried = smallest(graph.graph, written), set[Term]()
+        self._enter_copies(definition, result, normaliser)
+        for program in extraction.programs:  # what is shorter in part is so in all of them, and many are one then
+            if time.process_time() - start > self.limits.seconds / 2:
+                break
+            self._shortened(graph, definition, program.roots, normaliser, result)
         seen: set[Side] = set()
         for number, program in enumerate(extraction.programs):
             if time.process_time() - start > self.limits.seconds:
@@ -182,6 +200,19 @@ class _Speller:
                 result.derived += 1
         result.seconds = time.process_time() - start
         return result
+
+    def _enter_copies(self, definition: Definition, result: FormSpelling, normaliser: Normaliser) -> None:
+        """Enters that a view to the shape that there is, as exporters write a copy, is no operator, where programs have views."""
+        x = var("x")
+        for term, type_ in infer_types(definition.plain, definition.types).items():
+            if term.inputs and traits_of(term.op).movement is Movement.VIEW:
+                copy = make(_VIEW, [x], {"drop": 0, "shape": ()})  # as it is read
+                candidate = CandidateRule((copy,), (x,), {x.name: type_})
+                proof = self._prover.certify(candidate.source, candidate.target, candidate.types)
+                rule = None if proof is None else self._certified(candidate, proof, definition, result)
+                if rule is not None and self._enter(rule, result):
+                    normaliser.add(rule)
+                return
 
     def _shortened(
         self, saturated: Saturated, definition: Definition, program: Side, normaliser: Normaliser, result: FormSpelling
@@ -265,7 +296,7 @@ def _abstracted(part: Term, shorter: Term, types: Mapping[str, TensorType]) -> C
     shared = {term for term in set(walk([part])) & set(walk([shorter])) if term.op != "Const"}
 
     def opened(term: Term) -> Term:
-        if term in shared:
+        if term in shared or term.is_var:
             return named.setdefault(term, var(f"x{len(named)}"))
         return Term(term.op, term.attrs, tuple(map(opened, term.inputs)), term.out)
 
@@ -274,6 +305,8 @@ def _abstracted(part: Term, shorter: Term, types: Mapping[str, TensorType]) -> C
     return CandidateRule(source, target, candidate_types(source, target, kinds))
 
 
+_VIEW = "Reshape"
+"""The view that a copy is exported as."""
 _LOCAL = 3
 """Operators of a part that is shortened by itself: what is larger is part of what it is spelled for."""
 

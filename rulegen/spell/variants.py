@@ -6,12 +6,13 @@ import contextlib
 import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import replace as replaced
+from typing import Any
 
 from mugraph.matching import TermMatching
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.ops.traits import Movement
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided
+from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, const, make, make_attrs, substitute, var, variables, walk
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
@@ -128,14 +129,15 @@ def _chain(plain: Side, term: Term) -> list[Term]:
     chain: list[Term] = []
     while True:
         users = [user for user in walk(plain) if term in user.inputs]
-        if len(users) != 1 or users[0].op not in _UNDONE or term in plain:
+        if len(users) != 1 or not _is_undone(users[0].op) or term in plain:
             return chain
         chain += users
         (term,) = users
 
 
-_UNDONE = frozenset({"Reshape", "Transpose", "Unsqueeze"})
-"""Movements that another one takes back."""
+def _is_undone(operator: str) -> bool:
+    """Whether another movement takes one back: no entry is lost or repeated."""
+    return traits_of(operator).movement in (Movement.VIEW, Movement.PERMUTATION)
 
 
 def _undone(term: Term, step: Term, types: dict[Term, TensorType]) -> Term:
@@ -143,8 +145,8 @@ def _undone(term: Term, step: Term, types: dict[Term, TensorType]) -> Term:
     if step.op == "Transpose":
         perm = step.attr("perm")
         return make("Transpose", [term], {"perm": tuple(perm.index(i) for i in range(len(perm)))})
-    if step.op == "Unsqueeze":
-        return make("Squeeze", [term], {"axes": step.attr("axes")})
+    if step.op in ("Squeeze", "Unsqueeze"):
+        return make("Unsqueeze" if step.op == "Squeeze" else "Squeeze", [term], {"axes": step.attr("axes")})
     before, drop = types[step.inputs[0]].shape, step.attr("drop")
     return make("Reshape", [term], {"drop": len(step.attr("shape")), "shape": before[len(before) - drop :]})
 
@@ -187,7 +189,7 @@ def _shown(form: Definition) -> Iterator[Definition]:
         for term in walk(form.plain):
             matching = TermMatching()
             for _ in matching.matches([(axiom.right, term)]) if term.op == axiom.right.op else ():
-                yield from _with_operand(form, axiom, *further, term, matching)
+                yield from _with_operand(form, axiom, further[0], term, matching)
 
 
 def _with_operand(form: Definition, axiom: Axiom, further: Term, term: Term, matching: TermMatching) -> Iterator[Definition]:
@@ -197,9 +199,11 @@ def _with_operand(form: Definition, axiom: Axiom, further: Term, term: Term, mat
     terms = {variable.name: bound for variable, bound in matching.terms.items()} | {further.name: var(name)}
     inferred = infer_types(form.plain, form.types)
     asked = [c.substitute(terms, attrs) for c in axiom.conditions]
-    sizes = {c.arguments[1]: c.arguments[2] for c in asked if c.predicate == "dim" and c.arguments[0] is var(name)}
+    sizes: dict[Any, Any] = {
+        c.arguments[1]: c.arguments[2] for c in asked if c.predicate == "dim" and c.arguments[0] is var(name)
+    }
     rank = inferred[term].rank
-    shape = tuple(sizes.get(i - rank, 1) for i in range(rank))
+    shape: Shape = tuple(sizes.get(i - rank, 1) for i in range(rank))
     types = {**form.types, name: TensorType(inferred[term].dtype, shape)}
     plain = tuple(replace(root, {term: substitute(axiom.left, terms, attrs)}) for root in form.plain)
     with contextlib.suppress(ShapeError, Undecided):
@@ -214,7 +218,7 @@ def _defined(form: Definition, operators: Collection[str]) -> tuple[EGraph, list
     predicates = {condition.predicate for condition in form.assumed}
     for axiom in load_axioms().values():
         shows = any(map(is_unwritten, walk([axiom.left]))) and all(map(written, operators_of([axiom.left])))
-        undoes = axiom.right.is_var and operators_of([axiom.left]) <= {"Squeeze", *_UNDONE}
+        undoes = axiom.right.is_var and all(map(_is_undone, operators_of([axiom.left])))
         told = axiom.left.op in operators or predicates & {c.predicate for c in axiom.conditions}
         if shows or undoes or told:
             laws.add(axiom)

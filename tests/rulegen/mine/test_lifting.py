@@ -27,6 +27,24 @@ from rulegen.mine.lifting import lift
             {"x": "float[m,2*n]"},
         ),
         ("Add(x, y)", {"x": "[4,1,4]", "y": "[4,4]"}, "Add(x, y)", {"x": "float[m,1,n]", "y": "float[k,n]"}),
+        (
+            "Reshape[drop=4,shape=(12,5,7)](Tile[repeats=(3,1,1)](Unsqueeze[axes=(-3,)](x)))",
+            {"x": "[2,4,5,7]"},
+            "Reshape[drop=4,shape=(n*q,k,p)](Tile[repeats=(q,1,1)](Unsqueeze[axes=(-3,)](x)))",
+            {"x": "float[m,n,k,p]"},
+        ),
+        (
+            "Where(CausalMask[columns=5,rows=5](), x, -inf)",
+            {"x": "[2,5,5]"},
+            "Where(CausalMask[columns=k,rows=n](), x, -inf)",
+            {"x": "float[m,n,k]"},
+        ),
+        (
+            "Reshape[drop=1,shape=(2,7)](Split[axis=-1,sizes=(14,14,14)].1(Add(x, y)))",
+            {"x": "[3,42]", "y": "[42]"},
+            "Reshape[drop=1,shape=(n,k)](Split[axis=-1,sizes=(k*n,k*n,k*n)].1(Add(x, y)))",
+            {"x": "float[m,3*k*n]", "y": "float[3*k*n]"},
+        ),
     ],
 )
 def test_sizes_become_symbols(term: str, types: dict[str, str], lifted: str, symbolic: dict[str, str]) -> None:

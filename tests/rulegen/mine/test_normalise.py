@@ -40,3 +40,25 @@ def test_sums_and_products_of_symbols_are_solved(end: str, ends: dict[int, bool]
         sliced = cut.format(f"{number},", 3)
         program = (parse_term(f"Neg({sliced}(Neg(x)))"),)
         assert rules.normal(program, types) == ((parse_term(f"{sliced}(x)"),) if solved else program)
+
+
+def test_a_number_is_of_the_type_that_it_meets() -> None:
+    """A rule over tensors is one over a number, in half precision, too; over a tensor of another type it is not."""
+    rules = Normaliser()
+    source, types = (parse_term("Where(IsNaN(x), y, x)"),), {"x": parse_type("[m,n]"), "y": parse_type("[]")}
+    rules.add(Rule(source, (parse_term("x"),), types, (), FloatClass.EXACT, Certificate(())))
+    half = {"x": parse_type("float16[2,3]"), "z": parse_type("float16[]")}
+    assert rules.normal((parse_term("Where(IsNaN(x), 0.0, x)"),), half) == (parse_term("x"),)
+    assert rules.normal((parse_term("Where(IsNaN(x), z, x)"),), half) == (parse_term("x"),)
+
+
+def test_a_size_of_one_may_be_repeated() -> None:
+    """So that other operands tell what a symbol is; the one that is met first is the mask."""
+    source = parse_term("Reshape[drop=3,shape=(m*n,k)](Neg(Add(y, x)))")
+    target = parse_term("Reshape[drop=3,shape=(m*n,k)](Sub(y, x))")
+    rules = Normaliser()
+    types = {"y": parse_type("[m,n,k]"), "x": parse_type("[m,n,k]")}
+    rules.add(Rule((source,), (target,), types, (), FloatClass.EXACT, Certificate(())))
+    program = parse_term("Reshape[drop=3,shape=(10,3)](Neg(Add(y, x)))")
+    actual = {"y": parse_type("[1,1,3]"), "x": parse_type("[2,5,3]")}
+    assert "Sub" in str(rules.normal((program,), actual)[0])

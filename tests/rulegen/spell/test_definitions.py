@@ -10,7 +10,8 @@ from mugraph.terms.shape import DataType, SymDim
 from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, symbols_of
 from rulegen.numeric.floats import float_test
-from rulegen.spell.definitions import Definition, definitions
+from rulegen.spell.definition import Definition
+from rulegen.spell.definitions import definitions
 
 OPERATORS = ("OrtGelu", "FastGelu", "QuickGelu", "LayerNormalization", "SkipLayerNormalization", "MultiHeadAttention")
 
@@ -23,9 +24,8 @@ def test_the_plain_program_is_the_operator(operator: str) -> None:
         assert not any(traits_of(term.op).named_whole for term in walk(form.plain))
         types = infer_types([*form.roots, *form.plain], form.types)
         assert [types[a] for a in form.roots] == [types[b] for b in form.plain]
-        if "CausalMask" not in str(form.plain):  # whose size is a number here
-            candidate = CandidateRule(form.roots, form.plain, form.types)
-            assert float_test(candidate, symbols_of(form.types), 0).float_class is not None
+        candidate = CandidateRule(form.roots, form.plain, form.types)
+        assert float_test(candidate, symbols_of(form.types), 0, conditions=form.assumed).float_class is not None
 
 
 def test_forms_differ_by_operands_and_outputs() -> None:
@@ -41,6 +41,35 @@ def test_sizes_are_symbols_also_in_attributes() -> None:
     form = single("MultiHeadAttention", 4)
     assert isinstance(form.roots[0].attr("num_heads"), SymDim)
     assert all(isinstance(d, SymDim) or d == 1 for type_ in form.types.values() for d in type_.shape)
+
+
+@pytest.mark.parametrize(
+    ("operator", "text"),
+    [
+        ("OrtAttention", "Concat[axis=-1](x1_0, x1_1, x1_2), Concat[axis=-1](x2_0, Expand[shape=(p*q,)](0.0), x2_2)"),
+        (
+            "OrtRotaryEmbedding",
+            "Positions[length=n](), Squeeze[axes=(-3,)](Slice[axes=(-1,),ends=(k,)",
+        ),
+        ("GroupQueryAttention", "Reshape[drop=2,shape=(8*k*p*q,)](Transpose[perm=(1,0,2)](x0))"),
+        ("MultiHeadAttention", "Expand[shape=(m,1,n,q)](x3)"),
+    ],
+)
+def test_operands_are_made_of_what_models_have(operator: str, text: str) -> None:
+    """Weights side by side, some without a bias; tables of which a half is enough; heads as they are split; a repeated mask."""
+    assert any(text in repr(root) for form in definitions(operator) for root in form.roots)
+
+
+def test_what_a_form_assumes_is_asked_of_its_variables() -> None:
+    assumed = {(str(c.predicate), str(c.arguments[0])) for form in definitions("OrtRotaryEmbedding") for c in form.assumed}
+    assert assumed == {("repeats", "x2"), ("repeats", "x3")}
+    masks = {c.predicate for form in definitions("GroupQueryAttention") for c in form.assumed}
+    assert masks == {"causal", "finite"}
+
+
+def test_a_runtimes_operator_is_defined_by_another() -> None:
+    for form in definitions("OrtAttention"):
+        assert [term.op for term in walk(form.plain)].count("MultiHeadAttention") == 1 and "Softmax" not in str(form.plain)
 
 
 def test_an_operator_that_is_no_name_for_others_has_no_form() -> None:

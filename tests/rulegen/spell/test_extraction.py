@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from mugraph.domains.real import Real
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import parse_term
 from rulegen.numeric.samples import assignments, specialise
-from rulegen.spell.definitions import Definition, definitions
+from rulegen.spell.definition import Definition
+from rulegen.spell.definitions import definitions
 from rulegen.spell.extraction import Extraction, ExtractionLimits, extracted
 from rulegen.spell.saturation import Saturated, SaturationLimits, saturated
 
@@ -100,8 +101,11 @@ def test_programs_keep_to_the_limits(name: str) -> None:
     for program in programs(name).programs:
         assert counted(program.roots) == program.operators <= 7 and program.places <= 3
         assert all(get_operator(term.op).contract is None for term in walk(program.roots) if term.inputs)
-    order = [(program.operators, program.places) for program in programs(name).programs]
-    assert order == sorted(order)
+    order = [
+        (any(traits_of(t.op).named_whole for t in walk(program.roots) if t.inputs), program.operators, program.places)
+        for program in programs(name).programs
+    ]
+    assert order == sorted(order) and len({named for named, *_ in order}) == 2
     fewer = {program.roots for program in programs(name, 6).programs}
     assert fewer == {program.roots for program in programs(name).programs if program.operators <= 6}
 
@@ -125,3 +129,10 @@ def test_limits_that_are_met_are_told() -> None:
     assert saturated(form("gelu"), SaturationLimits(seconds=0.0)).limits == ("0 seconds of saturation",)
     cut = extracted(graph("gelu"), ExtractionLimits(steps=20))
     assert not cut.complete and len(cut.programs) < len(programs("gelu", 12).programs)
+
+
+def test_what_is_computed_once_counts_once() -> None:
+    """Three outputs of one Split of one projection: eight operators if each were computed by itself."""
+    packed = next(form for form in definitions("OrtAttention") if len(form.types) == 3)
+    found = extracted(saturated(packed, SaturationLimits(nodes=500)), ExtractionLimits(operators=6, places=0))
+    assert [program.operators for program in found.programs] == [6]

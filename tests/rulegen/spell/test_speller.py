@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
 from rulegen.mine.certified import GROUP
 from rulegen.mine.normalise import Normaliser
+from rulegen.spell.definitions import definitions
 from rulegen.spell.extraction import ExtractionLimits
-from rulegen.spell.speller import FormSpelling, SpellingLimits, finding, plain_rules, spell
+from rulegen.spell.saturation import SaturationLimits
+from rulegen.spell.speller import FormSpelling, SpellingLimits, finding, plain_rules, spell, spell_forms
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
 from rules_db.trust.check import check
@@ -24,6 +27,7 @@ from rules_db.trust.rule import Rule
 from tools.bench.spellings import is_found
 from tools.ship.spellings import SPELLINGS
 
+QUICK = SpellingLimits(SaturationLimits(nodes=1500), ExtractionLimits(places=0), slack=0)
 SPELLED = ("OrtGelu", "BiasGelu", "QuickGelu", "SimplifiedLayerNormalization")
 
 
@@ -101,6 +105,59 @@ def test_what_is_left_for_want_of_time_is_told() -> None:
     assert first.programs > 0 and first.limits == [f"1e-06 seconds, {first.programs} programs left"]
     (first, *_) = spell(["QuickGelu"], limits=SpellingLimits(extraction=ExtractionLimits(steps=1)))
     assert first.limits == ["1 steps"]
+
+
+# Forms of operands
+
+
+def test_projections_side_by_side_are_found_behind_attention() -> None:
+    """By one rule from the attention that other rules find."""
+    form = next(f for f in definitions("OrtAttention") if len(f.types) == 7 and "attention_bias" not in str(f))
+    (found,) = spell_forms([form], limits=QUICK)
+    (rule,) = found.rules
+    assert {t.op for t in walk(rule.source) if t.inputs} == {"MultiHeadAttention", "Add", "MatMul"}
+    attends = parse_term(
+        "MultiHeadAttention[given=(),mask_filter_value=-10000.0,num_heads=3,present=false,scale=0.5,unidirectional=false]"
+        "(Add(MatMul(x, a), d), Add(MatMul(x, b), e), Add(MatMul(x, c), f))"
+    )
+    types = {"x": "[2,5,7]", "a": "[7,6]", "b": "[7,6]", "c": "[7,6]", "d": "[6]", "e": "[6]", "f": "[6]"}
+    parsed = {name: parse_type(text) for name, text in types.items()}
+    normaliser = finding("OrtAttention", found.rules)
+    assert normaliser.normal((attends,), parsed)[0].op == "OrtAttention"
+    other = parse_term(str(attends).replace("MatMul(x, c)", "MatMul(y, c)"))
+    assert normaliser.normal((other,), {**parsed, "y": parsed["x"]})[0].op == "MultiHeadAttention"
+
+
+@cache
+def tabled() -> tuple[Rule, ...]:
+    """The rules of a rotary embedding whose tables are as wide as a head."""
+    form = next(f for f in definitions("OrtRotaryEmbedding") if f.assumed and "num_heads=0" in repr(f.roots))
+    return tuple(rule for found in spell_forms([form], known(), limits=QUICK) for rule in found.rules)
+
+
+@pytest.mark.parametrize("name", [name for name in SPELLINGS if name.startswith("rotary-")])
+def test_a_rotary_embedding_is_found_that_has_tables_as_wide_as_a_head(name: str) -> None:
+    assert is_found(SPELLINGS[name], finding("OrtRotaryEmbedding", [*tabled(), *known()]))
+
+
+def test_of_a_table_the_half_is_taken_only_where_it_is_repeated() -> None:
+    embedding = [rule for rule in tabled() if "OrtRotaryEmbedding" in str(rule.target)]
+    assert embedding and all([c.predicate for c in rule.conditions].count("repeats") == 2 for rule in embedding)
+
+
+def test_grouped_heads_are_found_behind_a_mask_that_is_causal() -> None:
+    form = next(f for f in definitions("GroupQueryAttention") if "Squeeze" not in repr(f.roots))
+    rules = [rule for found in spell_forms([form], limits=replace(QUICK, seconds=5.0)) for rule in found.rules]
+    grouped = [rule for rule in rules if rule.target[0].op == "GroupQueryAttention"]
+    assert grouped and all({"causal", "finite"} <= {c.predicate for c in rule.conditions} for rule in grouped)
+
+
+def test_a_copy_is_no_operator() -> None:
+    (found, *_) = spell_forms(definitions("MultiHeadAttention")[:1], limits=replace(QUICK, seconds=1e-6))
+    normal = finding("MultiHeadAttention", found.rules).normal(
+        (parse_term("Neg(Reshape[drop=0,shape=()](x))"),), {"x": parse_type("[2,3]")}
+    )
+    assert normal == (parse_term("Neg(x)"),)
 
 
 # The command
