@@ -86,6 +86,7 @@ def test_the_loop_of_decoding_gives_the_words_of_the_original(tmp_path: Path) ->
         cache=tmp_path / "profile.sqlite",
     )
     assert outcome.improved and outcome.kernels > 2
+    assert b'"ahead":["x' in (tmp_path / "fast.onnx").read_bytes(), "kernels ask for their weights before they wait"
     prompt = np.array([[3, 1, 4], [1, 5, 9]])
     texts = []
     for name in ("step.onnx", "fast.onnx"):

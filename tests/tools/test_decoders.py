@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from click.testing import CliRunner
 
 from mugraph.onnx import load
 from mugraph.terms.term import walk
@@ -17,7 +19,9 @@ from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
-from tools.zoo.decoders import SPELLINGS, Decoder, Spelling, cache_names, decoder_step
+from tools.bench import decoding
+from tools.bench.decoding import OURS, bound_milliseconds
+from tools.zoo.decoders import LLAMA_STEP, SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 from tools.zoo.steps import STEPS, export_step
 
 SMALL = Decoder()
@@ -103,3 +107,23 @@ def test_a_step_of_transformers_is_exported_as_torch_computes_it(name: str, tmp_
     path = tmp_path / "step.onnx"
     assert export_step(replace(STEPS[name], config=config), path) < 1e-5
     assert not load(path).opaque
+
+
+def test_the_bound_of_a_step_is_what_it_reads() -> None:
+    """The figure of four Llama layers, batch 4, 1,024 positions: 396 MB at 4.3 TB/s."""
+    assert bound_milliseconds(replace(LLAMA_STEP, batch=4, past=1024)) == pytest.approx(0.092, rel=0.02)
+
+
+def test_rows_that_were_measured_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def measure(which: Decoder, *arguments: object, **options: object) -> dict[str, object]:
+        measured.append(f"{which.batch}x{which.past}")
+        return {"row": measured[-1], "ms": {OURS: 1.0}, "bound_ms": 0.5, "errors": {}, "problems": {}, "note": ""}
+
+    monkeypatch.setattr(decoding, "measure", measure)
+    for rows in (("1x8",), ("1x8", "2x8")):
+        arguments = [str(tmp_path), "--json", str(tmp_path / "rows.json"), *(text for row in rows for text in ("--row", row))]
+        assert CliRunner().invoke(decoding.main, arguments, catch_exceptions=False).exit_code == 0
+    assert measured == ["1x8", "2x8"]
+    assert [row["row"] for row in json.loads((tmp_path / "rows.json").read_text())] == measured

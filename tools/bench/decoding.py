@@ -3,11 +3,11 @@
     python -m tools.bench.decoding WORK --json FILE
     python -m tools.bench.decoding WORK --json FILE --row 4x8192 --budget 60
 
-A row is a batch and the positions in the cache. Of each the file of any batch and length (`tools.zoo.decoders`) is optimised at
-these sizes from an empty cache, and compared with the original on random inputs, against torch in single precision with the same
-weights; what is right is timed in turns. Beside it stand the same step with onnxruntime's GroupQueryAttention, and torch with a
-cache that it writes in place, under torch.compile(max-autotune). ``bound`` is the time for reading weights and cache once. Rows
-that FILE has already are left as they are, so that a run that was cut off goes on.
+A row is a batch and the positions in the cache. Of each a file of these sizes (`tools.zoo.decoders`), with ``--dynamic`` the file
+of any, is optimised from an empty cache, and compared with the original on random inputs, against torch in single precision with
+the same weights; what is right is timed in turns. Beside it stand the same step with onnxruntime's GroupQueryAttention, and torch
+with a cache that it writes in place, under torch.compile(max-autotune). ``bound`` is the time for reading weights and cache once.
+Rows that FILE has already are left as they are, so that a run that was cut off goes on.
 
 ``--provider cpu --small`` is a dry run of all but CUDA graphs and the GPU's kernels.
 """
@@ -100,7 +100,7 @@ def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torc
     angles = past * weights["frequencies"].double().flatten()
     both = torch.cat([angles, angles])
 
-    class Step(torch.nn.Module):
+    class LlamaStep(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             for name, tensor in weights.items():
@@ -137,7 +137,7 @@ def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torc
                 x = x + (silu(y @ w[f"gatew{n}"]) * (y @ w[f"upw{n}"])) @ w[f"downw{n}"]
             return rms_norm(x, (which.hidden,), w["lastw"], 1e-6) @ w["headw"]
 
-    return Step().eval()
+    return LlamaStep().eval()
 
 
 def bound_milliseconds(which: Decoder) -> float:
@@ -149,15 +149,24 @@ def bound_milliseconds(which: Decoder) -> float:
 
 
 def measure(
-    which: Decoder, work: Path, provider: str, clock: str, budget: float, rounds: int, *, with_torch: bool
+    which: Decoder,
+    work: Path,
+    provider: str,
+    clock: str,
+    budget: float,
+    rounds: int,
+    *,
+    is_dynamic: bool,
+    with_torch: bool,
 ) -> dict[str, Any]:
     """Optimises, compares and times one row."""
-    free = replace(which, batch=None, past=None)
-    source, grouped = work / "step.onnx", work / "grouped.onnx"
-    for path, one in ((source, free), (grouped, replace(free, spelling="grouped"))):
+    written = replace(which, batch=None, past=None) if is_dynamic else which
+    sized = "" if is_dynamic else f".{which.batch}x{which.past}"
+    source, grouped = work / f"step{sized}.onnx", work / f"grouped{sized}.onnx"
+    for path, one in ((source, written), (grouped, replace(written, spelling="grouped"))):
         if not path.exists():
             onnx.save(decoder_step(one), path)
-    target, cache = work / f"step.{which.batch}x{which.past}.onnx", work / f"cache.{which.batch}x{which.past}"
+    target, cache = work / f"fast.{which.batch}x{which.past}.onnx", work / f"cache.{which.batch}x{which.past}"
     shutil.rmtree(cache, ignore_errors=True)
     batch, past = which.batch or 1, which.past or 0
     shapes = {"input_ids": (batch, 1), cache_names(1)[0][0]: (batch, which.key_heads, past, which.size)}
@@ -258,6 +267,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--provider", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--clock", type=click.Choice(CLOCKS), default="events", show_default=True)
 @click.option("--small", is_flag=True, help="A decoder of two small layers.")
+@click.option("--dynamic", "is_dynamic", is_flag=True, help="One file for all rows.")
 @click.option("--torch/--no-torch", "with_torch", default=True, help="Time torch, and compare with it in single precision.")
 def main(
     work: Path,
@@ -268,6 +278,7 @@ def main(
     provider: str,
     clock: str,
     small: bool,
+    is_dynamic: bool,
     with_torch: bool,
 ) -> None:
     """Measures steps of decoding with files in WORK."""
@@ -278,7 +289,8 @@ def main(
             continue
         batch, past = map(int, name.split("x"))
         which = replace(SMALL if small else LLAMA_STEP, batch=batch, past=past)
-        rows.append(plain(measure(which, work, provider, clock, budget, rounds, with_torch=with_torch)))
+        row = measure(which, work, provider, clock, budget, rounds, is_dynamic=is_dynamic, with_torch=with_torch)
+        rows.append(plain(row))
         json_file.write_text(json.dumps(rows, indent=1) + "\n")
         print_rows(rows[-1:])
     print_rows(rows)
