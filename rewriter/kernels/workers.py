@@ -40,11 +40,13 @@ class Worker:
     process's to handle.
 
     Args:
-        function: of a module; called with the connection and the arguments.
+        function: of a module; called with the connection and the arguments. Or where it stands, as ``module:function``, if this
+            process does without that module.
         arguments: anything that can be pickled.
     """
 
-    def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, function: Callable[..., None] | str, *arguments: Any) -> None:
+        place = function.split(":") if isinstance(function, str) else (function.__module__, function.__qualname__)
         ours, theirs = socket.socketpair()
         with theirs:
             places = f"import sys; sys.path[:] = {sys.path!r}"
@@ -57,7 +59,7 @@ class Worker:
                 stderr=subprocess.DEVNULL,
             )
         self._connection = Connection(ours.detach())
-        self.tell((function.__module__, function.__qualname__, arguments))
+        self.tell((*place, arguments))
 
     def tell(self, message: Any) -> None:
         """Sends something. What is sent to a process that is no more is noticed where its answer is awaited."""

@@ -1,22 +1,22 @@
 """Kernels for the model at hand, searched within the run (``--search-kernels``), beside those that are built of its nodes.
 
-Another process divides the model into Lax subprograms and searches (:mod:`rulegen.mugraphs.mining`); what it finds until its time is
-over is checked once more and then proposed, priced and timed as stored rules are. Guards that cannot come to act are taken off the
-model first, as rules do it in the search that follows.
+Another process divides the model into Lax subprograms and searches (:mod:`rulegen.mugraphs.serving`). What it finds until its
+time is over is checked once more and then proposed, priced and timed as stored rules are. Guards that cannot come to act are
+taken off the model first, as rules do it in the search that follows.
 """
 
 from __future__ import annotations
 
 import time
-from multiprocessing.connection import Connection
 
-from mugraph.blocks.schedule import LIMITS, DeviceLimits
-from mugraph.onnx import load
+from mugraph.blocks.schedule import LIMITS
+from mugraph.onnx import ModelError
+from mugraph.terms.shape import Undecided
 from rewriter.kernels.proposals import unguarded
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
-from rules_db.exchange import format_rule, parse_rule
+from rules_db.exchange import parse_rule
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
@@ -24,14 +24,14 @@ __all__ = ["search_kernels"]
 
 _UNKNOWN = min(LIMITS.values(), key=lambda limits: limits.shared)
 """For the memory of a device that nobody knows."""
-_OPERATORS, _VALUES = 11, 200_000
-"""Block operators of graphs that are enumerated, and values that are made for one subprogram."""
+_SEARCHER = "rulegen.mugraphs.serving:serve"
+"""What the process runs: the generator is no part of the optimiser."""
 
 
 def search_kernels(bench: Workbench, search: ModelSearch) -> None:
     """Searches kernels for the subprograms of the task's model, for as long as was asked for and the budget has to spare.
 
-    Requires: no search has begun. Ensures that the searches to come know what was found, and that a note says how much was searched.
+    Requires: no search has begun. Ensures that those to come know what was found, and that a note says how much was searched.
 
     Args:
         search: that is to begin.
@@ -45,10 +45,15 @@ def search_kernels(bench: Workbench, search: ModelSearch) -> None:
     seconds = min(options.search_kernels, max(clock.spare(), 0.0))
     bench.progress("searching kernels")
     with clock.lap("search kernels"):
-        (folder := bench.folder / "unguarded").mkdir()
-        path = bench.kernels.open_in(unguarded(search.moves, search.start()).graph, folder)
-        worker = Worker(_search, str(path), seconds, LIMITS.get(bench.task.target.device.name, _UNKNOWN))
-        until, rules, done, known, complete = time.monotonic() + seconds, dict[str, Rule](), 0, 0, False
+        (folder := bench.folder / "unguarded").mkdir(exist_ok=True)
+        try:
+            path = bench.kernels.open_in(unguarded(search.moves, search.start()).graph, folder)
+        except (ModelError, Undecided) as problem:
+            notes.add(f"no kernels were searched: {problem}")
+            return
+        worker = Worker(_SEARCHER, str(path), seconds, LIMITS.get(bench.task.target.device.name, _UNKNOWN))
+        until, rules = time.monotonic() + seconds, dict[str, Rule]()
+        done, known, complete, is_over = 0, 0, False, False
         try:
             while not complete:
                 texts, known = worker.answer(max(until - time.monotonic(), 0.0))
@@ -57,27 +62,15 @@ def search_kernels(bench: Workbench, search: ModelSearch) -> None:
                 found = [parse_rule(text, is_known=True) for text in texts or ()]
                 rules |= {rule.id: rule for rule in found if _is_trusted(rule, Trust(options.trust))}
                 bench.progress(f"searching kernels: {done} of {known} subprograms, {len(rules)} kernels")
-        except WorkerDied:  # its time is over
-            pass
+        except WorkerDied:
+            is_over = time.monotonic() >= until
         finally:
             worker.close()
     bench.kernels.add(list(rules.values()))
-    rest = "" if complete else f"; {seconds:.0f} s did not suffice for the rest"
+    why = f"{seconds:.0f} s did not suffice for the rest" if is_over else "the process that searched them died"
+    rest = "" if complete else f"; {why}"
     notes.add(f"{len(rules)} kernels were found for {done} of {known} subprograms and parts of them{rest}")
 
 
 def _is_trusted(rule: Rule, trust: Trust) -> bool:
     return trust is Trust.TESTED or rule.certificate.evidence is Evidence.PROVED
-
-
-def _search(connection: Connection, path: str, seconds: float, device: DeviceLimits) -> None:
-    """In the process: sends the rules for one subprogram after the other, and how many are known; at the end that it is one."""
-    from rulegen.mugraphs.enumerate import EnumerationLimits  # most runs search none
-    from rulegen.mugraphs.lax import SubprogramBounds
-    from rulegen.mugraphs.mining import searched
-    from rulegen.mugraphs.search import KernelSearch
-
-    how, known = KernelSearch(EnumerationLimits(_OPERATORS, _VALUES), device), 0
-    for outcome, known in searched({"model": load(path).graph}, SubprogramBounds(), how, seconds=seconds):
-        connection.send(([format_rule(rule) for rule in outcome.rules], known))
-    connection.send((None, known))

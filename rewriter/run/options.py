@@ -249,8 +249,8 @@ class Options:
         check_options(self)
         if self.search_kernels and self.deterministic:
             raise InputError(
-                "--search-kernels reads a clock, --deterministic none: search first, with rulegen mine --kernels MODEL --out FILE, "
-                "and give --rules FILE"
+                "--search-kernels reads a clock, --deterministic none: search first, with "
+                "rulegen mine --kernels MODEL --out FILE, and give --rules FILE"
             )
 
     @property

@@ -178,6 +178,7 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.option(
     "--device", type=click.Choice(list(LIMITS)), default="h200", show_default=True, help="With --kernels: whose memory they fit."
 )
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="With --kernels: processes that search.")
 @_fresh
 def mine_command(
     models: tuple[Path, ...],
@@ -191,6 +192,7 @@ def mine_command(
     block_ops: int,
     seconds: float,
     device: str,
+    jobs: int,
     fresh: bool,
 ) -> None:
     """Finds rules for what models spell out.
@@ -211,7 +213,7 @@ def mine_command(
     graphs = {name: model.graph for name, model in loaded.items()}
     if kernels:
         how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
-        _mine_kernels(graphs, how, fresh, rules, out)
+        _mine_kernels(graphs, how, jobs, fresh, rules, out)
         return
     cutting = Cutting(leaves=leaves, operators=operators)
     digests = {name: model.digest() for name, model in loaded.items()}
@@ -236,11 +238,13 @@ def mine_command(
         sys.exit(1)
 
 
-def _mine_kernels(graphs: Mapping[str, Graph], how: KernelSearch, fresh: bool, rules: str | None, out: Path | None) -> None:
+def _mine_kernels(
+    graphs: Mapping[str, Graph], how: KernelSearch, jobs: int, fresh: bool, rules: str | None, out: Path | None
+) -> None:
     """Searches kernels for the subprograms of models, and writes the rules that lead to them."""
     journal = Journal.of({"group": "kernels", "how": how}, fresh=fresh)
     with bar("search kernels") as show:
-        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show)
+        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, jobs)
     found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
     if out is not None:
         write_text(out, kernels_text(found, how.seed))

@@ -27,7 +27,7 @@ from mugraph.blocks.statements import (
     View,
 )
 from mugraph.terms.term import Term, const, make, var, variables
-from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
 __all__ = ["Axes", "blocks_of", "needed_between"]
@@ -50,7 +50,7 @@ def needed_between(values: Values, roots: Sequence[Value], held: Mapping[int, ob
 
 def blocks_of(
     name: str,
-    program: Program,
+    program: BlockProgram,
     values: Values,
     stored: Mapping[int, tuple[str, Axes]],
     held: Mapping[int, tuple[str, Axes]],
@@ -80,7 +80,7 @@ class _BlockOfValues:
     """One block graph in the making."""
 
     def __init__(
-        self, program: Program, values: Values, grid: Axes, loop: str | None, held: Mapping[int, tuple[str, Axes]]
+        self, program: BlockProgram, values: Values, grid: Axes, loop: str | None, held: Mapping[int, tuple[str, Axes]]
     ) -> None:
         self._program, self._values = program, values
         self._grid, self._loop, self._held = grid, loop, held

@@ -25,7 +25,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FiniteField
 from rulegen.mugraphs.abstract import Parts
 from rulegen.mugraphs.fingerprints import ValueFingerprints
-from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of, is_commutative
 
 __all__ = ["EnumerationLimits", "Found", "agreeing_values", "enumerate_values"]
@@ -65,20 +65,22 @@ class Found:
         pruned: applications to looks that expressions excluded.
         candidates: values of the axes and the expression of a result; ``refuted`` of them are something else.
         stopped: why it is not complete; nothing where it is.
+        rewritten: how graphs were found that were not enumerated; nothing where none were.
         undecided: why nothing was pruned although it was asked for; nothing elsewhere.
     """
 
-    program: Program
+    program: BlockProgram
     values: Values
     results: list[tuple[Value, ...]] = field(default_factory=list)
     pruned: int = 0
     candidates: int = 0
     refuted: int = 0
     stopped: str = ""
+    rewritten: str = ""
     undecided: str = ""
 
 
-def enumerate_values(program: Program, limits: EnumerationLimits, seed: int = 0) -> Found:
+def enumerate_values(program: BlockProgram, limits: EnumerationLimits, seed: int = 0) -> Found:
     """The graphs of at most so many operators that compute a goal."""
     wanted = [program.values.look(root) for root in program.roots]
     parts = Parts(*(look.expression for look in wanted))
@@ -104,7 +106,7 @@ def _length(value: Value) -> tuple[int, int]:
     return len(value.closure), value.number
 
 
-def agreeing_values(program: Program, values: Values, candidates: Sequence[Sequence[Value]], seed: int) -> list[list[Value]]:
+def agreeing_values(program: BlockProgram, values: Values, candidates: Sequence[Sequence[Value]], seed: int) -> list[list[Value]]:
     """The candidates for each result of a goal whose fingerprints are the result's, in two fields."""
     left = [list(own) for own in candidates]
     for turn, row in enumerate(_SIZES):

@@ -16,7 +16,7 @@ from rulegen.mugraphs.axes import NamedAxes
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of
 from rules_db.trust.rule import dim_symbols
 
-__all__ = ["Goal", "GoalProgram", "Program"]
+__all__ = ["BlockProgram", "Goal", "GoalProgram"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Goal:
 
 
 @dataclass
-class Program:
+class BlockProgram:
     """What is to be computed, by the operators of block graphs.
 
     Attributes:
@@ -99,7 +99,7 @@ class Program:
         return tuple(done[root.number] for root in self.roots)
 
 
-class GoalProgram(Program):
+class GoalProgram(BlockProgram):
     """A goal by the operators of block graphs.
 
     Raises:

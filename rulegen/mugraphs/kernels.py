@@ -21,7 +21,7 @@ from mugraph.blocks.validity import check_kernel
 from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
 from mugraph.terms.term import variables
 from rulegen.mugraphs.blocks import Axes, blocks_of, needed_between
-from rulegen.mugraphs.goals import Goal, Program
+from rulegen.mugraphs.goals import BlockProgram, Goal
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
 __all__ = ["MadeKernel", "kernels_of_values"]
@@ -50,7 +50,7 @@ class MadeKernel:
 
 
 def kernels_of_values(
-    goal: Goal, program: Program, values: Values, roots: Sequence[Value], device: DeviceLimits
+    goal: Goal, program: BlockProgram, values: Values, roots: Sequence[Value], device: DeviceLimits
 ) -> Iterator[MadeKernel]:
     """The kernels that compute some values, that are valid and fit a device.
 
@@ -73,8 +73,8 @@ def kernels_of_values(
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A block graph, the tensors that it saves, and its work."""
+class _WeighedBlock:
+    """A block graph and its work."""
 
     block: Block
     work: float
@@ -87,13 +87,13 @@ _Held = tuple[int, ...]
 class _Making:
     """Makes the kernels of some values."""
 
-    def __init__(self, goal: Goal, program: Program, values: Values, roots: Sequence[Value], device: DeviceLimits) -> None:
+    def __init__(self, goal: Goal, program: BlockProgram, values: Values, roots: Sequence[Value], device: DeviceLimits) -> None:
         self._goal, self._program, self._values, self._roots, self._device = goal, program, values, roots, device
         taken = {*goal.types}
         names = (name for number in itertools.count() if (name := f"y{number}") not in taken)
         self._outputs = {root.number: (name, axes) for root, name, axes in zip(roots, names, program.outputs, strict=False)}
         self._sizes = {axis: self._size(size) for axis, size in program.axes.items()}
-        self._known: dict[tuple[_Held, _Held], list[_Made]] = {}
+        self._known: dict[tuple[_Held, _Held], list[_WeighedBlock]] = {}
         self._needed = needed_between(values, roots, {})
         self._inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables(goal.roots))
 
@@ -101,20 +101,18 @@ class _Making:
         known = evaluate_dim(size, self._goal.sizes)
         return known if isinstance(known, int) else _UNKNOWN
 
-    def whole(self) -> list[list[_Made]]:
+    def whole(self) -> list[list[_WeighedBlock]]:
         """The block graphs that compute all, each alone."""
         return [[made] for made in self._blocks((), tuple(self._outputs))]
 
-    def divided(self) -> Iterator[list[list[_Made]]]:
+    def divided(self) -> Iterator[list[list[_WeighedBlock]]]:
         """For each number of block graphs, from two on, the best ways to divide the work among them."""
         beam: list[_Held] = [()]
         for _ in range(_MOST_BLOCKS - 1):
             sets = {tuple(sorted((*held, v.number))) for held in beam for v in self._holdable() if v.number not in held}
             ways = {held: way for held in sorted(sets) if (way := self._way(held)) is not None}
-            # What none of these computes may be computed once more is held.
-            beam = (
-                heapq.nsmallest(_BREADTH, ways, key=lambda held: sum(made.work for made in ways[held])) or sorted(sets)[:_BREADTH]
-            )
+            best = heapq.nsmallest(_BREADTH, ways, key=lambda held: sum(made.work for made in ways[held]))
+            beam = best or sorted(sets)[:_BREADTH]  # what none of these computes may be computed once more is held
             yield [ways[held] for held in beam if held in ways]
 
     def _holdable(self) -> Iterator[Value]:
@@ -125,7 +123,7 @@ class _Making:
             if any(operation.axis for operation in closed) and self._values.look(value).shift is None and not is_held:
                 yield value
 
-    def _way(self, held: _Held) -> list[_Made] | None:
+    def _way(self, held: _Held) -> list[_WeighedBlock] | None:
         """The block graphs of least work that compute the held values, in order, then the rest; ``None`` where one has none."""
         way = []
         rest = tuple(number for number in self._outputs if number not in held)
@@ -136,7 +134,7 @@ class _Making:
             way.append(best)
         return way
 
-    def _blocks(self, held: _Held, roots: _Held) -> list[_Made]:
+    def _blocks(self, held: _Held, roots: _Held) -> list[_WeighedBlock]:
         """The block graphs that compute some values where others are held, one for each loop, that fit the device."""
         needed = {v.number for v in needed_between(self._values, [self._values[root] for root in roots], dict.fromkeys(held))}
         held = tuple(number for number in held if number in needed)
@@ -145,7 +143,7 @@ class _Making:
             tensors = {number: self._tensor(number) for number in (*held, *roots)}
             stored, loaded = {root: tensors[root] for root in roots}, {number: tensors[number] for number in held}
             made = blocks_of(self._goal.name, self._program, self._values, stored, loaded)
-            self._known[key] = [_Made(block, self._work(block)) for block in made if self._fits(block)]
+            self._known[key] = [_WeighedBlock(block, self._work(block)) for block in made if self._fits(block)]
         return self._known[key]
 
     def _tensor(self, number: int) -> tuple[str, Axes]:
@@ -176,7 +174,7 @@ class _Making:
             total += entries * share
         return total
 
-    def kernel(self, way: Sequence[_Made]) -> MadeKernel | None:
+    def kernel(self, way: Sequence[_WeighedBlock]) -> MadeKernel | None:
         """Block graphs as a kernel; ``None`` where it is not valid."""
         several = len(way) > 1
         blocks = [
@@ -190,10 +188,8 @@ class _Making:
         return MadeKernel(kernel, sum(made.work for made in way))
 
     def _kernel(self, blocks: Sequence[Block]) -> Kernel:
-        goal, used = (
-            self._goal,
-            dict.fromkeys(s.tensor for block in blocks for s in block.statements if isinstance(s, Load | Store)),
-        )
+        goal = self._goal
+        used = dict.fromkeys(s.tensor for block in blocks for s in block.statements if isinstance(s, Load | Store))
         held = {self._tensor(v.number)[0]: v.number for v in self._needed if v.number not in self._outputs}
         scratch = tuple(Tensor(name, self._type(held[name])) for name in used if name in held)
         outputs = tuple(Tensor(name, type_) for (name, _), type_ in zip(self._outputs.values(), goal.outputs, strict=True))

@@ -8,9 +8,15 @@ on where it was.
 from __future__ import annotations
 
 import math
+import multiprocessing
+import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 from mugraph.graph import Graph
 from mugraph.terms.term import format_term
@@ -20,11 +26,13 @@ from rulegen.mugraphs.lax import SubprogramBounds, goals_of, parts_of
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
 from rules_db.exchange import format_rule, parse_rule
 
-__all__ = ["mine_kernels", "searched"]
+__all__ = ["goals_and_parts", "mine_kernels", "searched"]
 
 _LEAST_SHARE = 0.1
 """Of the time that is left, for a goal, however many wait: whole subprograms come before their parts."""
 
+_BEGUN = 4
+"""Goals that are begun beside the one that is waited for, for each process."""
 _COUNTS = ("operators", "states", "pruned", "candidates", "refuted", "results", "tried", "seconds", "note")
 
 
@@ -34,6 +42,7 @@ def mine_kernels(
     how: KernelSearch,
     journal: Journal | None = None,
     show: Callable[[int, int], None] = lambda done, known: None,
+    jobs: int = 1,
 ) -> list[FoundKernels]:
     """The kernels found for the Lax subprograms of models and their parts, one outcome a goal.
 
@@ -42,45 +51,70 @@ def mine_kernels(
         bounds, how: of the subprograms, and of the search for each.
         journal: of the goals that an earlier run searched.
         show: called with the number of goals that are done and that are known.
+        jobs: processes that search; the outcome is the same with several, but for what a limit of seconds stops.
     """
-    found = list[FoundKernels]()
-    for outcome, known in searched(graphs, bounds, how, journal):
+    found, goals = list[FoundKernels](), goals_and_parts(graphs, bounds)
+    for outcome in searched(goals, how, journal or Journal(), jobs=jobs):
         found.append(outcome)
-        show(len(found), known)
+        show(len(found), len(goals))
     return found
 
 
-def searched(
-    graphs: Mapping[str, Graph],
-    bounds: SubprogramBounds,
-    how: KernelSearch,
-    journal: Journal | None = None,
-    seconds: float = math.inf,
-) -> Iterator[tuple[FoundKernels, int]]:
-    """The outcome for each goal of models, and how many goals are known by then: those of the models first, then their parts.
-
-    Args:
-        graphs, bounds, how, journal: as for :func:`mine_kernels`.
-        seconds: for all of them; what is left of it when a goal is begun is shared with those that wait.
-    """
-    ends = time.monotonic() + seconds
-    journal = journal or Journal()
-    waiting = [goal for name in sorted(graphs) for goal in goals_of(graphs[name], bounds)]
+def goals_and_parts(graphs: Mapping[str, Graph], bounds: SubprogramBounds) -> list[Goal]:
+    """The goals of models, those of all models first, then their parts; of those that are equal up to sizes the first."""
     known: dict[str, Goal] = {}
-    for goal in waiting:
+    for goal in (goal for name in sorted(graphs) for goal in goals_of(graphs[name], bounds)):
         known.setdefault(_look(goal), goal)
     waiting = list(known.values())
-    for number, goal in enumerate(waiting):  # which grow on the way
-        left = ends - time.monotonic()
-        if left <= 0:
-            return
-        share = min(how.limits.seconds, max(left / (len(waiting) - number), _LEAST_SHARE * left))
-        outcome = _searched(goal, replace(how, limits=replace(how.limits, seconds=share)), journal)
+    for goal in waiting:  # which grow on the way
         for part in parts_of(goal):
             if _look(part) not in known:
                 known[_look(part)] = part
                 waiting.append(part)
-        yield outcome, len(waiting)
+    return waiting
+
+
+def searched(
+    goals: Sequence[Goal], how: KernelSearch, journal: Journal, seconds: float = math.inf, jobs: int = 1
+) -> Iterator[FoundKernels]:
+    """The outcome for each goal, in order, until the time is over.
+
+    Args:
+        seconds: for all of them; what is left of it when a goal is begun is shared with those that wait.
+        jobs: as for :func:`mine_kernels`.
+    """
+    ends = time.monotonic() + seconds
+
+    def limits() -> Iterator[tuple[Goal, KernelSearch]]:
+        for number, goal in enumerate(goals):
+            left = ends - time.monotonic()
+            if left <= 0:
+                return
+            share = min(how.limits.seconds, jobs * max(left / (len(goals) - number), _LEAST_SHARE * left))
+            yield goal, replace(how, limits=replace(how.limits, seconds=share))
+
+    if jobs == 1:
+        for goal, limited in limits():
+            yield _known(goal, journal) or _kept(goal, _record(search(goal, limited)), journal)
+        return
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(jobs, context, _ignore_interrupts) as pool:
+        begun = deque[tuple[Goal, FoundKernels | Future[dict[str, Any]]]]()
+        for goal, limited in limits():
+            begun.append((goal, _known(goal, journal) or pool.submit(_searched_elsewhere, goal, limited)))
+            if len(begun) > _BEGUN * jobs:
+                yield _awaited(*begun.popleft(), journal)
+        while begun:
+            yield _awaited(*begun.popleft(), journal)
+
+
+def _awaited(goal: Goal, begun: FoundKernels | Future[dict[str, Any]], journal: Journal) -> FoundKernels:
+    return begun if isinstance(begun, FoundKernels) else _kept(goal, begun.result(), journal)
+
+
+def _ignore_interrupts() -> None:
+    """In a process of the pool: an interrupt is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _look(goal: Goal) -> str:
@@ -94,13 +128,28 @@ def _key(goal: Goal) -> str:
     return f"{_look(goal)} | {goal.sizes}"
 
 
-def _searched(goal: Goal, how: KernelSearch, journal: Journal) -> FoundKernels:
-    """The outcome for a goal, from the journal where it stands there."""
+def _searched_elsewhere(goal: Goal, how: KernelSearch) -> dict[str, Any]:
+    """In a process of the pool."""
+    return _record(search(goal, how))
+
+
+def _record(outcome: FoundKernels) -> dict[str, Any]:
+    """An outcome as journals and processes hand it on."""
+    return {"rules": [format_rule(rule) for rule in outcome.rules], **{name: getattr(outcome, name) for name in _COUNTS}}
+
+
+def _outcome(goal: Goal, record: Mapping[str, Any]) -> FoundKernels:
+    rules = [parse_rule(text, is_known=True) for text in record["rules"]]
+    return FoundKernels(goal, rules, **{name: record[name] for name in _COUNTS})
+
+
+def _known(goal: Goal, journal: Journal) -> FoundKernels | None:
+    """The outcome for a goal that an earlier run searched."""
     record = journal.get(_key(goal))
-    if record is not None:
-        rules = [parse_rule(text, is_known=True) for text in record["rules"]]
-        return FoundKernels(goal, rules, **{name: record[name] for name in _COUNTS})
-    outcome = search(goal, how)
-    counts = {name: getattr(outcome, name) for name in _COUNTS}
-    journal.put(_key(goal), {"rules": [format_rule(rule) for rule in outcome.rules], **counts})
-    return outcome
+    return None if record is None else _outcome(goal, record)
+
+
+def _kept(goal: Goal, record: dict[str, Any], journal: Journal) -> FoundKernels:
+    """The outcome for a goal, which the journal has from now on."""
+    journal.put(_key(goal), record)
+    return _outcome(goal, record)

@@ -78,13 +78,15 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
         outcome.operators = program.operators
         if any(set(axes) != program.values.look(root).axes for root, axes in zip(program.roots, program.outputs, strict=True)):
             raise Unsupported("the result is the same along an axis")
+        if len(set(program.roots)) < len(program.roots):
+            raise Unsupported("two results are one value")
         found = graphs_of(program, how.limits, how.seed)
     except (Unsupported, ShapeError, Undecided) as reason:
         outcome.note = f"no program of block operators: {reason}"
         return outcome
     outcome.states, outcome.pruned = len(found.values), found.pruned
     outcome.candidates, outcome.refuted = found.candidates, found.refuted
-    outcome.note = "; ".join(filter(None, (found.stopped and f"stopped after {found.stopped}", found.undecided)))
+    outcome.note = "; ".join(filter(None, (found.stopped and f"stopped after {found.stopped}", found.rewritten, found.undecided)))
     outcome.results = len(found.results)
     tests: dict[_Roots, RandomTests] = {}
     for roots, kernel in _kernels(goal, found, how.device):

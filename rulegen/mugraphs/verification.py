@@ -17,7 +17,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops import get_operator
 from rulegen.mugraphs.fingerprints import ValueFingerprints
-from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values
 from rulegen.numeric.bounds import Degree, DegreeDomain, bound_of, tests_needed
 
@@ -47,7 +47,7 @@ class RandomTests:
     passed: bool
 
 
-def random_tests(program: Program, values: Values, roots: Sequence[Value], seed: int) -> RandomTests:
+def random_tests(program: BlockProgram, values: Values, roots: Sequence[Value], seed: int) -> RandomTests:
     """Compares values with the results of a program in as many tests as the worst of their bounds asks for.
 
     There is no bound, and so no test, of roots and opaque functions, and where it would ask for too many.

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mugraph.domains.base import Unsupported
 from rulegen.mugraphs.enumerate import EnumerationLimits, Found, agreeing_values, enumerate_values
-from rulegen.mugraphs.goals import Program
+from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of
 
 __all__ = ["graphs_of"]
@@ -32,7 +32,7 @@ _SHARE = 0.5
 _Roots = tuple[Value, ...]
 
 
-def graphs_of(program: Program, limits: EnumerationLimits, seed: int = 0) -> Found:
+def graphs_of(program: BlockProgram, limits: EnumerationLimits, seed: int = 0) -> Found:
     """The graphs that compute a goal, the one that is written among them.
 
     Those of at most so many operators are enumerated where the goal itself has no more; where that is not done, or does not come
@@ -41,16 +41,16 @@ def graphs_of(program: Program, limits: EnumerationLimits, seed: int = 0) -> Fou
     ends = time.monotonic() + limits.seconds
     if program.operators <= limits.operators:
         found = enumerate_values(program, replace(limits, seconds=_SHARE * limits.seconds), seed)
-        reason = found.stopped
+        reason = found.stopped and "not all graphs"
     else:
         found = Found(program, Values(abstract=False))
-        reason = f"{program.operators} operators are more than {limits.operators}"
+        reason = f"{program.operators} operators, not {limits.operators} at most"
     written = program.entered(found.values)
     graphs = {written: None, **dict.fromkeys(found.results)}
     if reason:
         rewriting = _Rewriting(found.values, limits, ends, seed)
         graphs |= dict.fromkeys(rewriting.run(written))
-        found.stopped = f"{reason}; rewritten in {rewriting.windows} windows of {_WINDOWS[0]} operators{rewriting.stopped}"
+        found.rewritten = f"{reason}: rewritten in {rewriting.windows} windows{rewriting.stopped}"
     columns = [list(dict.fromkeys(graph[place] for graph in graphs)) for place in range(len(program.roots))]
     right = [set(own) for own in agreeing_values(program, found.values, columns, seed)]
     found.results = [graph for graph in graphs if all(root in own for root, own in zip(graph, right, strict=True))]
@@ -148,7 +148,7 @@ class _Rewriting:
             if done[result.number] is not root:
                 yield done[result.number]
 
-    def _program(self, root: Value, inside: frozenset[int]) -> tuple[Program, Mapping[int, Value]]:
+    def _program(self, root: Value, inside: frozenset[int]) -> tuple[BlockProgram, Mapping[int, Value]]:
         """A window as a program, and the values behind its leaves by their numbers there and wherever it is enumerated."""
         values, own = self._values, Values()
         inputs: dict[str, tuple[str, ...]] = {}
@@ -166,7 +166,7 @@ class _Rewriting:
         every = dict.fromkeys(
             axis for i in done for axis in (*sorted(values.look(values[i]).axes), values[i].operation.axis) if axis
         )
-        return Program(dict.fromkeys(every, 1), own, (done[root.number],), inputs, (axes,)), outer
+        return BlockProgram(dict.fromkeys(every, 1), own, (done[root.number],), inputs, (axes,)), outer
 
     def _replaced(self, graph: _Roots, old: Value, new: Value) -> _Roots:
         """A graph with another value in the place of one. Raises Unsupported."""
@@ -178,6 +178,6 @@ class _Rewriting:
         return tuple(done[root.number] for root in graph)
 
 
-def _look(program: Program) -> object:
+def _look(program: BlockProgram) -> object:
     """Equal for windows that are equal up to what they read."""
     return tuple((value.operation, value.operands) for value in program.values), tuple(program.inputs.values())

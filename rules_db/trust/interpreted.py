@@ -35,7 +35,7 @@ from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["LEAST_TESTS", "interpret", "kernel_of_rule", "kernel_rule", "repeat_interpretation"]
+__all__ = ["LEAST_TESTS", "Residues", "interpret", "kernel_of_rule", "kernel_rule", "repeat_interpretation"]
 
 LEAST_TESTS = 3
 _SIZES = ((2, 3, 5, 2, 3, 2, 3), (3, 2, 2, 3, 2, 3, 2), (5, 3, 2, 2, 3, 3, 2))
@@ -47,6 +47,21 @@ _MOST_CONSTANTS = 24
 """That sizes are chosen by, times the symbols: a graph with more has to be proved."""
 _TOLERANCE = 1e-9
 """Relative to the largest entry, in double precision."""
+
+
+class Residues(FiniteField):
+    """A pair of fields that has no exponential of a number without its second residue, such as a root.
+
+    Elsewhere such an exponential is an opaque function. A kernel subtracts the maximum of a row from its scores, which changes no
+    weight of a softmax and every value of an opaque function: a kernel that is proved may do so. Of one that is not, floats alone
+    would have to tell whether it does so rightly, and where they are not finite they tell nothing: it is refused.
+    """
+
+    def exp(self, a: FieldArray) -> FieldArray:
+        if a.q is None:
+            raise Unsupported("an exponential of a number without its second residue")
+        result: FieldArray = super().exp(a)
+        return result
 
 
 def kernel_of_rule(rule: Rule) -> Kernel | None:
@@ -115,7 +130,8 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
         seed: of all random choices.
     """
     evaluated, asks = 0, any(part.op == "IsInf" for part in walk(kernel.body))
-    further = [] if why_not_proved(kernel) is None else _past_constants(kernel)
+    is_proved = why_not_proved(kernel) is None
+    further, field = ([], Residues) if is_proved else (_past_constants(kernel), FiniteField)
     if len(further) > 2 * _MOST_CONSTANTS + len(kernel.symbols) + 1:
         return f"more than {_MOST_CONSTANTS} constants times symbols, which are too many to test one past each"
     for test in range(tests + len(further)):
@@ -124,7 +140,7 @@ def interpret(kernel: Kernel, tests: int, seed: int) -> str | None:
             return f"more than {_MOST_ENTRIES} entries, which are too many to interpret"
         shapes = {t.name: _concrete(t.type) for t in sized.inputs}
         total = _entries(sized)
-        for domain in (FiniteField(seed + test, prime=test), Real()):
+        for domain in (field(seed + test, prime=test), Real()):
             generator = np.random.default_rng([seed, test])
             schedules = [_schedule(block, test, total) for block in sized.blocks]
             try:

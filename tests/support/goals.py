@@ -12,7 +12,7 @@ from rulegen.mugraphs.goals import Goal
 from rulegen.mugraphs.search import KernelSearch, search
 from rules_db.trust.interpreted import kernel_of_rule
 
-__all__ = ["ATTENTION", "GATED", "LORA", "NORM", "SOFTMAX", "goal", "kernels", "shape_of"]
+__all__ = ["ATTENTION", "GATED", "LORA", "NORM", "RESIDUAL", "SOFTMAX", "goal", "kernels", "shape_of"]
 
 
 def goal(text: str, **shapes: str) -> Goal:
@@ -24,6 +24,10 @@ def goal(text: str, **shapes: str) -> Goal:
 NORM = goal("MatMul(Div(x, Sqrt(ReduceSum[axes=(-1,),keepdims=true](Mul(x, x)))), w)", x="mk", w="kn")
 LORA = goal("Add(MatMul(x, w), MatMul(MatMul(x, a), b))", x="mk", w="kn", a="kr", b="rn")
 ATTENTION = goal("MatMul(Softmax[axis=-1](MatMul(q, k)), v)", q="bme", k="bet", v="btd")
+RESIDUAL = goal(
+    "Div(Add(x, y), Sqrt(ReduceMean[axes=(-1,),keepdims=true](Mul(Add(x, y), Add(x, y))))); Add(x, y)", x="mn", y="mn"
+)
+"""A sum and its normalisation, both of which a model goes on with."""
 SOFTMAX = goal("Softmax[axis=-1](x)", x="mn")
 GATED = goal("Mul(Mul(MatMul(x, w), Sigmoid(MatMul(x, w))), MatMul(x, v))", x="mk", w="kn", v="kn")
 

@@ -49,7 +49,8 @@ class Interpreter:
             memory[f"out{i}"] = np.full(shape, 77, dtype)
             names[Argument.output(i)] = f"out{i}"
         for i, size in enumerate(source.scratch):
-            memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // 4, np.nan, np.float32)
+            dtype = kernel.scratch[i].type.dtype.numpy() if i < len(kernel.scratch) else np.dtype(np.float32)
+            memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // dtype.itemsize, np.nan, dtype)
             names[Argument.scratch(i)] = f"scratch{i}"
         for i, table in enumerate(source.tables):
             memory[f"table{i}"] = np.array(table.view(np.int8) if table.dtype == bool else table)

@@ -33,6 +33,7 @@ from rewriter.cost.devices import DEVICES
 from rewriter.cost.model import CostModel
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.proposals import PROVIDER, KernelProposals
+from rewriter.search.candidate import Candidate
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
@@ -111,12 +112,21 @@ def paper_programs(operators: int) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class SearchedBeside:
-    """Microseconds of a subprogram, predicted: as it stands, with what lowering builds, with what a search found, too."""
+    """A subprogram as it stands, with what lowering builds, and with what a search found, too; at predicted prices."""
 
     found: FoundKernels
-    plain: float
-    lowered: float
-    searched: float
+    plain: Candidate
+    lowered: Candidate
+    searched: Candidate
+
+    @property
+    def is_better(self) -> bool:
+        """Whether what was searched is predicted to be better by 5 % or more."""
+        return self.searched.cost < 0.95 * self.lowered.cost
+
+    @property
+    def title(self) -> str:
+        return "; ".join(map(str, self.found.goal.roots))
 
 
 def beside(path: Path, seconds: float, device: str) -> Iterator[SearchedBeside]:
@@ -137,13 +147,13 @@ def _sized(type_: TensorType, sizes: Mapping[str, int]) -> TensorType:
     return TensorType(type_.dtype, tuple(evaluate_dim(dim, sizes) for dim in type_.shape))
 
 
-def _best(graph: Graph, rules: Sequence[Rule], device: str) -> tuple[float, float]:
-    """Microseconds of a graph as it stands, and with the best kernels in turn."""
+def _best(graph: Graph, rules: Sequence[Rule], device: str) -> tuple[Candidate, Candidate]:
+    """A graph as it stands, and with the best kernels in turn."""
     costs = CostModel(ProfileStore(None, "predicted"), 20, {}, PROVIDER, -math.inf, DEVICES[device])
     matches = Matches.of((), RangeOracle({}), costs.provider, costs.opset)
     moves = Moves(matches, Prices(costs, matches.fusions))
     start = moves.start(graph)
-    return start.cost, min([start.cost, *(c.cost for c in KernelProposals(lambda: rules).children(moves, start))])
+    return start, min([start, *KernelProposals(lambda: rules).children(moves, start)], key=lambda candidate: candidate.cost)
 
 
 def beside_table(models: Sequence[Path], seconds: float, device: str) -> Table:
@@ -151,11 +161,11 @@ def beside_table(models: Sequence[Path], seconds: float, device: str) -> Table:
     table = Table("model", "subprogram", "plain, µs", "lowered, µs", "searched, µs", title=f"predicted for {device}")
     for path in models:
         every = list(beside(path, seconds, device))
-        better = [one for one in every if one.searched < 0.95 * one.lowered]
+        better = [one for one in every if one.is_better]
         table.add_row(path.stem, f"{len(every)} subprograms, {len(better)} better by 5 % or more", "", "", "")
         for one in better:
-            times = (f"{number:.2f}" for number in (one.plain, one.lowered, one.searched))
-            table.add_row("", escape("; ".join(map(str, one.found.goal.roots))), *times)
+            times = (f"{each.cost:.2f}" for each in (one.plain, one.lowered, one.searched))
+            table.add_row("", escape(one.title), *times)
     return table
 
 
@@ -166,7 +176,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="for a subprogram of these")
     parser.add_argument("--device", default="h200")
     parser.add_argument("--unpruned", type=int, default=max(_OPERATORS), help="most operators without pruning")
-    parser.add_argument("--operators", type=int, default=20, help="of the paper's programs, at most")
+    parser.add_argument("--operators", type=int, default=max(_OPERATORS), help="of the paper's programs, at most")
     parser.add_argument("--one", nargs=4, metavar=("PROGRAM", "OPERATORS", "PRUNED", "KERNELS"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.one:

@@ -10,7 +10,9 @@ in.
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,10 +54,12 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, const, make, rebuild, var, walk
 from rules_db.exchange import read_rules
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule
+from rules_db.trust.interpreted import LEAST_TESTS, Residues, interpret, kernel_of_rule
 
 __all__ = ["KernelMutant", "KernelTally", "attack_kernels", "kernel_mutants", "kernels_command", "shipped_kernels"]
 
+_SMALL = 5
+"""Of sizes that are tried, the largest of the first ones."""
 _EDGE = (1, 2, 3, 7)
 """The last places that added choices keep; a few are tried at sizes past them."""
 _KINDS = ({Entrywise.ARITHMETIC, Entrywise.EXTREMUM}, {Entrywise.FUNCTION})
@@ -102,17 +106,20 @@ def shipped_kernels(path: str | Path = "rules_db/shipped/kernels.rules") -> list
     return [kernel for kernel in kernels if kernel is not None]
 
 
-def attack_kernels(kernels: Sequence[Kernel], count: int, seed: int, *, tested: bool = False) -> KernelTally:
-    """Makes mutants until so many are false, and asks the proof for each of them.
+def attack_kernels(
+    kernels: Sequence[Kernel], count: int, seed: int, *, tested: bool = False, seconds: float = math.inf
+) -> KernelTally:
+    """Makes mutants until so many are false or the time is over, and asks the proof for each of them.
 
     Args:
         tested: what is not proved is accepted, too, where the tests pass it that stand in for a proof.
     """
+    ends = time.monotonic() + seconds
     generator = np.random.default_rng(seed)
     tally = KernelTally(Counter(), Counter(), [])
     seen: set[bytes] = {kernel.digest for kernel in kernels}
     for mutant in kernel_mutants(kernels, generator):
-        if tally.false >= count:
+        if tally.false >= count or time.monotonic() > ends:
             break
         if mutant.kernel.digest in seen:
             continue
@@ -150,14 +157,15 @@ def _passes(kernel: Kernel) -> bool:
 @click.option("--seed", default=0, show_default=True, help="Of all random choices.")
 @click.option("--corpus", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of --keep-kernels.")
 @click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True, help="Files of rules.")
+@click.option("--seconds", type=float, default=math.inf, help="End after so long, whatever the count.")
 @click.option("--tested", is_flag=True, help="Accept what is not proved where it passes the tests in place of a proof.")
-def kernels_command(count: int, seed: int, corpus: Path | None, rules: Sequence[Path], tested: bool) -> None:
+def kernels_command(count: int, seed: int, corpus: Path | None, rules: Sequence[Path], seconds: float, tested: bool) -> None:
     """Asks for proofs of false kernels, made from those that ship, that runs kept or that rulegen found.
 
     Exit code 1: one was accepted.
     """
     made = [kernel for file in rules for kernel in shipped_kernels(file)] if corpus is None else _kept(corpus)
-    tally = attack_kernels(made or shipped_kernels(), count, seed, tested=tested)
+    tally = attack_kernels(made or shipped_kernels(), count, seed, tested=tested, seconds=seconds)
     click.echo(", ".join(f"{tally.fates[fate]} {fate}" for fate in KernelFate))
     for (change, fate), number in sorted(tally.by_change.items()):
         click.echo(f"  {change}: {number} {fate}")
@@ -175,7 +183,11 @@ def _kept(folder: Path) -> list[Kernel]:
 
 
 def _differs(kernel: Kernel, generator: np.random.Generator) -> bool:
-    """Whether interpretation at some sizes shows that the block graphs do not compute the body."""
+    """Whether interpretation at some sizes shows that the block graphs do not compute the body.
+
+    Floats are asked at the first sizes, and wherever there is no arithmetic of residues, which are exact: where that of all
+    residues agrees, two formulas that it knows are equal but for a chance in a million.
+    """
     rows = [dict(zip(kernel.symbols, generator.integers(1, 6, len(kernel.symbols)).tolist(), strict=True)) for _ in range(3)]
     rows += [{**rows[0], name: int(generator.integers(9, 12))} for name in kernel.symbols]
     for number, row in enumerate(rows):
@@ -183,14 +195,21 @@ def _differs(kernel: Kernel, generator: np.random.Generator) -> bool:
             sized = specialised(kernel, row)
             if _entries(sized) > 1 << 14:
                 continue
-            for domain in (Real(), FiniteField(number, prime=number)):
-                if _differs_at(sized, domain, generator):
-                    return True
+            if _differs_in_field(sized, number, generator) or (number == 0 and _differs_at(sized, Real(), generator)):
+                return True
         except (Unsupported, ZeroDivision):
             continue
         except (InvalidBlock, ShapeError, Undecided, ValueError, IndexError, KeyError, TypeError, AssertionError):
             return True
     return False
+
+
+def _differs_in_field(kernel: Kernel, number: int, generator: np.random.Generator) -> bool:
+    """Whether residues differ; numbers where there are none."""
+    try:
+        return _differs_at(kernel, Residues(number, prime=number), generator)
+    except Unsupported:
+        return number > 0 and _differs_at(kernel, Real(), generator)
 
 
 def _entries(kernel: Kernel) -> int:
@@ -210,11 +229,18 @@ def _differs_at(kernel: Kernel, domain: Real | FiniteField, generator: np.random
                 generator.standard_normal(shape) if isinstance(domain, Real) else domain.random(generator, shape)
             )
     cut = [(*block.grid, *((block.loop,) if block.loop is not None else ())) for block in kernel.blocks]
-    schedules = [Schedule(tuple((axis, 2) for axis in axes)) for axes in cut]
+    schedules = [
+        Schedule(tuple((axis, _tile(block.sizes[axis])) for axis in axes)) for axes, block in zip(cut, kernel.blocks, strict=True)
+    ]
     with np.errstate(all="ignore"):
         wanted = evaluate_body(kernel, domain, inputs)
         given = evaluate_kernel(kernel, domain, inputs, schedules)
     return any(not _same(a, b) for a, b in zip(wanted, given, strict=True))
+
+
+def _tile(size: Dim) -> int:
+    """Along an axis of this size: so small that some are ragged and none is all of it, and no smaller than that needs."""
+    return 2 if not isinstance(size, int) or size <= _SMALL else 4
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -26,8 +26,8 @@ from tools.mirage import programs
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-GUARDED = """<ir_version: 10, opset_import: ["" : 20]> guarded (float16[2,64,32] q, float16[2,32,128] k, float16[2,128,32] v{input})
-    => (float16[2,64,32] y) <float16 zero = {{0}}> {{
+GUARDED = """<ir_version: 10, opset_import: ["" : 20]> guarded 
+    (float16[2,64,32] q, float16[2,32,128] k, float16[2,128,32] v{input}) => (float16[2,64,32] y) <float16 zero = {{0}}> {{
     s = MatMul(q, k) {mask} w = Softmax<axis=-1>({scores}) n = IsNaN(w) g = Where(n, zero, w) y = MatMul(g, v) }}"""
 
 

@@ -18,7 +18,7 @@ from rulegen.journal import Journal
 from rulegen.mugraphs import mining
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
-from rulegen.mugraphs.mining import mine_kernels
+from rulegen.mugraphs.mining import goals_and_parts, mine_kernels, searched
 from rulegen.mugraphs.search import KernelSearch
 from rules_db.exchange import read_rules
 from tools.mirage import programs
@@ -97,6 +97,19 @@ def test_a_worse_kernel_that_was_found_does_not_keep_the_lowering_s_away(lora: P
     own = {d.id for d in KernelProposals().proposals(graph)}
     beside = {d.id for d in KernelProposals(lambda: whole.rules).proposals(graph)}
     assert own < beside
+
+
+def test_several_processes_find_what_one_finds(lora: Path) -> None:
+    graphs = {"lora": load(lora).graph}
+    one, two = (mine_kernels(graphs, SubprogramBounds(), HOW, jobs=jobs) for jobs in (1, 2))
+    assert [[rule.id for rule in found.rules] for found in one] == [[rule.id for rule in found.rules] for found in two]
+    assert any(found.rules for found in one)
+
+
+def test_time_for_all_goals_ends_the_search(lora: Path) -> None:
+    goals = goals_and_parts({"lora": load(lora).graph}, SubprogramBounds())
+    assert list(searched(goals, HOW, Journal(), seconds=0.0)) == []
+    assert len(list(searched(goals, HOW, Journal(), seconds=60.0))) == len(goals) > 1
 
 
 def test_a_journal_tells_models_of_different_sizes_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
