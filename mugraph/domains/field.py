@@ -262,7 +262,8 @@ class FiniteField:
         state: Any = _name_key(function) ^ np.uint64(self.key)
         with np.errstate(over="ignore"):
             for operand in operands:
-                state = _mix(np.asarray(operand.p, np.uint64) + state + np.uint64(0x9E3779B97F4A7C15))
+                number = operand if isinstance(operand, FieldArray) else self.cast(operand, DataType.FLOAT)
+                state = _mix(np.asarray(number.p, np.uint64) + state + np.uint64(0x9E3779B97F4A7C15))
         return FieldArray((state % np.uint64(self.p)).astype(np.float64), None)
 
     def cast(self, a: Any, to: DataType) -> Any:

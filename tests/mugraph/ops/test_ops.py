@@ -106,6 +106,7 @@ def _elementwise() -> list[Case]:
     cases += [Case("IsInf", [extremes], attributes, since=10) for attributes in signs]
     cases += [Case("IsInf", [extremes.astype(np.float16)], since=20)]
     cases += [Case(op, numbers, since=12) for op in ("LessOrEqual", "GreaterOrEqual")]
+    cases += [Case("Mod", [_ints(-7, 5, 0, 9), np.asarray(step, np.int64)], since=10) for step in (3, -5)]
     cases += [Case("Equal", [_ints(1, 2), _ints(1, 3)]), Case("Equal", flags)]
     cases += [Case("Where", [flags[0], (2, 4), (1,)]), Case("Where", [flags[0], _ints(1), _ints(2)])]
     values = np.asarray([-2.7, -0.5, 0.0, 0.4, 3.9], F)
