@@ -108,6 +108,9 @@ def _without_contradictions(model: ModelProto) -> ModelProto:
             continue
         types = (declared.elem_type, inferred.elem_type)
         if all(types) and types[0] != types[1]:
+            if makers[value.name].op_type == "Constant":  # onnxruntime makes an initializer of it and asks for no declaration
+                declared.CopyFrom(inferred)
+                continue
             node, (told, made) = makers[value.name], map(TensorProto.DataType.Name, types)
             raise DeclaredOtherwise(f"{node.op_type} '{node.name}' makes '{value.name}' {made}, and it is declared {told}")
         if not _is_compatible(declared, inferred):

@@ -112,6 +112,15 @@ def test_an_element_type_that_contradicts_its_operator_is_refused() -> None:
         load(proto)
 
 
+def test_the_declared_element_type_of_a_constant_is_not_believed() -> None:
+    """onnxruntime loads it."""
+    proto = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] y) <int64[2] c> { c = Constant<value = float[2] {1,2}>() y = Add(x, c) }""")
+    model = load(proto)
+    assert not model.opaque and str(model.tables.types[model.values["c"]]) == "float[2]"
+
+
 def test_random_nodes_are_never_constants() -> None:
     proto = build(
         [
