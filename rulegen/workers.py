@@ -24,17 +24,18 @@ from rulegen.journal import generator_digest
 from rules_db.databases import PATIENCE
 from rules_db.files import StoreError
 
-__all__ = ["Cluster", "Here", "Processes", "Workers", "open_workers"]
+__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "open_workers"]
 
 logger = logging.getLogger(__name__)
 
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 _MOST_LOSSES = 3
 """Pools that may break one after the other without a unit done: then it is the unit that breaks them."""
 
 
-class Workers(ABC):
+class UnitWorkers(ABC):
     """Does units of work.
 
     Attributes:
@@ -51,14 +52,14 @@ class Workers(ABC):
         """Ends the workers that were started."""
 
 
-class Here(Workers):
+class Here(UnitWorkers):
     """This process."""
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         return map(function, units)
 
 
-class Processes(Workers):
+class Processes(UnitWorkers):
     """Processes of this machine, started when they are first needed.
 
     Args:
@@ -123,7 +124,7 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
 
 
-class Cluster(Workers):
+class Cluster(UnitWorkers):
     """The workers of a Dask scheduler, which gives the units of a lost worker to others.
 
     A scheduler that restarts is waited for, and what it had not given back is done again. The workers must have the same
@@ -212,9 +213,9 @@ def _done_there(function: Callable[[_T], _R], unit: _T, digest: str) -> _R:
 
 
 @contextmanager
-def open_workers(jobs: int, scheduler: str | None = None) -> Iterator[Workers]:
+def open_workers(jobs: int, scheduler: str | None = None) -> Iterator[UnitWorkers]:
     """The workers for a command: a cluster where a scheduler is named, else so many processes. Raises StoreError."""
-    workers: Workers = Cluster(scheduler) if scheduler else Processes(jobs) if jobs > 1 else Here()
+    workers: UnitWorkers = Cluster(scheduler) if scheduler else Processes(jobs) if jobs > 1 else Here()
     try:
         yield workers
     finally:

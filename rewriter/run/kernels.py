@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mugraph.blocks.operator import KERNEL, Programs
@@ -23,6 +23,7 @@ from rewriter.search.explain import NearMiss
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook
 from rules_db.trust.certificate import Trust
+from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mugraph.console import result_console
 from mugraph.files import is_device
-from rulegen.workers import Cluster, Workers, open_workers
+from rulegen.workers import Cluster, UnitWorkers, open_workers
 from rules_db.databases import PATIENCE, without_password
 from rules_db.files import check_writable
 from rules_db.history import LogEntry
@@ -83,7 +83,7 @@ scheduler_option = click.option(
 
 
 @contextmanager
-def working(jobs: int, scheduler: str | None) -> Iterator[Workers]:
+def working(jobs: int, scheduler: str | None) -> Iterator[UnitWorkers]:
     """The workers that the options name; tells where a cluster shows what goes on. Raises StoreError."""
     with open_workers(jobs, scheduler) as workers:
         if isinstance(workers, Cluster):

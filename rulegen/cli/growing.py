@@ -38,7 +38,7 @@ from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import KernelSearch
 from rulegen.show.equations import typing_text
-from rulegen.workers import Workers
+from rulegen.workers import UnitWorkers
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.files import StoreError, check_writable, write_text
@@ -67,7 +67,7 @@ def _group(context: click.Context, parameter: click.Parameter, name: str | None)
 
 
 def _grow(
-    parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool, workers: Workers
+    parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool, workers: UnitWorkers
 ) -> tuple[list[Growth], list[Journal]]:
     """Growths, and the journals to remove when the rules are where they belong."""
     journals: list[Journal] = []

@@ -106,10 +106,10 @@ def verify_log_command(database: str, link: str | None, copy: str | None) -> Non
         wrong.append(f"no entry has the link {link}: history was rewritten, or this is no copy")
     if copy is not None:
         with RuleStore.open(copy, create=False) as store:
-            others = store.history()
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(entries, others, strict=False)))
-        console.print(f"{same} entries in common with {name_of(copy)}, which has {len(others)}", markup=False)
-        if same < min(len(entries), len(others)):
+            copied = store.history()
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(entries, copied, strict=False)))
+        console.print(f"{same} entries in common with {name_of(copy)}, which has {len(copied)}", markup=False)
+        if same < min(len(entries), len(copied)):
             wrong.append(f"the logs part at entry {same + 1}")
     for line in wrong:
         console.print(line, markup=False)

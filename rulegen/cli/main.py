@@ -70,4 +70,4 @@ def main() -> None:
     except (StoreError, RuleTextError, AxiomError) as problem:
         _fail(str(problem))
     except BrokenProcessPool:
-        _fail("a process of the audit died, perhaps for want of memory; try --jobs 1")
+        _fail("processes that do the work die again and again, perhaps for want of memory; try --jobs 1")

@@ -13,7 +13,7 @@ from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
 from rulegen.numeric.gate import cancels, retest
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
-from rulegen.workers import Workers
+from rulegen.workers import UnitWorkers
 from rulegen.workloads.workload import Workload
 from rules_db.trust.rule import Side
 
@@ -31,7 +31,7 @@ class GatedCandidates:
     delta: dict[CandidateRule, str]
 
 
-def gated_candidates(growth: Growth, clock: StageClock, workers: Workers) -> GatedCandidates:
+def gated_candidates(growth: Growth, clock: StageClock, workers: UnitWorkers) -> GatedCandidates:
     """Enumerates the workload, pairs its terms, and drops instances of other pairs and pairs that do not pass the gate.
 
     Enters the numbers of terms and classes in the growth.
@@ -92,7 +92,7 @@ def _without_common_subgraphs(candidates: list[CandidateRule], typing: Typing, s
     return list(unique.values())
 
 
-def _gated(candidates: list[CandidateRule], seed: int, workers: Workers) -> GatedCandidates:
+def _gated(candidates: list[CandidateRule], seed: int, workers: UnitWorkers) -> GatedCandidates:
     """Further primes, shapes and seeds: three of each, and as many as the error bound wants where there is one."""
     gated = GatedCandidates([], {})
     deltas = workers.map(_delta, [(candidate, seed) for candidate in candidates])

@@ -13,7 +13,7 @@ from rulegen.journal import Journal, pack, unpack
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable
-from rulegen.workers import Here, Workers
+from rulegen.workers import Here, UnitWorkers
 from rulegen.workloads.workload import Workload
 from rules_db.entries import unproved
 from rules_db.exchange import format_rule, parse_rule
@@ -29,7 +29,7 @@ def grow_parts(
     seed: int = 0,
     journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, before: None,
     show: Callable[[str], None] = lambda text: None,
-    workers: Workers | None = None,
+    workers: UnitWorkers | None = None,
 ) -> list[Growth]:
     """Grows the parts of a group one after the other; a later one has no rules that the earlier ones derive.
 
@@ -59,7 +59,7 @@ def grow(
     progress: Callable[[Stage], None] = lambda stage: None,
     journal: Journal | None = None,
     before: Sequence[Rule] = (),
-    workers: Workers | None = None,
+    workers: UnitWorkers | None = None,
 ) -> Growth:
     """Generates, filters, prunes and certifies the rules of a workload. Equal arguments give equal rules in equal order.
 
@@ -82,7 +82,7 @@ class _Grower:
     """One growth, whose finished stages the journal remembers."""
 
     def __init__(
-        self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, before: list[Rule], workers: Workers
+        self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, before: list[Rule], workers: UnitWorkers
     ) -> None:
         self.growth, self.journal, self.before, self.workers = growth, journal, before, workers
         self.clock = StageClock(growth, progress)

@@ -20,7 +20,7 @@ import pytest
 from rulegen import workers as workers_module
 from rulegen.grow.certification import FATES, Prospect
 from rulegen.grow.stages import grow
-from rulegen.workers import Cluster, Here, Processes, Workers, open_workers
+from rulegen.workers import Cluster, Here, Processes, UnitWorkers, open_workers
 from rulegen.workloads import get_workload
 from rules_db.exchange import format_rule, format_rules, parse_rule
 from rules_db.files import StoreError
@@ -60,18 +60,18 @@ def failing(number: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[Workers]:
+def processes() -> Iterator[UnitWorkers]:
     with open_workers(2) as workers:
         assert isinstance(workers, Processes)
         yield workers
 
 
-def test_results_come_in_the_order_of_the_units(processes: Workers) -> None:
+def test_results_come_in_the_order_of_the_units(processes: UnitWorkers) -> None:
     for workers in (Here(), processes):
         assert list(workers.map(doubled, range(50))) == [2 * n for n in range(50)] and list(workers.map(doubled, [])) == []
 
 
-def test_an_error_of_a_unit_is_the_callers(processes: Workers) -> None:
+def test_an_error_of_a_unit_is_the_callers(processes: UnitWorkers) -> None:
     results = processes.map(failing, range(6))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
@@ -92,7 +92,7 @@ def test_a_unit_that_kills_each_process_is_given_up() -> None:
         list(workers.map(deadly, [1]))
 
 
-def grown(workers: Workers | None) -> str:
+def grown(workers: UnitWorkers | None) -> str:
     growth = grow(get_workload("attention-softmax"), workers=workers)
     assert growth.rules and growth.derived
     return format_rules(growth.rules) + "".join(f"{candidate}\n" for candidate in growth.unproved)
@@ -109,7 +109,7 @@ def test_the_same_rules_whatever_the_number_of_workers(alone: str) -> None:
             assert grown(workers) == alone
 
 
-class Lying(Workers):
+class Lying(UnitWorkers):
     """A machine that says of everything that it is proved, by nothing."""
 
     count = 2

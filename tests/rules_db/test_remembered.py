@@ -21,6 +21,7 @@ from rules_db.remembered import PresumedRules, RememberedChecks
 from rules_db.trust.certificate import Certificate, Evidence, Trust
 from rules_db.trust.rule import FloatClass, Rule
 from tests.support.rules import LANDMARKS, landmark
+from tests.support.runs import lora
 
 RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
 
@@ -146,6 +147,16 @@ def test_rules_that_others_make_room_for_are_among_those_that_may_apply() -> Non
     assert rules.within({"Mul", "Neg"}) == [first]
     assert rules.within({"Mul", "Neg", "Add"}) == [second, first]
     assert rules.within({"Relu"}) == []
+
+
+def test_what_cannot_apply_changes_nothing(tmp_path: Path, measured_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, written = lora(tmp_path / "lora.onnx"), list[bytes]()
+    for name in ("some", "all"):
+        outcome = optimize(model, tmp_path / f"{name}.onnx", provider="cpu", deterministic=True)
+        assert outcome.fired and not outcome.cached_verdict
+        written.append((tmp_path / f"{name}.onnx").read_bytes())
+        monkeypatch.setattr(RuleBook, "within", lambda rules, operators: list(rules))
+    assert written[0] == written[1]
 
 
 def negated(path: Path) -> Path:

@@ -24,7 +24,7 @@ def test_only_what_is_proved_enters(monkeypatch: pytest.MonkeyPatch) -> None:
         def certify(self, *arguments: object) -> None:
             return None
 
-    monkeypatch.setattr(certification, "Prover", Silent)
+    monkeypatch.setattr(certification, "shared_prover", Silent)
     growth = grow(WORKLOADS["lowrank"])
     assert not growth.rules and len(growth.unproved) > 10
 

@@ -20,7 +20,7 @@ def test_tests_stand_in_for_a_missing_proof(monkeypatch: pytest.MonkeyPatch) -> 
         def certify(self, *arguments: object) -> None:
             return None
 
-    monkeypatch.setattr(certification, "Prover", Silent)
+    monkeypatch.setattr(certification, "shared_prover", Silent)
     growth = grow(WORKLOADS["lowrank"], 4)
     assert growth.unproved and not growth.rules
     (rule, *_) = rules_on_tests(growth)
