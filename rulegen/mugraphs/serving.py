@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 
 from mugraph.blocks.schedule import DeviceLimits
 from mugraph.onnx import load
-from rulegen.grow.journal import Journal
+from rulegen.journal import Journal
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import goals_and_parts, searched
