@@ -108,11 +108,27 @@ _AT_ONCE = 500
 
 _Result = TypeVar("_Result")
 
+_HEADER = 512
+"""Bytes of the smallest page that SQLite has, whose first hundred are the header."""
 _DAMAGED = "the file is damaged; restore a copy, or delete it and grow the rules again ('rulegen grow --rules')"
 
 
 def _grow_one(name: str) -> str:
     return f"grow one with 'rulegen grow --group linear --rules {name}'"
+
+
+def _is_cut_off(file: str) -> bool:
+    """Whether an SQLite file ends within its header or a page: SQLite takes it for an empty database, or reads on in zeros.
+
+    A file that a transaction is being written to is left to SQLite, which rolls back what was broken off.
+    """
+    size = os.path.getsize(file)
+    if size < _HEADER:
+        return size > 0
+    with open(file, "rb") as stream:
+        header = stream.read(_HEADER)
+    page = int.from_bytes(header[16:18], "big")
+    return header.startswith(b"SQLite") and page >= _HEADER and size % page > 0 and not os.path.exists(f"{file}-journal")
 
 
 class RuleStore:
@@ -145,8 +161,8 @@ class RuleStore:
                 raise StoreError(f"{path}: there is no such rule database; {_grow_one(path)}")
             if not path.startswith("file:") and not os.path.isdir(os.path.dirname(path) or "."):
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
-        if file and os.path.isfile(file) and 0 < os.path.getsize(file) < 512:  # SQLite would take it for an empty database
-            raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no database; {_DAMAGED}")
+        if file and os.path.isfile(file) and _is_cut_off(file):
+            raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no whole database; {_DAMAGED}")
         try:
             engine = new_engine(parsed)
         except (sa.exc.SQLAlchemyError, ImportError) as problem:

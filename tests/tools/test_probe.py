@@ -17,6 +17,7 @@ CONSTANTS = {
     "AveragingKernel",
     "BandMask",
     "CausalMask",
+    "DilatedMask",
     "Eye",
     "IdentityKernel",
     "Ones",

@@ -70,7 +70,7 @@ def _row(record: Mapping[str, Any]) -> Row:
 
 
 def _timing(record: Mapping[str, float] | None) -> Timing | None:
-    return None if record is None else Timing(**record)
+    return None if record is None else Timing(**{**record, "ratios": tuple(record.get("ratios", ()))})
 
 
 def _error(record: Mapping[str, float | None] | None) -> Error | None:

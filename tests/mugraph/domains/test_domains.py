@@ -150,6 +150,9 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "BandMask[after=-1,before=1,columns=3,rows=3]()": {},
     "PrefixMask[columns=3,prefix=2,rows=3]()": {},
     "PrefixMask[columns=3,prefix=3,rows=2]()": {},
+    "DilatedMask[columns=3,rows=3,step=2]()": {},
+    "DilatedMask[columns=2,rows=3,step=3]()": {},
+    "Mod(Cast[to=int64](Clip[max=9.0,min=-9.0](x)), Cast[to=int64](Clip[max=4.0,min=1.0](y)))": {"x": X, "y": ROW},
     **{
         f"StoredMask[columns=3,entries='{mask_text(np.array(rows, bool))}',rows=3]()": {}
         for rows in ([[1, 0, 1], [0, 1, 0], [1, 1, 1]], [[1, 0, 1], [0, 0, 0], [1, 1, 1]], [[0, 0], [0, 0]], [[1, 1], [1, 1]])

@@ -27,6 +27,8 @@ ALLOWED = {
     ("rulegen/workloads/normal.py", "NORMAL"): "a workload",
     ("rulegen/workloads/taso.py", "TASO"): "a workload",
     ("rulegen/workloads/taso.py", "TASO_PAPER"): "a workload: TASO's own space",
+    ("tools/bench/databases.py", "_TRANSFORMER"): "what a transformer holds, which a database is asked about",
+    ("tools/bench/diffs.py", "SWAPS"): "faults that are planted: another operator in place of one",
     ("rulegen/taso/operators.py", "_ACTIVATIONS"): "codes of TASO's files, by their number",
     ("rewriter/reference/uses.py", "_PASSING"): "ONNX operators of nodes that may be opaque: these have no record to ask",
     ("rewriter/reference/uses.py", "_ORDERS"): "likewise",
