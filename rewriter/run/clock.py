@@ -52,7 +52,8 @@ class Clock:
         return self.budget - (time.monotonic() - self._began)
 
     def needs(self, step: str, seconds: float) -> None:
-        """Notes what a step at the end of the run will take: ``judge`` a candidate, ``decide`` about it, ``write``, ``load``."""
+        """Notes what a step at the end of the run will take: ``glance`` at its kernels, ``judge`` a candidate, ``decide`` about it,
+        ``write``, ``load``."""
         self._needs[step] = seconds
 
     def slowness(self) -> float:
@@ -73,7 +74,7 @@ class Clock:
     def spare(self) -> float:
         """Seconds that are left for searching and measuring costs."""
         left = self.left()
-        needed = left - self.room("judge", "decide", "write")
+        needed = left - self.room("glance", "judge", "decide", "write")
         return left - min(max(needed, _JUDGING * self.budget), _MOST_JUDGING * self.budget)
 
     def instant(self, share: float) -> float:

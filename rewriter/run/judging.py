@@ -47,8 +47,10 @@ _COMPARED = 5
 """Inputs on which a candidate is compared, about."""
 _LATER = 1 / 3
 """Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
-_COMPILING = 1.0
-"""Seconds to compile what kernels of a candidate were not timed."""
+_COMPILING = 2.5
+"""Seconds to write out a candidate with kernels, compile what kernels of it were not timed, and remember them for other models."""
+_GLANCING = 1.2
+"""Seconds to compile and run once what kernels of the best candidate were never run."""
 
 _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
@@ -252,9 +254,11 @@ class Judge:
         self._took = opening, running
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
         self._pace = opening, running
-        compiling = _COMPILING if measures and self._bench.kernels.can_be_used else 0.0
+        has_kernels = measures and self._bench.kernels.can_be_used
+        compiling = _COMPILING if has_kernels else 0.0
         times = _COMPARED + (accept.LEAST_ROUNDS if measures else 0)
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
+        clock.needs("glance", _GLANCING if has_kernels else 0.0)
         clock.needs("judge", compiling + opening + graph + 2 * times * running)
         clock.needs("decide", accept.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
         clock.needs("load", loading_seconds(opening, running))

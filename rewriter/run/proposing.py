@@ -294,12 +294,12 @@ class Proposer:
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
         anyhow; and a kernel that takes four times what the model says costs no trial.
         """
-        bench, is_late = self._bench, False
-        while searched.better and not searched.interrupted and not is_late:
+        bench, steps = self._bench, ("judge", "decide", "write")
+        while searched.better and not searched.interrupted and bench.clock.room(*steps) > 0:
             if not bench.is_quiet("judge", "decide", "write") or not bench.kernels.glance(searched.better[0]):
                 break
             searched = self._ordered(search, searched)
-            is_late = bench.clock.room("judge", "decide", "write") <= 0
+            steps = ("glance", "judge", "decide", "write")  # the first was foreseen
         return searched
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:

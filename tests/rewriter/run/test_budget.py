@@ -87,6 +87,8 @@ def test_searching_ends_when_judging_has_to_begin(now: list[float]) -> None:
     assert clock.spare() == 14.0, "this fits"
     clock.needs("decide", 5.0)
     assert clock.spare() == 12.0 and clock.instant(0.9) == 112.0
+    clock.needs("glance", 1.0)
+    assert clock.spare() == 11.0, "kernels that were never run are run once after the search"
     assert clock.room("write") == 19.0 and clock.room("decide", "write") == 14.0
     clock.needs("decide", 50.0)
     assert clock.spare() == 10.0

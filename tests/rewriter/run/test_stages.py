@@ -461,6 +461,28 @@ def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypat
             assert len(glanced) == quiet
 
 
+def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is foreseen by the search; each further one has to fit."""
+    glanced: list[object] = []
+
+    def glance(_: RunKernels, candidate: object) -> bool:
+        glanced.append(candidate)
+        return len(glanced) < 9
+
+    monkeypatch.setattr(RunKernels, "glance", glance)
+    monkeypatch.setattr(Workbench, "is_quiet", lambda *_: True)
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        left = bench.clock.left()
+        for judging, looks in ((left + 1, 0), (left - 10, 1), (left - 50, 9)):
+            glanced.clear()
+            bench.clock.needs("judge", judging)
+            bench.clock.needs("glance", 30.0)
+            proposer._glanced(proposals.search, proposals.searched)
+            assert len(glanced) == looks
+
+
 def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first candidate is no faster, the second is: nothing says that the original was kept."""
     answers = iter([accept.Timing(1.0, 1.1, 0.1, 0.1, 1.1, 1.0, 1.2), FASTER])
