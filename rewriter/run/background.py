@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from mugraph.deadline import Deadline
 
-__all__ = ["Background", "Beside", "Presumption", "in_background"]
+__all__ = ["Background", "Beside", "Presumption", "in_background", "taking_turns"]
 
 _T = TypeVar("_T")
 
@@ -21,6 +23,25 @@ Presumption = Callable[[Callable[[], bool]], None]
 
 It asks now and then whether somebody still wants to know, and raises where nobody does: it does not hold before it was found out.
 """
+
+
+_TURN = 0.001
+"""Seconds after which a thread that computes in Python lets another one go on that waits."""
+
+
+@contextmanager
+def taking_turns() -> Iterator[None]:
+    """Threads take turns more often than Python's 5 ms.
+
+    Whoever evaluates a model calls NumPy thousands of times, and after each call waits for its turn: beside a search the reference of
+    a ViT took 14.6 s instead of 1.6, with this 7.1, for 7 % of what the search does in the time.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(_TURN, before))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def in_background(work: Callable[[], _T]) -> Future[_T]:

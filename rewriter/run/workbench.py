@@ -20,7 +20,7 @@ from rewriter.cost import runtime_directions
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
-from rewriter.run.background import Background, Beside, Presumption
+from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
@@ -201,6 +201,7 @@ def open_workbench(
     progress = _with_best(progress, notes)
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
+        stack.enter_context(taking_turns())
         background = Background()
         stack.callback(background.end)
         if options.keeps_to_budget:

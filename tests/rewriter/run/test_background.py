@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from concurrent.futures import Future
+from pathlib import Path
 
+import onnx
 import pytest
+from onnx.parser import parse_model
 
-from rewriter.run.background import Background, Beside
+from rewriter.run.background import Background, Beside, taking_turns
+from tests.support.runs import workbench
 
 
 class _Owner:
@@ -55,3 +60,16 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.M
     with pytest.raises(RuntimeError, match="can't start"):
         background.begin(lambda beside: None)
     background.end()
+
+
+def test_threads_of_a_run_take_turns_often(tmp_path: Path) -> None:
+    """What computes in Python alone keeps the reference waiting for its turn after each call of NumPy."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    before = sys.getswitchinterval()
+    with workbench(tmp_path / "m.onnx"):
+        assert sys.getswitchinterval() == pytest.approx(0.001)
+    assert sys.getswitchinterval() == before
+    with pytest.raises(KeyboardInterrupt), taking_turns():
+        raise KeyboardInterrupt
+    assert sys.getswitchinterval() == before
