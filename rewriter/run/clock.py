@@ -52,8 +52,11 @@ class Clock:
         return self.budget - (time.monotonic() - self._began)
 
     def needs(self, step: str, seconds: float) -> None:
-        """Notes what a step at the end of the run will take: ``glance`` at its kernels, ``judge`` a candidate, ``decide`` about it,
-        ``write``, ``load``."""
+        """Notes what a step at the end of the run will take.
+
+        Args:
+            step: ``glance`` at the kernels of a candidate, ``judge`` it, ``decide`` about it, ``write``, ``load``.
+        """
         self._needs[step] = seconds
 
     def slowness(self) -> float:

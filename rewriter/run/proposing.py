@@ -32,6 +32,10 @@ _OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
 
+_AFTER_SEARCH = ("judge", "decide", "write")
+"""Steps that follow when candidates are found."""
+
+
 @dataclass(frozen=True, slots=True)
 class Predictions:
     """Figures of searching.
@@ -294,12 +298,12 @@ class Proposer:
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
         anyhow; and a kernel that takes four times what the model says costs no trial.
         """
-        bench, steps = self._bench, ("judge", "decide", "write")
-        while searched.better and not searched.interrupted and bench.clock.room(*steps) > 0:
-            if not bench.is_quiet("judge", "decide", "write") or not bench.kernels.glance(searched.better[0]):
+        bench, further = self._bench, list[str]()
+        while searched.better and not searched.interrupted and bench.clock.room(*further, *_AFTER_SEARCH) > 0:
+            if not bench.is_quiet(*_AFTER_SEARCH) or not bench.kernels.glance(searched.better[0]):
                 break
             searched = self._ordered(search, searched)
-            steps = ("glance", "judge", "decide", "write")  # the first was foreseen
+            further = ["glance"]  # the first was foreseen
         return searched
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:
