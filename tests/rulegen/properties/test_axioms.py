@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mugraph.domains import Real
 from mugraph.domains.range import Range
-from mugraph.ops.interp import infer_types
+from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import Dim, ShapeError, Undecided, symbol
 from mugraph.terms.term import substitute
 from mugraph.terms.text import Parser, parse_type
+from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.sampling import Sampler
 from rulegen.properties.validate import validate
 from rules_db.trust.condition import Condition, Facts, parse_condition
@@ -69,6 +71,8 @@ CONVENIENT = {
     ("conv.ones.Conv", "constant_over(w, (1,1))"),
     ("conv.expand.Conv", "constant_over(w, (1,1))"),
     ("conv.expand.Conv", "constant_over(x, (1,1))"),
+    # Dilated kernels seldom reach over more than one entry of an image that fits: a test below has one that does.
+    ("conv.enlarged_by_mirrors.IdentityKernel.Pad", "unit($d)"),
     # Expanded operands of products seldom are other than matrices, or of another length.
     ("matmul.factor_vector", "matrix(f)"),
     ("matmul.expand_left", "matrix(x)"),
@@ -127,6 +131,19 @@ def test_every_shape_condition_is_needed(family: str) -> None:
         and not is_needed(axiom, condition)
     ]
     assert not superfluous
+
+
+def test_mirrors_lose_what_a_dilated_kernel_leaves_out() -> None:
+    """Such a kernel, as an image of the mirror's size, keeps its middle entry alone."""
+    axiom = AXIOMS["conv.enlarged_by_mirrors.IdentityKernel.Pad"]
+    (unit,) = (c for c in axiom.conditions if str(c) == "unit($d)")
+    attrs: dict[str, Any] = {"d": (2,), "s": (1,), "p": (2, 2), "q": (2, 2), "b": (0,), "e": (0,), "c": 1, "k": (3,)}
+    types = {"w": parse_type("[1,1,3]")}
+    assert TypedSides(axiom, attrs).of(types) is None
+    sides = TypedSides(axiom, attrs, without=unit)
+    assert sides.of(types) is not None
+    values = evaluate([sides.left, sides.right], Real(), {"w": np.array([[[1.0, 2.0, 3.0]]])})
+    assert values[sides.left].tolist() == [[[0.0, 2.0, 0.0]]] and values[sides.right].tolist() == [[[1.0, 2.0, 3.0]]]
 
 
 def samples(name: str, count: int) -> list[dict[str, Any]]:
