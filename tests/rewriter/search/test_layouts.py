@@ -23,6 +23,7 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.ops.nhwc import CHANNELS_FIRST, CHANNELS_LAST
 from mugraph.terms.shape import DataType, ShapeError, TensorType
+from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize
 from rewriter.cost import CostModel, CostTable, ProfileStore, get_device, write_table
@@ -52,7 +53,9 @@ NHWC = Layout(CHANNELS_LAST, CHANNELS_FIRST)
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    return tuple(rule for group in ("layout", "conv") for rule in read_rules(SHIPPED / f"{group}.rules"))
+    """Those of layouts, and of convolutions but for kernels that are enlarged: a table of prices knows no merged convolution."""
+    every = (rule for group in ("layout", "conv") for rule in read_rules(SHIPPED / f"{group}.rules"))
+    return tuple(rule for rule in every if not any(term.op == "Pad" for term in walk(rule.target)))
 
 
 # The operator
