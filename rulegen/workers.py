@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +100,7 @@ class Processes(UnitWorkers):
         if self._pool is None:
             # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
             context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, _ignore_interrupts)
+            self._pool = ProcessPoolExecutor(self.count, context, _begin)
         return self._pool
 
     def close(self) -> None:
@@ -120,8 +122,17 @@ def _interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to end
+def _begin() -> None:
+    """In a worker process: it ends when the first process tells it to, or is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_first, daemon=True).start()
+
+
+def _end_with_the_first() -> None:
+    first = multiprocessing.parent_process()
+    assert first is not None, "this is a worker"
+    first.join()
+    os._exit(1)  # nobody is left to give a unit back to
 
 
 class Cluster(UnitWorkers):

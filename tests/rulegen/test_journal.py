@@ -196,10 +196,18 @@ def test_a_growth_resumes_wherever_it_was_killed(tmp_path: Path, monkeypatch: py
     assert not tests
 
 
+def _command(path: Path) -> bytes:
+    """Of a process that may have ended meanwhile."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_the_command_resumes_after_a_kill(tmp_path: Path) -> None:
     environment = {**os.environ, "ONNX_SUPEROPT_CACHE": str(tmp_path / "cache")}
     out = tmp_path / "out.rules"
-    arguments = [sys.executable, "-m", "rulegen", "grow", "--group", "lowrank", "--out", str(out)]
+    arguments = [sys.executable, "-m", "rulegen", "grow", "--group", "lowrank", "--jobs", "2", "--out", str(out)]
     process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     journals, deadline = tmp_path / "cache" / "grow", time.monotonic() + 60
     while not any(path.read_bytes().count(b"\n") > 3 for path in journals.glob("lowrank-*")):
@@ -208,6 +216,9 @@ def test_the_command_resumes_after_a_kill(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert not out.exists()
+    while any(str(out).encode() in _command(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
+        assert time.monotonic() < deadline, "its workers end with it"
+        time.sleep(0.05)
     (journal,) = journals.iterdir()
     finished = journal.read_bytes().splitlines()[0]
     again = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
