@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -231,18 +231,22 @@ class Compiler:
         """Compiles in parallel, each job in a process that has none beside it."""
         if not jobs:
             return
+        ended = threading.Event()
         with ThreadPoolExecutor(min(self.workers, len(jobs))) as threads:
             try:
-                works = [partial(copy_context().run, self._one, job) for job in jobs]  # which heed the deadline of this one
+                # In copies of this context, so that they heed the deadline of this thread.
+                works = [partial(copy_context().run, self._one, job, ended) for job in jobs]
                 yield from zip(jobs, threads.map(lambda work: work(), works), strict=True)
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
-                self._end_all()
+                self._end_all(ended)
                 raise
 
-    def _one(self, job: _CompileJob) -> Binary | NotCompiled:
+    def _one(self, job: _CompileJob, ended: threading.Event) -> Binary | NotCompiled:
         """Compiles in a process that is idle, or in a new one. One that died is the reason why its job was not compiled."""
         with self._lock:
+            if ended.is_set():  # a thread may have begun with this job before the others were cancelled
+                raise CancelledError
             worker = self._idle.pop() if self._idle else self._started()
         worker.tell(job)
         try:
@@ -251,7 +255,8 @@ class Compiler:
             worker.end()
             return NotCompiled(f"kernel {job.label} for {job.architecture}: the compiler's process died")
         with self._lock:
-            self._idle.append(worker)
+            if not ended.is_set():
+                self._idle.append(worker)
         return self._finished(job, reply)
 
     def _started(self) -> Worker:
@@ -261,9 +266,13 @@ class Compiler:
         self._all.append(worker)
         return worker
 
-    def _end_all(self) -> None:
-        for worker in self._all:
-            worker.end()
+    def _end_all(self, ended: threading.Event) -> None:
+        """Ends the processes, and says so under the lock, so that none is started afterwards."""
+        with self._lock:
+            ended.set()
+            self._idle = []
+            for worker in self._all:
+                worker.end()
 
     # On disk: the length of a JSON head in four bytes, the head, the image
 

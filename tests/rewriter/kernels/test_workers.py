@@ -68,9 +68,9 @@ def test_an_answer_is_not_waited_for_beyond_a_deadline() -> None:
 
 
 def test_what_is_compiled_heeds_the_deadline_of_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes end that compile."""
+    """The processes end that compile, and none is started for a job that a thread took up meanwhile."""
     monkeypatch.setattr(compile, "_serve", checks_endlessly)
-    jobs = [compile._CompileJob("a", text, (), compile.DEFAULT_ARCHITECTURES[0]) for text in ("first", "second", "third")]
+    jobs = [compile._CompileJob("a", str(text), (), compile.DEFAULT_ARCHITECTURES[0]) for text in range(20)]
     ends, compiler = Deadline(), compile.Compiler(tmp_path, workers=2)
     with ends.heeded(), compiler:
         ends.end_in(0.5)
