@@ -26,7 +26,7 @@ from rulegen.journal import generator_digest
 from rules_db.databases import PATIENCE
 from rules_db.files import StoreError
 
-__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "open_workers"]
+__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "new_pool", "open_workers"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +98,7 @@ class Processes(UnitWorkers):
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
-            context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, _begin)
+            self._pool = new_pool(self.count)
         return self._pool
 
     def close(self) -> None:
@@ -120,6 +118,13 @@ def _interrupts_later() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def new_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes of this machine, which leave interrupts to this one and end with it, however it ends."""
+    # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    return ProcessPoolExecutor(jobs, context, _begin)
 
 
 def _begin() -> None:

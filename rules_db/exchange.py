@@ -25,7 +25,17 @@ from rules_db.trust.certificate import BoundedTests, Certificate, Instance, Inte
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.rule import FloatClass, Rule, Side
 
-__all__ = ["RuleTextError", "format_rule", "format_rules", "parse_rule", "parse_rules", "read_rules", "read_text", "split_rules"]
+__all__ = [
+    "RuleTextError",
+    "format_rule",
+    "format_rules",
+    "parse_conditions",
+    "parse_rule",
+    "parse_rules",
+    "read_rules",
+    "read_text",
+    "split_rules",
+]
 
 
 class RuleTextError(ValueError):
@@ -101,7 +111,8 @@ def _samples(text: str) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
     return types, attrs
 
 
-def _conditions(text: str) -> tuple[Condition, ...]:
+def parse_conditions(text: str) -> tuple[Condition, ...]:
+    """Reads guards as the line ``when`` of a rule has them. Raises TextError, ValueError and KeyError."""
     parser = Parser(text)
     conditions = [parse_condition(parser)]
     while parser.accept(","):
@@ -138,7 +149,7 @@ _FIELDS = {
     "kernel": _kernel,
     "source": _side,
     "target": _side,
-    "when": _conditions,
+    "when": parse_conditions,
     "class": FloatClass,
     "proof": _certificate,
     "from": _provenance,

@@ -8,13 +8,10 @@ on where it was.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +21,7 @@ from rulegen.journal import Journal
 from rulegen.mugraphs.goals import Goal
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of, parts_of
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
+from rulegen.workers import new_pool
 from rules_db.exchange import format_rule, parse_rule
 
 __all__ = ["goals_and_parts", "mine_kernels", "searched"]
@@ -97,8 +95,7 @@ def searched(
         for goal, limited in limits():
             yield _known(goal, journal) or _kept(goal, _record(search(goal, limited)), journal)
         return
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    with ProcessPoolExecutor(jobs, context, _ignore_interrupts) as pool:
+    with new_pool(jobs) as pool:
         begun = deque[tuple[Goal, FoundKernels | Future[dict[str, Any]]]]()
         for goal, limited in limits():
             begun.append((goal, _known(goal, journal) or pool.submit(_searched_elsewhere, goal, limited)))
@@ -110,11 +107,6 @@ def searched(
 
 def _awaited(goal: Goal, begun: FoundKernels | Future[dict[str, Any]], journal: Journal) -> FoundKernels:
     return begun if isinstance(begun, FoundKernels) else _kept(goal, begun.result(), journal)
-
-
-def _ignore_interrupts() -> None:
-    """In a process of the pool: an interrupt is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _look(goal: Goal) -> str:

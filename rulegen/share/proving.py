@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, walk
-from mugraph.terms.text import Parser, TextError
+from mugraph.terms.text import TextError
 from rulegen.candidate import CandidateRule
 from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Prover
@@ -16,11 +16,11 @@ from rulegen.rules import readable
 from rulegen.share.importing import float_verdict
 from rulegen.show.equations import EquationError
 from rulegen.show.explain import Explanation, explain
-from rules_db.exchange import format_rule, read_rules
+from rules_db.exchange import format_rule, parse_conditions, read_rules
 from rules_db.files import write_text
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.check import check
-from rules_db.trust.condition import Condition, parse_condition
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule, Verdict
 
@@ -50,14 +50,7 @@ class Proving:
 def parse_when(text: str) -> tuple[Condition, ...]:
     """Reads guards as the line ``when`` of a rule has them. Raises EquationError."""
     try:
-        parser = Parser(text)
-        conditions = [parse_condition(parser)]
-        while parser.accept(","):
-            conditions.append(parse_condition(parser))
-        parser.end()
-        for problem in (problem for condition in conditions for problem in condition.wrong_arguments()):
-            raise TextError(problem)
-        return tuple(conditions)
+        return parse_conditions(text)
     except (TextError, ValueError, KeyError) as problem:
         raise EquationError(f"--when: {problem.args[0]}; write guards such as 'matrix(x), nonzero(y)'") from None
 
