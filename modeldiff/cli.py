@@ -13,8 +13,7 @@ from rich.table import Table
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
-from mugraph.console import result_console
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.console import result_console, run_click
 from rewriter.cli.progress import log_to, watched
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS
 from rewriter.run.parse import parse_shapes
@@ -100,12 +99,4 @@ def _print(comparison: ModelComparison, console: Console) -> None:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
-    try:
-        sys.exit(command.main(standalone_mode=False) or 0)
-    except click.ClickException as problem:
-        print(f"superopt-diff: {problem.format_message()}", file=sys.stderr)
-    except click.Abort:
-        sys.exit(INTERRUPTED_EXIT)
-    except USER_ERRORS as problem:
-        print(f"superopt-diff: {problem}", file=sys.stderr)
-    sys.exit(2)
+    run_click(command, "superopt-diff", USER_ERRORS)

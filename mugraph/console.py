@@ -1,18 +1,47 @@
-"""Consoles of commands: tables have their full width where they go to a file or a pipe."""
+"""Commands on consoles: tables have their full width where they go to a file or a pipe, errors are one line."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
+import click
 from rich.console import Console
 
-__all__ = ["UNBOUNDED", "result_console"]
+from mugraph.interrupts import INTERRUPTED_EXIT
+
+__all__ = ["UNBOUNDED", "USER_EXIT", "result_console", "run_click"]
 
 UNBOUNDED = 10_000
 """Columns of what is no terminal: nothing is folded or cut there."""
+
+USER_EXIT = 2
+"""Exit code of a command that ended in something that its user can put right."""
 
 
 def result_console(**settings: Any) -> Console:
     """The console for results; settings are :class:`rich.console.Console`'s."""
     console = Console(**settings)
     return console if console.is_terminal else Console(**settings, width=UNBOUNDED)
+
+
+def run_click(command: click.Command, name: str, problems: tuple[type[Exception], ...]) -> NoReturn:
+    """Runs a command and ends the process with its exit code.
+
+    Args:
+        name: of the command, in front of what is told on standard error.
+        problems: exceptions that its user can put right: one line.
+    """
+    try:
+        sys.exit(command.main(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as problem:
+        print(problem.format_message())
+        sys.exit(0)
+    except click.Abort:
+        sys.exit(INTERRUPTED_EXIT)
+    except click.ClickException as problem:
+        said = problem.format_message()
+    except problems as problem:
+        said = str(problem)
+    print(f"{name}: {said}", file=sys.stderr)
+    sys.exit(USER_EXIT)

@@ -120,10 +120,14 @@ def _interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def new_pool(jobs: int) -> ProcessPoolExecutor:
-    """Processes of this machine, which leave interrupts to this one and end with it, however it ends."""
+def new_pool(jobs: int, fresh: bool = False) -> ProcessPoolExecutor:
+    """Processes of this machine, which leave interrupts to this one and end with it, however it ends.
+
+    Args:
+        fresh: they import everything anew, since this process has threads that do not survive a fork, as onnxruntime's.
+    """
     # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" and not fresh else "spawn")
     return ProcessPoolExecutor(jobs, context, _begin)
 
 

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mugraph.console import result_console
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.console import result_console, run_click
 from mugraph.onnx import load
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
@@ -149,15 +148,4 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
 
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
-    try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as problem:
-        print(problem.format_message())
-        sys.exit(0)
-    except click.ClickException as problem:
-        print(f"superopt-costs: {problem.format_message()}", file=sys.stderr)
-    except click.Abort:
-        sys.exit(INTERRUPTED_EXIT)
-    except USER_ERRORS as problem:
-        print(f"superopt-costs: {problem}", file=sys.stderr)
-    sys.exit(2)
+    run_click(cli, "superopt-costs", USER_ERRORS)

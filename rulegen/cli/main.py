@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures.process import BrokenProcessPool
-from typing import NoReturn
 
 import click
 
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.console import USER_EXIT, run_click
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
 from rulegen.cli.keeping import prune_command, remove_command, status_command, verify_log_command
@@ -51,23 +50,12 @@ for _command in (
     cli.add_command(_command)
 
 
-def _fail(message: str) -> NoReturn:
-    print(f"rulegen: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
 def main() -> None:
     """The console script: one line and exit code 2 for whatever the user can put right."""
     try:
-        sys.exit(cli.main(standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as problem:
-        print(problem.format_message())
-        sys.exit(0)
-    except click.ClickException as problem:
-        _fail(problem.format_message())
-    except click.Abort:
-        sys.exit(INTERRUPTED_EXIT)
-    except (StoreError, RuleTextError, AxiomError) as problem:
-        _fail(str(problem))
+        run_click(cli, "rulegen", (StoreError, RuleTextError, AxiomError))
     except BrokenProcessPool:
-        _fail("processes that do the work die again and again, perhaps for want of memory; try --jobs 1")
+        print(
+            "rulegen: processes that do the work die again and again, perhaps for want of memory; try --jobs 1", file=sys.stderr
+        )
+        sys.exit(USER_EXIT)

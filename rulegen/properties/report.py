@@ -18,7 +18,7 @@ import json
 import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -31,6 +31,7 @@ from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, s
 from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
 from rulegen.properties.validate import NumericEvidence, validate_numerically
+from rulegen.workers import new_pool
 from rules_db.files import cache_folder
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Rule, Verdict
@@ -262,8 +263,7 @@ def _batches(axioms: Sequence[Axiom]) -> list[list[Axiom]]:
 def _workers(processes: int) -> Iterator[Executor]:
     """Processes that share work, or a thread of this one; an exception, such as an interrupt, ends them in what they do."""
     others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    pool = ThreadPoolExecutor(1) if processes == 1 else ProcessPoolExecutor(processes, mp_context=context)
+    pool = ThreadPoolExecutor(1) if processes == 1 else new_pool(processes, fresh=True)
     try:
         yield pool
     except BaseException:

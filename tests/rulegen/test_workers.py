@@ -26,6 +26,18 @@ from rules_db.exchange import format_rule, format_rules, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Certificate
 
+KILLED = """
+import os, signal, time
+from rulegen.workers import new_pool
+
+if __name__ == "__main__":
+    pool = new_pool(1, fresh={fresh})
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 3600)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 def doubled(number: int) -> int:
     return 2 * number
@@ -90,6 +102,19 @@ def test_a_killed_process_costs_what_it_was_at(tmp_path: Path) -> None:
 def test_a_unit_that_kills_each_process_is_given_up() -> None:
     with open_workers(2) as workers, pytest.raises(BrokenProcessPool):
         list(workers.map(deadly, [1]))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_processes_of_a_pool_end_with_it_however_that_ends(tmp_path: Path, fresh: bool) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KILLED.format(fresh=fresh))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    number, left = int(done.stdout), 200
+    while left and Path(f"/proc/{number}").exists():
+        time.sleep(0.1)
+        left -= 1
+    assert left, "the process is still there"
 
 
 def grown(workers: UnitWorkers | None) -> str:
