@@ -46,7 +46,7 @@ from rewriter.search.strategy import BACKTRACKING, LAYOUTS, REFINED, SCHEMES, SE
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
-from tools.bench.attention import MaskCase
+from tools.bench.attention.cases import MaskCase
 
 _ALPHAS = (1.0, 1.02, 1.05, 1.1)
 _NEAR = 1.01

@@ -45,7 +45,7 @@ from mugraph.onnx import load
 from mugraph.terms.term import walk
 from rewriter.reference import Error, compare
 from rewriter.run.accept import paired
-from tools.bench.attention import MaskCase
+from tools.bench.attention.cases import MaskCase
 from tools.bench.gpu_models import take_turns
 from tools.bench.gpu_runners import CLOCKS, Array, OnnxSpec, Remote, Runner, RunnerFailed, Spec, TorchRunner, one_line
 from tools.bench.models import OURS, geometric_speedup, plain, superopt

@@ -6,11 +6,12 @@ import onnx
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
-from tools.bench import attention, search
+from tools.bench import search
+from tools.bench.attention.cases import MaskCase
 
 
 def test_strategies_are_compared_with_kernels() -> None:
-    shown = attention.MaskCase("dilated", 1, 32).entries
+    shown = MaskCase("dilated", 1, 32).entries
     onnx.checker.check_model(search.transformer(1, hidden=32, heads=2, sequence=32, shown=shown, half=True))
     proto = parse_model(
         """<ir_version: 9, opset_import: ["" : 20]> g (float16[64,128] x, float16[128,64] w, float16[64] b) => (float16[64,64] y)
