@@ -33,6 +33,7 @@ class ScalarFunction:
         range: the range of the results by those of the operands.
         operands: how many numbers it is a function of.
         triton: a function of Triton's (``tl.log``), or a formula of ``{0}``, which is a name; ``None``: no kernel computes it.
+        c: a function of C's library or of rewriter/kernels/c/functions.h, or a formula; ``None``: no kernel in C computes it.
         flops: arithmetic operations an entry.
         slow: whether a GPU computes it in its few units for transcendental functions.
         increasing: whether no larger operand has a smaller result, where both have one.
@@ -48,6 +49,7 @@ class ScalarFunction:
     numpy: Callable[..., Any]
     range: Callable[..., Range]
     triton: str | None = None
+    c: str | None = None
     operands: int = 1
     flops: int = 1
     slow: bool = False
@@ -230,24 +232,39 @@ _TANH = "2.0 * tl.sigmoid(2.0 * {0}) - 1.0"
 _ROWS = {
     row.name: row
     for row in (
-        ScalarFunction("sqrt", np.sqrt, _root, "tl.sqrt", flops=4, slow=True, increasing=True, partial=True, keeps_zero=True),
-        ScalarFunction("exp", np.exp, _exponential, "tl.exp", flops=8, slow=True, increasing=True),
-        ScalarFunction("log", np.log, _logarithm, "tl.log", flops=8, slow=True, increasing=True, partial=True),
-        ScalarFunction("erf", _erf, _between(-1.0, 1.0), "tl.erf", flops=16, slow=True, increasing=True, odd=True),
-        ScalarFunction("tanh", np.tanh, _between(-1.0, 1.0), _TANH, flops=16, slow=True, increasing=True, odd=True),
-        # sigmoid(-1000) rounds to zero
-        ScalarFunction("sigmoid", _sigmoid, _between(0.0, 1.0, True), "tl.sigmoid", flops=12, slow=True, increasing=True),
-        ScalarFunction("abs", np.abs, _magnitude, "tl.abs", integers=True, piecewise=True, keeps_zero=True),
-        ScalarFunction("sin", np.sin, _circular, "tl.sin", flops=8, slow=True, odd=True),
-        ScalarFunction("cos", np.cos, _circular, "tl.cos", flops=8, slow=True),
         ScalarFunction(
-            "sign", np.sign, _between(-1.0, 1.0), _SIGN, increasing=True, odd=True, integers=True, piecewise=True, jumps=True
+            "sqrt", np.sqrt, _root, "tl.sqrt", "sqrtf", flops=4, slow=True, increasing=True, partial=True, keeps_zero=True
         ),
-        ScalarFunction("floor", np.floor, _rounded(math.floor), "tl.floor", increasing=True, piecewise=True, jumps=True),
-        ScalarFunction("ceil", np.ceil, _rounded(math.ceil), "tl.ceil", increasing=True, piecewise=True, jumps=True),
-        ScalarFunction("round", np.round, _rounded(round), increasing=True, odd=True, piecewise=True, jumps=True),
-        ScalarFunction("softplus", _softplus, _positive, _SOFTPLUS, flops=16, slow=True, increasing=True),
-        ScalarFunction("pow", _pow, _power, operands=2, flops=16, slow=True),
+        ScalarFunction("exp", np.exp, _exponential, "tl.exp", "f32_exp", flops=8, slow=True, increasing=True),
+        ScalarFunction("log", np.log, _logarithm, "tl.log", "f32_log", flops=8, slow=True, increasing=True, partial=True),
+        ScalarFunction("erf", _erf, _between(-1.0, 1.0), "tl.erf", "f32_erf", flops=16, slow=True, increasing=True, odd=True),
+        ScalarFunction("tanh", np.tanh, _between(-1.0, 1.0), _TANH, "f32_tanh", flops=16, slow=True, increasing=True, odd=True),
+        # sigmoid(-1000) rounds to zero
+        ScalarFunction(
+            "sigmoid", _sigmoid, _between(0.0, 1.0, True), "tl.sigmoid", "f32_sigmoid", flops=12, slow=True, increasing=True
+        ),
+        ScalarFunction("abs", np.abs, _magnitude, "tl.abs", "fabsf", integers=True, piecewise=True, keeps_zero=True),
+        ScalarFunction("sin", np.sin, _circular, "tl.sin", "sinf", flops=8, slow=True, odd=True),
+        ScalarFunction("cos", np.cos, _circular, "tl.cos", "cosf", flops=8, slow=True),
+        ScalarFunction(
+            "sign",
+            np.sign,
+            _between(-1.0, 1.0),
+            _SIGN,
+            "f32_sign",
+            increasing=True,
+            odd=True,
+            integers=True,
+            piecewise=True,
+            jumps=True,
+        ),
+        ScalarFunction(
+            "floor", np.floor, _rounded(math.floor), "tl.floor", "floorf", increasing=True, piecewise=True, jumps=True
+        ),
+        ScalarFunction("ceil", np.ceil, _rounded(math.ceil), "tl.ceil", "ceilf", increasing=True, piecewise=True, jumps=True),
+        ScalarFunction("round", np.round, _rounded(round), c="rintf", increasing=True, odd=True, piecewise=True, jumps=True),
+        ScalarFunction("softplus", _softplus, _positive, _SOFTPLUS, "f32_softplus", flops=16, slow=True, increasing=True),
+        ScalarFunction("pow", _pow, _power, c="powf({0}, {1})", operands=2, flops=16, slow=True),
         # of integers, of the divisor's sign
         ScalarFunction("mod", np.mod, _remaining, operands=2, flops=8, integers=True, piecewise=True, jumps=True),
     )

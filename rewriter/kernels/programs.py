@@ -25,10 +25,10 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.schedules import SchedulePrices, points_of
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
 from rewriter.kernels.triton.plans import attributes_of, choice_of, plan_of
-from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.kernels.triton.source import Source
 from rules_db.files import StoreError, write_text
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from mugraph.blocks.schedule import element_bytes
 from mugraph.blocks.statements import InvalidBlock, Load
 from mugraph.terms.shape import TensorType
-from rewriter.kernels.triton.places import Places
+from rewriter.kernels.text.places import Places
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.source import OVERLAPPED
 from rewriter.kernels.triton.text import FunctionText

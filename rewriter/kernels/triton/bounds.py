@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mugraph.blocks.statements import Accumulate, Predicate
-from rewriter.kernels.triton.analysis import LoopBound, loop_bounds
+from rewriter.kernels.text.analysis import LoopBound, loop_bounds
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 

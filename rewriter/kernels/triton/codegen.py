@@ -12,22 +12,21 @@ where the padding would count, masked with the identity of the reduction.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from keyword import iskeyword
+from keyword import kwlist
 
-from mugraph.blocks.block import Block, Kernel, renamed_values
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.mask_lists import mask_tables
 from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
-from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.terms.shape import Dim, symbol
-from mugraph.terms.term import format_term
+from rewriter.kernels.text.names import Names, heading
+from rewriter.kernels.text.places import Places
+from rewriter.kernels.text.roles import FunctionRole
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
-from rewriter.kernels.triton.function import FunctionRole, FunctionWriter
-from rewriter.kernels.triton.places import Places
-from rewriter.kernels.triton.scalar import SHORT_ERF, NotGenerated
+from rewriter.kernels.triton.function import FunctionWriter
+from rewriter.kernels.triton.scalar import SHORT_ERF
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.runtime.plan import Output
 
@@ -51,12 +50,12 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         if type_.dtype not in POINTERS:
             raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
     check_ahead(kernel, schedules)
-    digest, kernel = kernel.digest, _with_identifiers(kernel)
+    digest, kernel = kernel.digest, _NAMES.with_identifiers(kernel)
     types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
     functions: list[FunctionWriter] = []
     for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
         check_schedule(block, schedule)
-        block = _named_apart(block, {*types, *kernel.symbols})
+        block = _NAMES.apart(block, {*types, *kernel.symbols})
         if any(other.name == block.name for other in kernel.blocks[:number]):
             raise InvalidBlock(f"two block graphs are named {block.name}")
         masks = places.add_tables(block, schedule)
@@ -75,84 +74,31 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         for name, helper in (("short_erf(", SHORT_ERF), (f"{PREFETCH}(", PREFETCH_TEXT))
         if any(name in text for text in texts)
     ]
-    text = (
-        "\n".join(
-            [*_heading(kernel, digest, schedules), "", "import triton", "import triton.language as tl", _IMPORT, *helpers, *texts]
-        )
-        + "\n"
-    )
+    imports = ["import triton", "import triton.language as tl", _IMPORT]
+    text = "\n".join([*heading(kernel, digest, schedules, "# "), "", *imports, *helpers, *texts]) + "\n"
     outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
     return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes), tables)
 
 
-def _heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule]) -> list[str]:
-    """Comments that say what a module computes, and how."""
-    lines = [f"# {kernel.name}: a generated kernel, {digest.hex()[:16]}", "#", "# It computes"]
-    for tensor, body in zip(kernel.outputs, kernel.body, strict=True):
-        lines.append(f"#   {tensor.name}: {tensor.type} = {_STORED.sub('…', format_term(body))}")
-    lines += ["# from", *(f"#   {t.name}: {t.type}" for t in kernel.inputs)]
-    for block, schedule in zip(kernel.blocks, schedules, strict=True):
-        tiles = ", ".join(f"{axis}={tile}" for axis, tile in schedule.tiles)
-        lines.append(
-            f"# {block.name}: tiles {tiles or 'of 1'}, split {schedule.split}, warps {schedule.warps}, stages {schedule.stages}, "
-            f"group {schedule.group}" + (f", ahead {', '.join(schedule.ahead)}" if schedule.ahead else "")
-        )
-    return lines
-
-
-_STORED = re.compile(r"(?<=entries='\d)[^']*")
-"""What nobody reads of the text of a mask."""
 _IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
-_RESERVED = frozenset(
-    {
-        "tl",
-        "triton",
-        OVERLAPPED,
-        "gdc_wait",
-        "gdc_launch_dependents",
-        "short_erf",
-        PREFETCH,
-        "pid",
-        "inner",
-        "first",
-        "height",
-        "part",
-        "range",
-    }
+_NAMES = Names(
+    frozenset(
+        {
+            *kwlist,
+            "tl",
+            "triton",
+            OVERLAPPED,
+            "gdc_wait",
+            "gdc_launch_dependents",
+            "short_erf",
+            PREFETCH,
+            "pid",
+            "inner",
+            "first",
+            "height",
+            "part",
+            "range",
+        }
+    ),
+    ("start", "at", "in", "low", "high", "first", "last", "shown", "from", "to", "firsts", "lasts"),
 )
-_SUFFIXES = ("start", "at", "in", "low", "high", "first", "last", "shown", "from", "to", "firsts", "lasts")
-
-
-def _with_identifiers(kernel: Kernel) -> Kernel:
-    """The kernel with symbols that Triton can read, and that hide no name of a function's own: a file's may be any text.
-
-    Raises:
-        NotGenerated: another name is no identifier. A name is written as it stands, and what is written is executed.
-    """
-    values = [name for block in kernel.blocks for name in (block.name, *block.sizes, *block.defined)]
-    for name in (kernel.name.replace("-", "_"), *kernel.tensors, *values):
-        if not name.isidentifier() or iskeyword(name):
-            raise NotGenerated(f"the name {name!r}, which is no identifier")
-    axes = {axis for block in kernel.blocks for axis in block.sizes}
-    taken = {*kernel.tensors, *_RESERVED, *(f"{axis}_{suffix}" for axis in axes for suffix in _SUFFIXES)}
-    names: dict[str, Dim] = {}
-    for name in kernel.symbols:
-        identifier = re.sub(r"\W", "_", name, flags=re.ASCII)
-        if not identifier.isidentifier() or iskeyword(identifier):
-            identifier = f"size_{identifier}"
-        while identifier in taken:
-            identifier += "_"
-        taken.add(identifier)
-        names[name] = symbol(identifier)
-    return kernel if all(symbol(name) == dim for name, dim in names.items()) else specialised(kernel, names)
-
-
-def _named_apart(block: Block, taken: set[str]) -> Block:
-    """The block with values that would hide a parameter or a name of the function's own renamed."""
-    taken = taken | _RESERVED | {f"{axis}_{suffix}" for axis in block.sizes for suffix in _SUFFIXES}
-    names = {name: name for name in block.defined}
-    for name in names:
-        while names[name] in taken:
-            names[name] += "_"
-        taken = taken | {names[name]}
-    return renamed_values(block, names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.schedule import Schedule
@@ -22,13 +21,14 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.terms.shape import TensorType
+from rewriter.kernels.text.places import Places
+from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.triton.accumulators import Accumulators
 from rewriter.kernels.triton.ahead import AheadText
 from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.grid import GridText
 from rewriter.kernels.triton.masks import MaskText
-from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.shown import ShownText
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
@@ -37,15 +37,7 @@ from rewriter.kernels.triton.tiling import Tiling
 from rewriter.kernels.triton.values import TileValues
 from rewriter.runtime.plan import Argument, Expression
 
-__all__ = ["FunctionRole", "FunctionWriter"]
-
-
-class FunctionRole(Enum):
-    """The part of a block graph that a function computes; the value is the end of its name."""
-
-    WHOLE = ""
-    PART = "_part"
-    COMBINE = "_combine"
+__all__ = ["FunctionWriter"]
 
 
 class FunctionWriter:

@@ -7,8 +7,8 @@ from typing import Any
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.variants import Variants
+from rewriter.kernels.text.places import Places
 from rewriter.kernels.triton.compile import Binary
-from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.source import Source
 from rewriter.runtime.plan import Argument, Expression, Image, Launch, Plan, PlanChoice, pack_images
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from mugraph.blocks.statements import Affine, Index, View
 from mugraph.terms.shape import Dim
-from rewriter.kernels.triton.places import Places
+from rewriter.kernels.text.places import Places
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 

@@ -10,9 +10,10 @@ import numpy as np
 from mugraph.blocks.shown_keys import FEWEST_KEYS, End, ShownKeys, scanned_keys, shown_keys
 from mugraph.blocks.statements import Load, Predicate
 from mugraph.terms.shape import TensorType
+from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton.bounds import edge
 from rewriter.kernels.triton.positions import Positions
-from rewriter.kernels.triton.scalar import Expr, write_thread
+from rewriter.kernels.triton.scalar import TritonText
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 from rewriter.kernels.triton.values import TileValues
@@ -80,7 +81,7 @@ class ShownText:
         for name in shown.keys:
             values.write(self._tiling.block.defined[name])
             leaves[name] = Expr(name, values.written[name].kind)
-        write_thread(shown.term, leaves, f"{loop}_shown", self._text.assign)
+        write_thread(TritonText(), shown.term, leaves, f"{loop}_shown", self._text.define)
 
     def _extreme(self, value: str, end: End) -> str:
         """The least or the greatest entry of a tile of rows; what is beyond their end does not count."""

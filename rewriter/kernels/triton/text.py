@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mugraph.terms.shape import Dim, Monomial
+from rewriter.kernels.text.thread import Expr, bare
 
 __all__ = ["FunctionText", "laid_under"]
 
@@ -28,6 +29,10 @@ class FunctionText:
 
     def assign(self, name: str, text: str) -> None:
         self.line(f"{name} = {text}")
+
+    def define(self, name: str, value: Expr) -> None:
+        """Assigns an expression."""
+        self.assign(name, bare(value.text))
 
     @contextmanager
     def indented(self) -> Iterator[None]:

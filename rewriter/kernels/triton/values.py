@@ -12,13 +12,14 @@ from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Pred
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
-from rewriter.kernels.triton.analysis import ChosenLoad, chosen_loads, fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.text.analysis import ChosenLoad, chosen_loads, fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.text.places import Places
+from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.masks import MaskText
-from rewriter.kernels.triton.places import Places
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.products import ProductText, Tile, masked
-from rewriter.kernels.triton.scalar import Expr, write_thread
+from rewriter.kernels.triton.scalar import TritonText
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
@@ -136,7 +137,7 @@ class TileValues:
         operands = {v.name: self.floating(v.name) for v in variables([statement.term])}
         wanted = self._tiling.union(*(tile.axes for tile in operands.values()))
         leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in operands.items()}
-        result = write_thread(statement.term, leaves, statement.name, self._text.assign, self._narrow)
+        result = write_thread(TritonText(self._narrow), statement.term, leaves, statement.name, self._text.define)
         self.written[statement.name] = Tile(result.text, wanted, result.kind)
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:

@@ -6,12 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.c_help import Processor, levels
 from tests.support.triton_help import Interpreter
 
 
 @pytest.fixture(scope="session")
-def interpreter() -> Iterator[Interpreter]:
+def triton_interpreter() -> Iterator[Interpreter]:
     pytest.importorskip("triton")
     process = Interpreter()
     yield process
     process.close()
+
+
+@pytest.fixture(scope="session", params=["interpreted", "compiled"])
+def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter | Processor]:
+    """What runs kernels: Triton's interpreter, and this processor."""
+    if request.param == "compiled":
+        if not levels():
+            pytest.skip("there is no text for this processor")
+        yield Processor(levels()[0])
+        return
+    yield request.getfixturevalue("triton_interpreter")

@@ -13,9 +13,9 @@ from mugraph.blocks.statements import Affine, Compute, Factor, Index, Load, Pred
 from mugraph.blocks.validity import check_kernel
 from mugraph.terms.shape import DataType, Dim, symbol
 from mugraph.terms.text import parse_term
+from rewriter.kernels.text.analysis import chosen_loads
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton.analysis import chosen_loads
-from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
+import rewriter.kernels.c.shown as c_shown
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.shown_keys import FEWEST_KEYS, shown_keys
@@ -20,8 +21,8 @@ from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter.cost import get_device
 from rewriter.cost.schedules import ranked, times
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton import generate, shown
-from rewriter.kernels.triton.scalar import NotGenerated
 from rewriter.run.optimize import optimize
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
@@ -115,7 +116,8 @@ def test_numbers_are_compared_exactly(interpreter: Interpreter, split: int, s: i
 @pytest.fixture
 def looking_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks look at the keys first, however few they are."""
-    monkeypatch.setattr(shown, "FEWEST_KEYS", 1)
+    for text in (c_shown, shown):
+        monkeypatch.setattr(text, "FEWEST_KEYS", 1)
 
 
 def beside(kernel: Kernel, **given: np.ndarray) -> dict[str, np.ndarray]:

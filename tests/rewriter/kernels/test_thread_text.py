@@ -9,7 +9,8 @@ import pytest
 
 from mugraph.ops import REGISTRY, Operator, entered, get_operator
 from mugraph.terms.term import Term, make, var
-from rewriter.kernels.triton.scalar import Expr, TritonText, write_thread
+from rewriter.kernels.text.thread import Expr, bare, write_thread
+from rewriter.kernels.triton.scalar import TritonText
 from tests.support.samples import applications
 
 
@@ -39,7 +40,8 @@ def test_only_what_nests_gets_expressions() -> None:
     def lines(op: str) -> list[str]:
         text: list[str] = []
         term = make(op, [make("Add", [var("x"), var("y")])])
-        write_thread(term, {"x": Expr("a"), "y": Expr("b")}, "t", lambda name, value: text.append(f"{name} = {value}"))
+        operands = {"x": Expr("a"), "y": Expr("b")}
+        write_thread(TritonText(), term, operands, "t", lambda name, value: text.append(f"{name} = {bare(value.text)}"))
         return text
 
     assert lines("Sqrt") == ["t = tl.sqrt(a + b)"]

@@ -374,16 +374,18 @@ def test_a_short_erf_serves_where_no_float_is_wide(interpreter: Interpreter) -> 
     check(interpreter, gelu(F16, F16), cut(m=2), TOLERANCE[F16])
 
 
-def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(interpreter: Interpreter) -> None:
+def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(triton_interpreter: Interpreter) -> None:
     """Everywhere, near 0 and at the ends too; half precision tells 5e-4 from 1."""
     wide = np.concatenate([np.linspace(0, 6, 1 << 15), np.logspace(-30, 30, (1 << 15) - 2), [np.inf, 0.0]])
     x = np.concatenate([wide, -wide]).astype(np.float32)
     kernel = f"\n\n@triton.jit\ndef main(x, y):\n    i = tl.arange(0, {len(x)})\n    tl.store(y + i, short_erf(tl.load(x + i)))\n"
     source = f"import triton\nimport triton.language as tl\n\n\n{SHORT_ERF}{kernel}"
-    y = interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+    y = triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
     wanted = np.array([math.erf(value) for value in x.astype(np.float64)])
     assert np.max(np.abs(y - wanted)) < 7e-7
-    assert np.isnan(interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]).all()
+    assert np.isnan(
+        triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]
+    ).all()
 
 
 TOTALS = {

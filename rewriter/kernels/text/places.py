@@ -8,7 +8,7 @@ from mugraph.blocks.schedule import Schedule, element_bytes
 from mugraph.blocks.statements import MaskTile, Tensor, product
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol
-from rewriter.kernels.triton.scalar import NotGenerated
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
 __all__ = ["Places"]

@@ -1,0 +1,123 @@
+"""C source from a graph-defined kernel and its schedules.
+
+One function a launch, as in Triton's text of the same kernel: the block graph itself, and where its loop is split a second one
+that combines the parts. A function runs a range of its blocks, one after another; blocks may run at the same time on several
+threads. A tile that is asked in more than one loop nest is an array on the stack; tiles at an edge are shorter, so nothing is
+padded. Floats are computed in 32 bits whatever they are in memory. Of a schedule the sizes of tiles and the parts of the loop
+count; warps, stages, groups and what is asked for ahead are a GPU's.
+
+A text stands alone: functions.h and dots.h are in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.mask_lists import mask_tables
+from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.statements import InvalidBlock
+from rewriter.kernels.c.function import FunctionWriter
+from rewriter.kernels.c.nests import ELEMENTS
+from rewriter.kernels.text.names import Names, heading
+from rewriter.kernels.text.places import Places
+from rewriter.kernels.text.roles import FunctionRole
+from rewriter.kernels.text.thread import NotGenerated
+from rewriter.runtime.plan import Output, Plan
+
+__all__ = ["CSource", "generate"]
+
+
+@dataclass(frozen=True, slots=True)
+class CSource:
+    """C text with one function a launch of a plan.
+
+    Attributes:
+        tables: what it reads beside the kernel's inputs, as further ones (:func:`mugraph.blocks.mask_lists.mask_tables`).
+    """
+
+    text: str
+    plan: Plan
+    tables: tuple[np.ndarray, ...] = ()
+
+
+def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int = 0) -> CSource:
+    """C source of a kernel.
+
+    Args:
+        kernel: valid (:func:`mugraph.blocks.validity.check_kernel`).
+        schedules: one a block graph.
+        tables_before: tables of stored masks that the kernel's node has for other schedules, before those for these.
+
+    Raises:
+        InvalidBlock: a schedule does not belong to its block, its tiles are too large for the stack, or a whole axis has a
+            symbolic size.
+        NotGenerated: an operator, an element type or a symbol has no form in a kernel.
+    """
+    for name, type_ in kernel.tensors.items():
+        if type_.dtype not in ELEMENTS:
+            raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
+    if kernel.is_empty:
+        raise NotGenerated("a tensor or an axis without entries")
+    names = _names()
+    digest, kernel = kernel.digest, names.with_identifiers(names.tensors_apart(kernel))
+    _check_names(kernel, names)
+    types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
+    texts, launches = list[str](), []
+    for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
+        check_schedule(block, schedule)
+        if any(other.name == block.name for other in kernel.blocks[:number]):
+            raise InvalidBlock(f"two block graphs are named {block.name}")
+        masks = places.add_tables(block, schedule)
+        roles, states = [FunctionRole.WHOLE], {}
+        if schedule.split > 1:
+            states, roles = places.add_states(block, schedule.split), [FunctionRole.PART, FunctionRole.COMBINE]
+        taken = {*names.reserved, *(f"{axis}_{suffix}" for axis in block.sizes for suffix in names.suffixes)}
+        for role in roles:
+            function = FunctionWriter(block, schedule, types, places, role, states, masks, taken)
+            texts.append(function.write())
+            launches.append(function.launch())
+    comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
+    headers = ["functions.h", *(["dots.h"] if any("dot_add(" in text for text in texts) else [])]
+    text = "\n".join([f"/*\n{comment}\n */", *map(_header, headers), *texts]) + "\n"
+    outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
+    plan = Plan(len(kernel.inputs) + len(tables), outputs, tuple(launches), tuple(places.scratch_bytes))
+    return CSource(text, plan, tables)
+
+
+@cache
+def _header(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8").rstrip()
+
+
+_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return
+short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof main
+"""
+_OWN = "arguments grid first last block part number entry bound"
+_OF_HEADERS = re.compile(r"\b(?:f32_|f16_|bf16_|at_|dot_|DOT_)\w+")
+_STANDARD = """
+memcpy fabsf copysignf sinf cosf floorf ceilf rintf powf sqrtf INFINITY NAN INT64_MIN INT64_MAX
+int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
+"""
+
+
+@cache
+def _names() -> Names:
+    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h"))
+    reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
+    return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))
+
+
+def _check_names(kernel: Kernel, names: Names) -> None:
+    """Raises NotGenerated where a name that is written as it stands means something else in C."""
+    for block in kernel.blocks:
+        for name in (*block.sizes, block.name):
+            if not name.isascii() or name in names.reserved:
+                raise NotGenerated(f"the name {name!r}, which is taken in C")

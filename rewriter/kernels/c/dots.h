@@ -1,0 +1,56 @@
+/* Sums of products of tiles, blocked for registers: c[m][n] += sum over k of a[m][k] b[k][n]. Entries of a row of b and of c lie one
+ * after another. The terms of an entry are added in the order of k, so an entry is the same whatever block it is in. */
+#ifdef __AVX512F__
+#define DOT_LANES 16
+#else
+#define DOT_LANES 8
+#endif
+typedef float dot_lanes __attribute__((vector_size(4 * DOT_LANES), aligned(4), may_alias));
+
+#define DOT_BLOCK(ROWS, VECTORS)                                                                                               \
+    static inline __attribute__((always_inline)) void dot_block_##ROWS##_##VECTORS(                                            \
+        float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *b, int64_t b_k, int64_t depth) {         \
+        dot_lanes sums[ROWS][VECTORS];                                                                                         \
+        for (int m = 0; m < ROWS; ++m)                                                                                         \
+            for (int v = 0; v < VECTORS; ++v) sums[m][v] = *(const dot_lanes *)(c + m * c_m + v * DOT_LANES);                  \
+        for (int64_t k = 0; k < depth; ++k)                                                                                    \
+            for (int m = 0; m < ROWS; ++m)                                                                                     \
+                for (int v = 0; v < VECTORS; ++v)                                                                              \
+                    sums[m][v] += a[m * a_m + k * a_k] * *(const dot_lanes *)(b + k * b_k + v * DOT_LANES);                    \
+        for (int m = 0; m < ROWS; ++m)                                                                                         \
+            for (int v = 0; v < VECTORS; ++v) *(dot_lanes *)(c + m * c_m + v * DOT_LANES) = sums[m][v];                        \
+    }
+DOT_BLOCK(6, 2)
+DOT_BLOCK(2, 2)
+DOT_BLOCK(1, 4)
+DOT_BLOCK(6, 1)
+DOT_BLOCK(1, 1)
+
+static __attribute__((noinline)) void dot_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *b, int64_t b_k,
+                           int64_t rows, int64_t columns, int64_t depth) {
+    int64_t m = 0;
+    while (m < rows) {
+        int64_t left = rows - m, n = 0, step = left >= 6 ? 6 : left >= 2 ? 2 : 1;
+        float *c_at = c + m * c_m;
+        const float *a_at = a + m * a_m;
+        if (step == 1)
+            for (; n + 4 * DOT_LANES <= columns; n += 4 * DOT_LANES) dot_block_1_4(c_at + n, c_m, a_at, a_m, a_k, b + n, b_k, depth);
+        for (; step > 1 && n + 2 * DOT_LANES <= columns; n += 2 * DOT_LANES) {
+            if (step == 6) dot_block_6_2(c_at + n, c_m, a_at, a_m, a_k, b + n, b_k, depth);
+            else dot_block_2_2(c_at + n, c_m, a_at, a_m, a_k, b + n, b_k, depth);
+        }
+        for (; n + DOT_LANES <= columns; n += DOT_LANES) {
+            if (step == 6) dot_block_6_1(c_at + n, c_m, a_at, a_m, a_k, b + n, b_k, depth);
+            else
+                for (int64_t i = 0; i < step; ++i)
+                    dot_block_1_1(c_at + i * c_m + n, c_m, a_at + i * a_m, a_m, a_k, b + n, b_k, depth);
+        }
+        for (int64_t i = 0; n < columns && i < step; ++i)
+            for (int64_t j = n; j < columns; ++j) {
+                float sum = c_at[i * c_m + j];
+                for (int64_t k = 0; k < depth; ++k) sum = __builtin_fmaf(a_at[i * a_m + k * a_k], b[k * b_k + j], sum);
+                c_at[i * c_m + j] = sum;
+            }
+        m += step;
+    }
+}

@@ -1,0 +1,148 @@
+"""Products of tiles that are matrices: a call of what rewriter/kernels/c/dots.h has, with strides.
+
+The columns of the result are the columns of the right operand, which lie one after another: it is read where it is if they do in
+memory, else copied to the stack first. The left operand may lie in any way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mugraph.blocks.statements import Load, View
+from mugraph.terms.shape import DataType, Dim
+from mugraph.terms.term import var
+from rewriter.kernels.c.lines import times
+from rewriter.kernels.c.nests import Nests
+from rewriter.kernels.c.steps import Group, Let, Product, Step
+
+__all__ = ["Dots"]
+
+
+class Dots:
+    """Writes the products of one function."""
+
+    def __init__(self, nests: Nests) -> None:
+        self._nests = nests
+
+    def steps(
+        self,
+        name: str,
+        a: tuple[str, tuple[str, ...]],
+        b: tuple[str, tuple[str, ...]],
+        over: str,
+        rest: Sequence[str],
+        is_state: bool,
+    ) -> list[Step] | None:
+        """Steps of a product of two values with their axes; ``None`` where it is none of matrices.
+
+        Args:
+            over: the axis that is contracted.
+            rest: the axes of the result.
+        """
+        if not rest or over not in a[1] or over not in b[1]:
+            return None
+        if rest[-1] in a[1]:
+            a, b = b, a
+        (left, left_axes), (right, right_axes) = a, b
+        rows = [axis for axis in rest if axis in left_axes and axis not in right_axes]
+        if rest[-1] in left_axes or rest[-1] not in right_axes or not rows:
+            return None
+        steps: list[Step] = []
+        if not self._is_direct(left, left_axes):
+            left = self._copied(steps, left, left_axes)
+        if not (self._is_direct(right, right_axes, rest[-1]) if self._load(right) else right_axes[-1] == rest[-1]):
+            ordered = (*(axis for axis in right_axes if axis != rest[-1]), rest[-1])
+            right = self._copied(steps, right, right_axes, ordered)
+        return [*steps, Product(name, left, right, over, tuple(rest), rows[-1], is_state)]
+
+    @staticmethod
+    def _copied(steps: list[Step], name: str, axes: tuple[str, ...], order: tuple[str, ...] | None = None) -> str:
+        copy = f"{name}.copy" if order is None else f"{name}.{'_'.join(order)}"
+        steps.append(Let(copy, var(name), axes, order=order))
+        return copy
+
+    def _load(self, name: str) -> Load | None:
+        inline = self._nests.inline.get(name)
+        return inline if isinstance(inline, Load) else None
+
+    def _is_direct(self, name: str, axes: Sequence[str], last: str | None = None) -> bool:
+        """Whether a value is an array, or lies in memory with one stride an axis.
+
+        Args:
+            last: the axis whose entries have to lie one after another.
+        """
+        load = self._load(name)
+        if load is None:
+            return name not in self._nests.inline
+        if self._nests.types[load.tensor].dtype != DataType.FLOAT or name in self._nests.chosen:
+            return False
+        for axis in axes:
+            places = [f.index for f in load.view if f.index.axis == axis]
+            if len(places) != 1 or places[0].divide != 1 or places[0].modulo is not None:
+                return False
+        return last is None or _stride(load.view, last) == 1
+
+    def write(self, group: Group) -> bool:
+        """Writes a product; whether it is one."""
+        step = group.steps[0]
+        if not isinstance(step, Product):
+            return False
+        nests, tiling = self._nests, self._nests.tiling
+        if not step.is_state:
+            nests.array(step.name, "float", step.axes)
+            nests.fill(step.name, "0.0f")
+        left, left_strides = self._place(step.left)
+        right, right_strides = self._place(step.right)
+        result, result_strides = self._place(step.name)
+        columns = step.axes[-1]
+        assert right_strides[columns] == result_strides[columns] == "1"
+        outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
+
+        def at(text: str, strides: dict[str, str]) -> str:
+            return " + ".join([text, *(times(f"{axis}_i", strides[axis]) for axis in outer if axis in strides)])
+
+        operands = [
+            at(result, result_strides),
+            result_strides[step.rows],
+            at(left, left_strides),
+            left_strides[step.rows],
+            left_strides[step.over],
+            at(right, right_strides),
+            right_strides[step.over],
+            *(tiling.length(axis) for axis in (step.rows, columns, step.over)),
+        ]
+        self._write_loops(outer, f"dot_add({', '.join(operands)});")
+        return True
+
+    def _write_loops(self, outer: Sequence[str], call: str) -> None:
+        lines = self._nests.lines
+        if not outer:
+            lines.line(call)
+            return
+        axis = outer[0]
+        with lines.block(f"for (int64_t {axis}_i = 0; {axis}_i < {self._nests.tiling.length(axis)}; ++{axis}_i)"):
+            self._write_loops(outer[1:], call)
+
+    def _place(self, name: str) -> tuple[str, dict[str, str]]:
+        """The text of a pointer to the first entry of a value, and the stride of each of its axes."""
+        nests, tiling = self._nests, self._nests.tiling
+        if name in nests.held:
+            held, stride, strides = nests.held[name], 1, dict[str, str]()
+            for axis in reversed(held.axes):
+                strides[axis] = str(stride)
+                stride *= tiling[axis]
+            return f"&{held.text}{'[0]' * len(held.axes)}", strides
+        load = nests.inline[name]
+        assert isinstance(load, Load)
+        axes = tiling.present(f.index.axis for f in load.view if f.index.axis is not None)
+        return nests.pointer(load.tensor, load.view), {axis: nests.lines.size(_stride(load.view, axis)) for axis in axes}
+
+
+def _stride(view: View, axis: str) -> Dim:
+    """From one position of an axis to the next, in entries of the tensor."""
+    stride: Dim = 1
+    for factor in reversed(view):
+        if factor.index.axis == axis:
+            return stride
+        stride = stride * factor.size
+    raise AssertionError(axis)

@@ -1,0 +1,147 @@
+/* Scalar functions of 32-bit floats, written so that a compiler computes a vector of them: no branch, no table.
+ *
+ * Errors are in units in the last place against the exact result rounded once, over all exponents; tests measure them. NaN stays
+ * NaN, infinities and denormal numbers are what they are in the standard library. The polynomials are near-minimax fits at
+ * Chebyshev nodes (tools/ship/polynomials.py). */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline int32_t f32_bits(float x) { int32_t bits; memcpy(&bits, &x, 4); return bits; }
+static inline float f32_of_bits(int32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline float f32_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+/* NaN where one of both is, as onnxruntime has it. */
+static inline float f32_max(float a, float b) { return (a > b) | (a != a) ? a : b; }
+static inline float f32_min(float a, float b) { return (a < b) | (a != a) ? a : b; }
+#pragma omp declare reduction(f32_max : float : omp_out = f32_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
+#pragma omp declare reduction(f32_min : float : omp_out = f32_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
+
+static inline float f32_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+/* exp(x) = 2^n exp(r) with |r| <= log(2)/2; 1 unit. The power of two is two factors, so that denormal results are rounded once
+ * and 2^128 is none. */
+static inline float f32_exp(float x) {
+    float n = __builtin_rintf(x * 1.44269504f);
+    n = n > 200.0f ? 200.0f : n < -200.0f ? -200.0f : n;
+    float within = x > 150.0f ? 150.0f : x < -150.0f ? -150.0f : x;
+    float r = f32_fma(n, -0.693359375f, within);
+    r = f32_fma(n, 2.12194440e-4f, r);
+    float p = 0.0013926387f;
+    p = f32_fma(p, r, 0.008363342f);
+    p = f32_fma(p, r, 0.041666552f);
+    p = f32_fma(p, r, 0.16666576f);
+    p = f32_fma(p, r, 0.5f);
+    p = f32_fma(p * r, r, r) + 1.0f;
+    int32_t whole = (int32_t)n, half = whole >> 1;
+    return p * f32_of_bits((half + 127) << 23) * f32_of_bits((whole - half + 127) << 23);
+}
+
+/* log(x) = k log(2) + log(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); 1 unit. */
+static inline float f32_log(float x) {
+    int tiny = x < 1.17549435e-38f;
+    float scaled = tiny ? x * 8388608.0f : x;
+    int32_t above = f32_bits(scaled) - 0x3f3504f3;
+    float k = (float)(above >> 23) - (tiny ? 23.0f : 0.0f);
+    float f = f32_of_bits((above & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    float p = 0.06971612f;
+    p = f32_fma(p, f, -0.11479734f);
+    p = f32_fma(p, f, 0.1168542f);
+    p = f32_fma(p, f, -0.12425687f);
+    p = f32_fma(p, f, 0.14249058f);
+    p = f32_fma(p, f, -0.16667803f);
+    p = f32_fma(p, f, 0.20000716f);
+    p = f32_fma(p, f, -0.24999997f);
+    p = f32_fma(p, f, 0.3333333f);
+    float square = f * f;
+    float y = f32_fma(k, -2.12194440e-4f, f * square * p);
+    y = f32_fma(square, -0.5f, y) + f;
+    y = f32_fma(k, 0.693359375f, y);
+    y = x == INFINITY ? INFINITY : y;
+    y = x == 0.0f ? -INFINITY : y;
+    return (x < 0.0f) | (x != x) ? NAN : y;
+}
+
+/* log(1 + x) for 0 <= x <= 1: what rounding 1 + x loses is added to first order. */
+static inline float f32_log1p(float x) {
+    float sum = 1.0f + x;
+    return f32_log(sum) + (x - (sum - 1.0f)) / sum;
+}
+
+/* 2 units. Up to 1 an odd polynomial, beyond it 1 - exp(log(erfc(x))). */
+static inline float f32_erf(float x) {
+    float t = fabsf(x), s = x * x;
+    float p = 7.875875e-05f;
+    p = f32_fma(p, s, -0.00080168643f);
+    p = f32_fma(p, s, 0.0051890872f);
+    p = f32_fma(p, s, -0.026854211f);
+    p = f32_fma(p, s, 0.11283594f);
+    p = f32_fma(p, s, -0.37612626f);
+    p = f32_fma(p, s, 0.12837917f);
+    float near = f32_fma(p, x, x);
+    float u = t > 4.0f ? 4.0f : t;
+    float q = 1.6371514e-06f;
+    q = f32_fma(q, u, -4.605804e-05f);
+    q = f32_fma(q, u, 0.00059680565f);
+    q = f32_fma(q, u, -0.004759596f);
+    q = f32_fma(q, u, 0.026421135f);
+    q = f32_fma(q, u, -0.110080086f);
+    q = f32_fma(q, u, -0.63182604f);
+    q = f32_fma(q, u, -1.1302334f);
+    q = f32_fma(q, u, 0.00032013806f);
+    float far = copysignf(1.0f - f32_exp(q), x);
+    return t > 1.0f ? far : near;
+}
+
+/* 2 units. Up to 0.6 an odd polynomial, beyond it 1 - 2 / (exp(2x) + 1). */
+static inline float f32_tanh(float x) {
+    float t = fabsf(x), s = x * x;
+    float p = -0.0062691197f;
+    p = f32_fma(p, s, 0.02111096f);
+    p = f32_fma(p, s, -0.05387395f);
+    p = f32_fma(p, s, 0.13332915f);
+    p = f32_fma(p, s, -0.3333333f);
+    float near = f32_fma(p * s, x, x);
+    float far = copysignf(1.0f - 2.0f / (f32_exp(2.0f * t) + 1.0f), x);
+    return t > 0.6f ? far : near;
+}
+
+/* 3 units. The exponential is of a negative number, so that it overflows nowhere. */
+static inline float f32_sigmoid(float x) {
+    float decay = f32_exp(-fabsf(x));
+    return (x >= 0.0f ? 1.0f : decay) / (1.0f + decay);
+}
+
+static inline float f32_softplus(float x) {
+    return f32_max(x, 0.0f) + f32_log1p(f32_exp(-fabsf(x)));
+}
+
+/* Numbers of 16 bits in memory; what is too long is rounded to the nearest, halves to even. */
+static inline float f32_of_bf16(uint16_t bits) { return f32_of_bits((int32_t)((uint32_t)bits << 16)); }
+static inline uint16_t bf16_of_f32(float x) {
+    uint32_t bits = (uint32_t)f32_bits(x);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(x != x ? (bits >> 16 | 0x40) : rounded);
+}
+static inline float f32_of_f16(uint16_t bits) {
+    uint32_t magnitude = (uint32_t)(bits & 0x7fff) << 13;
+    float scaled = f32_of_bits((int32_t)magnitude) * 0x1p112f;
+    int32_t special = (int32_t)(magnitude | 0x7f800000);
+    int32_t value = magnitude >= 0x0f800000 ? special : f32_bits(scaled);
+    return f32_of_bits(value | (int32_t)((uint32_t)(bits & 0x8000) << 16));
+}
+static inline uint16_t f16_of_f32(float x) {
+    uint32_t sign = (uint32_t)f32_bits(x) & 0x80000000u, bits = (uint32_t)f32_bits(x) & 0x7fffffffu;
+    uint32_t normal = (bits - 0x38000000u + 0xfff + (bits >> 13 & 1)) >> 13;
+    uint32_t tiny = (uint32_t)f32_bits(f32_of_bits((int32_t)bits) + 0.5f) - 0x3f000000u;
+    uint32_t half = bits < 0x38800000u ? tiny : normal;
+    half = bits >= 0x477ff000u ? 0x7c00u : half;
+    half = bits > 0x7f800000u ? 0x7e00u : half;
+    return (uint16_t)(half | sign >> 16);
+}
+
+/* The quotient and the remainder of positions by a size that may be zero where nothing has the position. */
+static inline int64_t at_divided(int64_t at, int64_t by) { return by ? at / by : 0; }
+static inline int64_t at_remaining(int64_t at, int64_t by) { return by ? at % by : 0; }
+static inline int64_t at_least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t at_most(int64_t a, int64_t b) { return a > b ? a : b; }
