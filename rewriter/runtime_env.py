@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import onnxruntime as ort
 
 from mugraph.deadline import deadline, heed
-from rewriter.runtime import is_built, library_path, register
+from rewriter.runtime import CPU_ONLY, is_built, library_path, register
 
 __all__ = [
     "PROVIDERS",
@@ -25,6 +26,8 @@ __all__ = [
     "RuntimeFailure",
     "Session",
     "bare_session",
+    "c_compiler",
+    "c_compiler_version",
     "calling_runtime",
     "digest",
     "environment",
@@ -35,6 +38,7 @@ __all__ = [
     "settings_elsewhere",
     "triton_version",
     "usable_providers",
+    "usual_threads",
 ]
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -232,14 +236,14 @@ def new_session(
 ) -> Session:
     """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
 
-    On the CUDA provider custom kernels run where the library for them was built, else their bodies.
+    Custom kernels for the provider run where the library for them was built, else their bodies.
 
     Raises:
         RuntimeFailure: onnxruntime refuses the model.
     """
     options = ort.SessionOptions()
-    if provider == "cuda" and is_built():
-        register(options)
+    if is_built():
+        register(options, cpu_only=provider == "cpu")
     options.log_severity_level = 4
     options.intra_op_num_threads = _Threads.usual if threads is None else threads
     level = ort.GraphOptimizationLevel
@@ -269,11 +273,13 @@ def settings_elsewhere(provider: str) -> dict[str, Any]:
     """What a process that imports nothing of this project makes sessions with as :func:`new_session` does.
 
     Returns:
-        As JSON has it: ``providers``, by their names, and ``library`` of custom kernels or nothing.
+        As JSON has it: ``providers``, by their names, ``library`` of custom kernels or nothing, and ``entries`` of the
+        session's configuration.
     """
     return {
         "providers": list(dict.fromkeys((PROVIDERS[provider], PROVIDERS["cpu"]))),
-        "library": str(library_path()) if provider == "cuda" and is_built() else None,
+        "library": str(library_path()) if is_built() else None,
+        "entries": dict([CPU_ONLY]) if provider == "cpu" else {},
     }
 
 
@@ -334,6 +340,31 @@ def triton_version() -> str | None:
         return metadata.version("triton")
     except metadata.PackageNotFoundError:
         return None
+
+
+def c_compiler() -> str | None:
+    """The path of the C compiler; ``None`` where there is none."""
+    return shutil.which(os.environ.get("CC", "gcc")) or shutil.which("cc")
+
+
+def c_compiler_version() -> str | None:
+    """The C compiler in words, as it tells itself; ``None`` where there is none."""
+    compiler = c_compiler()
+    return None if compiler is None else _told_version(compiler)
+
+
+@functools.cache
+def _told_version(compiler: str) -> str | None:
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.partition("\n")[0].strip() or None
+
+
+def usual_threads() -> int:
+    """What :func:`limit_threads` was told; 0 where it was not."""
+    return _Threads.usual
 
 
 def digest(*parts: str) -> str:

@@ -3,7 +3,7 @@
 The one attribute of a node is its kernel, which text names by digest. Typing, semantics and cost are those of the kernel's
 body, as of any composite. In a file it is a node of a domain of its own that calls a model-local function: one op type, the
 digest as overload, the body in plain ONNX as the function. Attributes of that node hold the μGraph as text and, where the kernel
-was compiled, what a runtime launches.
+was compiled, what a runtime launches; a kernel that was compiled for processors has an op type of its own.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from mugraph.terms.term import Attrs, Term, make, substitute, var
 from mugraph.terms.text import TextError
 
 __all__ = [
+    "CPU_KERNEL",
     "KERNEL",
     "KERNEL_DOMAIN",
     "MUGRAPH_FORMAT",
@@ -43,13 +44,14 @@ __all__ = [
     "kernel_terms",
 ]
 
-KERNEL_DOMAIN, KERNEL = "onnx.superopt", "Kernel"
+KERNEL_DOMAIN, KERNEL, CPU_KERNEL = "onnx.superopt", "Kernel", "CpuKernel"
 MUGRAPH_FORMAT, VARIANTS_FORMAT = 1, 2
 """Versions of the text in the ``mugraph`` attribute, for one variant and for several; a node of another one is read as opaque."""
 
 _MOST_INPUTS = 1 << 10
 _EVERY_TYPE = frozenset(DataType)
 _RUN_ATTRIBUTES = ("version", "kernels", "plan", "images")
+_ALL_ATTRIBUTES = ("mugraph", *_RUN_ATTRIBUTES, "compiler")
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,20 @@ class CompiledKernel:
 
     Attributes:
         variants: under which it was compiled.
-        attributes: of the node: ``version``, ``kernels``, ``plan`` and ``images``.
+        attributes: of the node: ``version``, ``kernels``, ``plan``, ``images``, and ``compiler``, what made the images, in words.
         tables: of stored masks, for one variant after the other: further inputs of the node, which are constants.
+        on_cpu: it is launched on a processor.
     """
 
     variants: Variants
     attributes: Mapping[str, Any]
     tables: tuple[np.ndarray, ...] = ()
+    on_cpu: bool = False
+
+    @property
+    def op_type(self) -> str:
+        """Of the node."""
+        return CPU_KERNEL if self.on_cpu else KERNEL
 
 
 Programs = Mapping[Kernel, CompiledKernel]
@@ -120,7 +129,7 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
 
 def _mugraph(node: ForeignNode) -> tuple[Kernel, Variants]:
     """The kernel and the variants that a node's text holds. Raises NotUnderstood."""
-    content = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))["mugraph"]
+    content = attributes_of(node, **dict.fromkeys(_ALL_ATTRIBUTES))["mugraph"]
     if content is None:
         raise NotUnderstood("a kernel without its μGraph")
     try:
@@ -139,11 +148,12 @@ def _mugraph(node: ForeignNode) -> tuple[Kernel, Variants]:
 
 def compiled_kernel(node: ForeignNode) -> CompiledKernel | None:
     """How a node says that its kernel is launched; ``None`` where it does not. Raises NotUnderstood as reading it does."""
-    attributes = attributes_of(node, mugraph=None, **dict.fromkeys(_RUN_ATTRIBUTES))
+    attributes = attributes_of(node, **dict.fromkeys(_ALL_ATTRIBUTES))
     if any(attributes[name] is None for name in _RUN_ATTRIBUTES):
         return None
     kernel, variants = _mugraph(node)
-    return CompiledKernel(variants, {name: attributes[name] for name in _RUN_ATTRIBUTES}, _tables(kernel, variants))
+    launching = {name: value for name, value in attributes.items() if name != "mugraph" and value is not None}
+    return CompiledKernel(variants, launching, _tables(kernel, variants), node.op_type == CPU_KERNEL)
 
 
 def _read(node: ForeignNode) -> Reading:
@@ -175,16 +185,18 @@ def kernel_form(kernel: Kernel, compiled: CompiledKernel | None) -> OnnxForm:
     text = {"format": version, "kernel": kernel_to_json(kernel), **variants_to_json(variants)}
     attributes = {"mugraph": json.dumps(text, separators=(",", ":")), **(compiled.attributes if compiled is not None else {})}
     tables = compiled.tables if compiled is not None else ()
+    op_type = compiled.op_type if compiled is not None else KERNEL
     further = tuple(TensorType(DataType.from_numpy(table.dtype), table.shape) for table in tables)
-    return OnnxForm(KERNEL, (*range(len(kernel.inputs)), *tables), attributes, KERNEL_DOMAIN, function=_function(kernel, further))
+    function = _function(kernel, op_type, further)
+    return OnnxForm(op_type, (*range(len(kernel.inputs)), *tables), attributes, KERNEL_DOMAIN, function=function)
 
 
 @lru_cache(maxsize=256)
-def _function(kernel: Kernel, further: tuple[TensorType, ...]) -> LocalFunction:
+def _function(kernel: Kernel, op_type: str, further: tuple[TensorType, ...]) -> LocalFunction:
     """The kernel's body over its own types and symbols: sizes are asked of the inputs at run time. It reads no further inputs."""
     types = tuple(tensor.type for tensor in kernel.inputs)
     body = _decompose(dict(kernel_attrs(kernel)), types)
-    return LocalFunction(KERNEL_DOMAIN, KERNEL, kernel.text_name, ("mugraph", *_RUN_ATTRIBUTES), (*types, *further), body)
+    return LocalFunction(KERNEL_DOMAIN, op_type, kernel.text_name, _ALL_ATTRIBUTES, (*types, *further), body)
 
 
 define(
@@ -194,6 +206,6 @@ define(
     read=_read,
     write=lambda attrs, types, opset: kernel_form(kernel_of(attrs), None),
     check=_check,
-    contract=Contract(KERNEL, KERNEL_DOMAIN, frozenset({"mugraph", *_RUN_ATTRIBUTES}), (_EVERY_TYPE,) * _MOST_INPUTS),
+    contract=Contract(KERNEL, KERNEL_DOMAIN, frozenset(_ALL_ATTRIBUTES), (_EVERY_TYPE,) * _MOST_INPUTS, (CPU_KERNEL,)),
     ranks=lambda attrs, count: [tensor.type.rank for tensor in kernel_of(attrs).inputs],
 )

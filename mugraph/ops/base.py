@@ -229,8 +229,8 @@ def _places(operator: Operator) -> list[tuple[dict[Any, Operator], Any]]:
     """The tables that hold a record, and under which keys."""
     places: list[tuple[dict[Any, Operator], Any]] = [(_REGISTRY, operator.name)]
     places += [(_ONNX_OPERATORS, op_type) for op_type in ((operator.name,) if operator.onnx is None else operator.onnx)]
-    if operator.contract is not None:
-        places.append((_RUNTIME_OPERATORS, (operator.contract.domain, operator.contract.op_type)))
+    if (contract := operator.contract) is not None:
+        places += [(_RUNTIME_OPERATORS, (contract.domain, op_type)) for op_type in (contract.op_type, *contract.aliases)]
     return places
 
 

@@ -176,12 +176,14 @@ class Contract:
         op_type, domain: what the node says.
         attributes: names of its attributes.
         inputs: element types that each input may have.
+        aliases: other op types of the domain by which the same operator goes.
     """
 
     op_type: str
     domain: str
     attributes: frozenset[str]
     inputs: tuple[frozenset[DataType], ...]
+    aliases: tuple[str, ...] = ()
 
 
 Read = Callable[[ForeignNode], Reading]

@@ -19,6 +19,7 @@ from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags, values_of_flags
 from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary
+from rewriter.cli.verify import print_verdicts
 from rewriter.reference import InputError
 from rewriter.report.of_run import main_graph, run_page
 from rewriter.run.clock import process_seconds
@@ -59,6 +60,14 @@ __all__ = ["main", "run"]
     group="What is told",
 )
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Write nothing; rebuild the compiled kernels that MODEL holds and compare them. Exit code 0: all equal, "
+    "1: some different, 2: some cannot be compared.",
+    cls=GroupedOption,
+    group="Custom kernels",
+)
+@click.option(
     "-v", "--verbose", is_flag=True, help="Log every decision on standard error.", cls=GroupedOption, group="What is told"
 )
 @click.version_option(package_name="onnx-superopt")
@@ -70,12 +79,15 @@ def main(
     output: Path | None,
     json_file: Path | None,
     report: Path | None,
+    verify: bool,
     verbose: bool,
     **written: Any,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
     console = result_console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
+        if verify:
+            sys.exit(print_verdicts(model, console))
         for flag, file in (("--json", json_file), ("--report", report)):
             if file is not None:
                 _check_target(flag, file, model, output or model)

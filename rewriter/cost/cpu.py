@@ -18,7 +18,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
 from rewriter.runtime_env import calling_runtime, new_session
 
-__all__ = ["copies_of", "empty_microseconds", "fastest", "time_on_cpu"]
+__all__ = ["copies_of", "empty_microseconds", "fastest", "microseconds_of", "time_on_cpu"]
 
 _COLD_BYTES = 16 << 20
 """Bytes that the copies together move at least, where their number allows it: several times the caches that belong to a core."""
@@ -40,15 +40,15 @@ def time_on_cpu(signature: Signature, opset: int, empty: float) -> float | None:
         copies = copies_of(signature)
     except (ShapeError, Undecided):
         return None
-    return time_of_copies(signature, opset, copies, _microseconds, empty)
+    return time_of_copies(signature, opset, copies, microseconds_of, empty)
 
 
 def empty_microseconds() -> float:
     """The time of a run that does next to nothing."""
-    return _microseconds(empty_model())
+    return microseconds_of(empty_model())
 
 
-def _microseconds(model: onnx.ModelProto) -> float:
+def microseconds_of(model: onnx.ModelProto) -> float:
     """The time of a run with onnxruntime's default threads, each bound to a core of its own."""
     session = new_session(model.SerializeToString(), "cpu")
     binding = session.io_binding()

@@ -13,7 +13,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_from_json, schedule_to_json
 from mugraph.terms.shape import Undecided
 from rewriter.cost.store import ProfileStore, is_plausible
-from rewriter.runtime_env import digest, triton_version
+from rewriter.runtime_env import c_compiler_version, digest, triton_version
 
 __all__ = [
     "Measured",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-_BY = " by triton "
+_BY = " by "
 _LAUNCHES = 2
 """Counted up when kernels are launched in a way that takes another time."""
 
@@ -67,13 +67,14 @@ def _bound(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: sizes[name] for name in kernel.symbols}
 
 
-def _compiled_key(key: str) -> str:
-    """The key of what was measured with the Triton that is here."""
-    return f"{key}{_BY}{triton_version()}"
+def _compiled_key(store: ProfileStore, key: str) -> str:
+    """The key of what was measured with the compiler that is here."""
+    compiler = c_compiler_version() if store.environment.endswith("| cpu") else f"triton {triton_version()}"
+    return f"{key}{_BY}{compiler}"
 
 
 def without_compiler(key: str) -> str:
-    """A kernel's key, whichever Triton compiled it."""
+    """A kernel's key, whatever compiled it."""
     return key.partition(_BY)[0]
 
 
@@ -86,9 +87,9 @@ def fastest(results: Sequence[Measured]) -> list[Measured]:
 def record(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int], results: Sequence[Measured]) -> None:
     """Keeps the times of a kernel under several schedules, of which at least one has one; the least is the kernel's.
 
-    They are those of the Triton that is here.
+    They are those of the compiler that is here.
     """
-    timed, key = fastest(results), _compiled_key(kernel_key(kernel, sizes))
+    timed, key = fastest(results), _compiled_key(store, kernel_key(kernel, sizes))
     assert timed[0].microseconds is not None
     kept = [{"schedules": [schedule_to_json(s) for s in r.schedules], "microseconds": r.microseconds} for r in timed]
     store.put(key, timed[0].microseconds)
@@ -106,7 +107,7 @@ class TimedKernel:
 
 
 def timed_kernels(store: ProfileStore) -> Iterator[TimedKernel]:
-    """The kernels that were timed in the store's environment, whichever Triton compiled them; without those that only ship."""
+    """The kernels that were timed in the store's environment, whatever compiled them; without those that only ship."""
     texts = store.verdicts({without_compiler(key) for key in store.schedules})
     for key in sorted(store.schedules):
         if without_compiler(key) in texts:
@@ -123,20 +124,20 @@ def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> fl
 
 
 def _time(store: ProfileStore, key: str) -> float | None:
-    mine = store.get(_compiled_key(key))
+    mine = store.get(_compiled_key(store, key))
     return store.get(key) if mine is None else mine
 
 
 def recall_all(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> list[Measured]:
     """The known times under schedules that are some for the kernel's blocks, the fastest first.
 
-    What was measured with the Triton that is here goes before what ships.
+    What was measured with the compiler that is here goes before what ships.
 
     Raises:
         Undecided: a symbol has no size.
     """
     key = kernel_key(kernel, sizes)
-    return _known(store, kernel, _compiled_key(key)) or _known(store, kernel, key)
+    return _known(store, kernel, _compiled_key(store, key)) or _known(store, kernel, key)
 
 
 def _known(store: ProfileStore, kernel: Kernel, key: str) -> list[Measured]:

@@ -23,8 +23,8 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.measure.processes import KernelTimer
-from rewriter.kernels.measure.trials import NoDevice, NotMeasured, ScheduleTrial, compile_ahead, compiled_trials
+from rewriter.kernels.measure.processes import KernelTimer, Trial
+from rewriter.kernels.measure.trials import NoDevice, NotMeasured, compile_ahead, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.schemes.search import SchemeProposals
@@ -64,7 +64,7 @@ def default_architectures(device: Device) -> tuple[Architecture, ...]:
 
 
 class CustomKernels:
-    """The custom kernels of one run.
+    """The custom kernels of one run, for a GPU.
 
     Args:
         device: that the model is optimised for.
@@ -77,6 +77,8 @@ class CustomKernels:
         measures: the GPU is here and may be asked for times.
         learned: database of multi-level rules of earlier runs, which those of this one are added to; ``None`` for none.
     """
+
+    provider = "cuda"
 
     def __init__(
         self,
@@ -94,12 +96,12 @@ class CustomKernels:
     ) -> None:
         self.device, self.store, self.sizes, self.grid = device, store, sizes, grid
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
-        self.compiler, self.timer = Compiler(), KernelTimer()
+        self.compiler, self.timer = Compiler(), self._timer()
         self._unproved: dict[str, Rule] = {}
         self._wrong: set[str] = set()
         self.notes: list[str] = []
         self._searched: dict[str, Rule] = {}
-        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved)
+        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self._longest = 0.0
@@ -108,6 +110,9 @@ class CustomKernels:
         self._tuned: set[Kernel] = set()
         self._given: set[Kernel] = set()
         self._constants: dict[Kernel, set[str]] = {}
+
+    def _timer(self) -> KernelTimer:
+        return KernelTimer()
 
     def _stored(self, rules: Sequence[Rule]) -> list[Rule]:
         """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none.
@@ -207,7 +212,7 @@ class CustomKernels:
         fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
         changed = False
 
-        def compiled(kernel: Kernel, left: int) -> list[ScheduleTrial]:
+        def compiled(kernel: Kernel, left: int) -> Sequence[Trial]:
             return self._compiled(kernel, self._trials(deadline, left))
 
         with ThreadPoolExecutor(1) as ahead:
@@ -229,15 +234,19 @@ class CustomKernels:
         They are compiled all at once. A later run that has the time for it finds better schedules: it tunes them still.
         """
         fresh = self._untimed(graph, 1)
-        compile_ahead(fresh, self.device, self.compiler, self.architectures[0], self.sizes, _GLANCE)
+        self._compile_ahead(fresh)
         settled = [self._settle(kernel, partial(self._compiled, kernel, _GLANCE)) for kernel in fresh]
         return any(settled)
+
+    def _compile_ahead(self, kernels: Sequence[Kernel]) -> None:
+        """Compiles several kernels at once for a glance."""
+        compile_ahead(kernels, self.device, self.compiler, self.architectures[0], self.sizes, _GLANCE)
 
     def _untimed(self, graph: Graph, trials: int) -> list[Kernel]:
         """The kernels of a candidate of which fewer trials are known; none where they cannot be timed."""
         return [k for k in self._own(graph) if len(recall_all(self.store, k, self.sizes)) < trials] if self._can_time else []
 
-    def _settle(self, kernel: Kernel, compiled: Callable[[], list[ScheduleTrial]]) -> bool:
+    def _settle(self, kernel: Kernel, compiled: Callable[[], Sequence[Trial]]) -> bool:
         """Times a kernel, or refuses it; whether anything is known now that was not: there may be no time or no device."""
         try:
             if not (trials := compiled()):
@@ -252,7 +261,7 @@ class CustomKernels:
             self._refused[kernel] = str(problem)
         return True
 
-    def _compiled(self, kernel: Kernel, most: int) -> list[ScheduleTrial]:
+    def _compiled(self, kernel: Kernel, most: int) -> Sequence[Trial]:
         """At most so many trials of a kernel. Raises InvalidBlock and NotMeasured."""
         if not most or not self._can_time:
             return []
@@ -353,4 +362,5 @@ class CustomKernels:
     def keep(self, graph: Graph, folder: Path) -> None:
         """Writes the kernels of the written model for people to read. Raises StoreError."""
         used = set(kernels_of(graph))
-        keep_kernels([Scheduled(k, program.variants) for k, program in self.programs.items() if k in used], folder)
+        kept = [Scheduled(k, program.variants) for k, program in self.programs.items() if k in used]
+        keep_kernels(kept, folder, on_cpu=self.provider == "cpu")

@@ -8,10 +8,12 @@ returned, and its nodes still run through their body.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
@@ -25,14 +27,30 @@ from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.schedules import SchedulePrices, points_of
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels import c
+from rewriter.kernels.c import CSource
+from rewriter.kernels.c.compile import Level, NotBuilt
+from rewriter.kernels.c.objects import FEATURES, ObjectCompiler
+from rewriter.kernels.kept import key_of
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
 from rewriter.kernels.triton.plans import attributes_of, choice_of, plan_of
 from rewriter.kernels.triton.source import Source
+from rewriter.runtime.plan import ObjectImage, cpu_attributes
+from rewriter.runtime_env import c_compiler_version, triton_version
 from rules_db.files import StoreError, write_text
 
-__all__ = ["Scheduled", "compile_kernels", "constant_inputs", "keep_kernels", "kernels_of", "scheduled"]
+__all__ = [
+    "Scheduled",
+    "compile_kernels",
+    "compile_on_cpu",
+    "constant_inputs",
+    "keep_kernels",
+    "kernels_of",
+    "made_by",
+    "scheduled",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,13 @@ class Scheduled:
         sources: list[Source] = []
         for schedules in self.variants.schedules:
             sources.append(generate(self.kernel, schedules, sum(len(source.tables) for source in sources)))
+        return sources
+
+    def c_sources(self) -> list[CSource]:
+        """The same in C."""
+        sources: list[CSource] = []
+        for schedules in self.variants.schedules:
+            sources.append(c.generate(self.kernel, schedules, sum(len(source.tables) for source in sources)))
         return sources
 
 
@@ -116,24 +141,69 @@ def compile_kernels(
         the programs, and why other kernels have none.
     """
     programs: dict[Kernel, CompiledKernel] = {}
-    problems: dict[Kernel, str] = {}
-    sources: list[tuple[Scheduled, list[Source]]] = []
-    for scheduled in chosen:
-        try:
-            sources.append((scheduled, scheduled.sources()))
-        except (InvalidBlock, NotGenerated) as problem:
-            problems[scheduled.kernel] = f"kernel {scheduled.kernel.label}: {problem}"
+    sources, problems = _written(chosen, Scheduled.sources)
     results = iter(compiler.compile([(s.kernel.label, source) for s, of_it in sources for source in of_it], architectures))
     for scheduled, of_it in sources:
         compiled = [next(results) for _ in of_it]
         binaries = [result for result in compiled if not isinstance(result, NotCompiled)]
         if len(binaries) == len(compiled):
-            attributes = _attributes(scheduled, of_it, binaries)
-            tables = tuple(table for source in of_it for table in source.tables)
-            programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes, tables)
+            attributes = {**_attributes(scheduled, of_it, binaries), "compiler": made_by(f"triton {triton_version()}", of_it)}
+            programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes, _tables(of_it))
         else:
             problems[scheduled.kernel] = str(next(result for result in compiled if isinstance(result, NotCompiled)))
     return programs, problems
+
+
+def compile_on_cpu(
+    chosen: Sequence[Scheduled], compiler: ObjectCompiler, levels: Sequence[Level]
+) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
+    """As :func:`compile_kernels` for processors, one object an instruction set."""
+    programs: dict[Kernel, CompiledKernel] = {}
+    sources, problems = _written(chosen, Scheduled.c_sources)
+    results = iter(compiler.compile([(s.kernel.label, source.text) for s, of_it in sources for source in of_it], levels))
+    for scheduled, of_it in sources:
+        compiled = [next(results) for _ in of_it]
+        objects = [
+            ObjectImage(FEATURES[level.name], content, variant)
+            for variant, result in enumerate(compiled)
+            if not isinstance(result, NotBuilt)
+            for level, content in zip(levels, result, strict=True)
+        ]
+        if len(objects) < len(compiled) * len(levels):
+            problems[scheduled.kernel] = str(next(result for result in compiled if isinstance(result, NotBuilt)))
+            continue
+        tables = _tables(of_it)
+        plans = [replace(source.plan, inputs=len(scheduled.kernel.inputs) + len(tables)) for source in of_it]
+        plan = plans[0] if len(plans) == 1 else choice_of(scheduled.kernel, scheduled.variants, plans)
+        attributes = {**cpu_attributes(plan, objects), "compiler": made_by(str(c_compiler_version()), of_it)}
+        programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes, tables, on_cpu=True)
+    return programs, problems
+
+
+_Source = TypeVar("_Source", Source, CSource)
+
+
+def _written(
+    chosen: Sequence[Scheduled], write: Callable[[Scheduled], list[_Source]]
+) -> tuple[list[tuple[Scheduled, list[_Source]]], dict[Kernel, str]]:
+    """The sources of kernels, one a variant, and why others have none."""
+    problems: dict[Kernel, str] = {}
+    sources: list[tuple[Scheduled, list[_Source]]] = []
+    for scheduled in chosen:
+        try:
+            sources.append((scheduled, write(scheduled)))
+        except (InvalidBlock, NotGenerated) as problem:
+            problems[scheduled.kernel] = f"kernel {scheduled.kernel.label}: {problem}"
+    return sources, problems
+
+
+def _tables(sources: Sequence[Source] | Sequence[CSource]) -> tuple[np.ndarray, ...]:
+    return tuple(table for source in sources for table in source.tables)
+
+
+def made_by(compiler: str, sources: Sequence[Source] | Sequence[CSource]) -> str:
+    """What made the images of a kernel: where this is equal, so are they."""
+    return f"{compiler}, source {key_of(*(source.text for source in sources))}"
 
 
 def _attributes(scheduled: Scheduled, sources: Sequence[Source], compiled: Sequence[Sequence[Binary]]) -> Mapping[str, Any]:
@@ -147,8 +217,8 @@ def _attributes(scheduled: Scheduled, sources: Sequence[Source], compiled: Seque
     return attributes_of(choice, images)
 
 
-def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:
-    """Writes every kernel for people to read: Triton source, μGraph as text, JSON and picture.
+def keep_kernels(chosen: Sequence[Scheduled], folder: Path, *, on_cpu: bool = False) -> list[Path]:
+    """Writes every kernel for people to read: Triton source or C, μGraph as text, JSON and picture.
 
     Returns:
         the files, three a kernel and one a variant.
@@ -164,8 +234,9 @@ def keep_kernels(chosen: Sequence[Scheduled], folder: Path) -> list[Path]:
     for scheduled in chosen:
         kernel = scheduled.kernel
         about = {"kernel": kernel_to_json(kernel), **variants_to_json(scheduled.variants)}
-        sources = scheduled.sources()
-        texts = {"py" if len(sources) == 1 else f"{number}.py": source.text for number, source in enumerate(sources, 1)} | {
+        sources: Sequence[Source | CSource] = scheduled.c_sources() if on_cpu else scheduled.sources()
+        end = "c" if on_cpu else "py"
+        texts = {end if len(sources) == 1 else f"{number}.{end}": source.text for number, source in enumerate(sources, 1)} | {
             "txt": format_kernel(kernel),
             "json": json.dumps(about, indent=1) + "\n",
             "svg": svg(kernel),

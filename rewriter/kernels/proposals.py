@@ -39,7 +39,7 @@ _LOWERED = "kernels"
 _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
-"""Of the models that get kernels."""
+"""Of the models that get kernels unless another is named."""
 _GUARD = "IsNaN"
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
@@ -62,15 +62,21 @@ class KernelProposals:
     Args:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
+        provider: of the models that get kernels.
 
     Attributes:
         reasons: why fusable sets did not become kernels, and how often: an element type that kernels lack, what cannot be fused,
             built, tested or scheduled.
     """
 
-    def __init__(self, stored: Callable[[], Sequence[Rule]] = tuple, is_proved: Callable[[Rule], bool] = _proved) -> None:
+    def __init__(
+        self,
+        stored: Callable[[], Sequence[Rule]] = tuple,
+        is_proved: Callable[[Rule], bool] = _proved,
+        provider: str = PROVIDER,
+    ) -> None:
         self.reasons: Counter[str] = Counter()
-        self._give_stored, self._is_proved = stored, is_proved
+        self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
         self._builder = KernelBuilder()
         self._directions: dict[str, Direction] = {}
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
@@ -87,13 +93,13 @@ class KernelProposals:
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.
 
-        Only where the model runs on a GPU.
+        Only where the model runs on their provider.
 
         Args:
             moves: apply and price them.
             candidate: where to look.
         """
-        if moves.prices.costs.provider != PROVIDER:
+        if moves.prices.costs.provider != self.provider:
             return
         current, priced = self._in_turn(moves, candidate)
         if current is not candidate:
@@ -114,7 +120,7 @@ class KernelProposals:
         Args:
             moves, candidate: as for :meth:`children`.
         """
-        if moves.prices.costs.provider == PROVIDER:
+        if moves.prices.costs.provider == self.provider:
             yield from positioned(moves, candidate)
 
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
@@ -173,7 +179,7 @@ class KernelProposals:
     def _direction(self, rule: Rule) -> Direction:
         """The one direction of a rule that is used: a kernel in place of its fusable set."""
         if rule.id not in self._directions:
-            self._directions[rule.id] = Direction(rule, True, PROVIDER)
+            self._directions[rule.id] = Direction(rule, True, self.provider)
         return self._directions[rule.id]
 
     def _reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType]) -> tuple[Kernel, Direction]:

@@ -9,14 +9,17 @@ from mugraph.blocks.operator import KERNEL, Programs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved, open_in, save
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.c.objects import levels_here
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
+from rewriter.kernels.custom_cpu import CpuKernels
 from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
 from rewriter.run.notes import Notes
 from rewriter.run.size_grid import size_grid
-from rewriter.run.target import Target
+from rewriter.run.target import Target, asks_for_kernels
 from rewriter.run.task import Task
 from rewriter.runtime import is_built
+from rewriter.runtime_env import c_compiler_version
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Generator, SchemeGenerator
 from rewriter.search.explain import NearMiss
@@ -36,7 +39,7 @@ def has_kernels(candidate: Candidate) -> bool:
 def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes) -> RunKernels:
     """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
     options, target = task.options, task.target
-    if not options.kernels or options.standard or target.provider != "cuda":
+    if not asks_for_kernels(options, target):
         if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[options.strategy].phases):
             notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
         return RunKernels(task.model)
@@ -44,24 +47,36 @@ def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes)
     if obstacle:
         notes.add(f"no custom kernels: {obstacle}")
         return RunKernels(task.model)
-    kernels = CustomKernels(
-        target.device,
-        store,
-        {name: size for name, size in task.sizes.items() if isinstance(size, int)},
-        rules.naming(KERNEL),
-        options.architectures or default_architectures(target.device),
-        strict=options.architectures is not None,
-        learned=learned_path() if task.measures else None,
-        grid=size_grid(task.model, task.sizes),
-        measures=task.measures,
-        trust=Trust(options.trust),
-    )
+    sizes = {name: size for name, size in task.sizes.items() if isinstance(size, int)}
+    learned, trust = learned_path() if task.measures else None, Trust(options.trust)
+    kernels: CustomKernels
+    if target.provider == "cpu":
+        kernels = CpuKernels(
+            target.device, store, sizes, rules.naming(KERNEL), learned, measures=task.measures and target.here, trust=trust
+        )
+    else:
+        kernels = CustomKernels(
+            target.device,
+            store,
+            sizes,
+            rules.naming(KERNEL),
+            options.architectures or default_architectures(target.device),
+            strict=options.architectures is not None,
+            learned=learned,
+            grid=size_grid(task.model, task.sizes),
+            measures=task.measures,
+            trust=trust,
+        )
     kernels.keep_as_given(task.model.graph)
     return RunKernels(task.model, kernels)
 
 
 def _obstacle(target: Target) -> str:
     """The reason why a target cannot have custom kernels; empty where it can."""
+    if target.provider == "cpu":
+        if not is_built() or c_compiler_version() is None:
+            return "they need a C compiler, here and when onnx-superopt is installed"
+        return "" if levels_here() else "they need a processor with the instructions of x86-64-v3"
     if target.device.architecture < LEAST_ARCHITECTURE:
         return f"they need a GPU of sm_{LEAST_ARCHITECTURE} or later"
     if target.here and not is_built():

@@ -31,6 +31,8 @@ def _memory(name: str) -> int:
 def _session(task: dict[str, Any], model: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    for entry, value in task["entries"].items():
+        options.add_session_config_entry(entry, value)
     if task["library"]:
         options.register_custom_ops_library(task["library"])
     return ort.InferenceSession(model, options, providers=task["providers"])

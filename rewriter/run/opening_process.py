@@ -21,6 +21,8 @@ def main() -> None:
     task = json.load(sys.stdin)
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    for entry, value in task["entries"].items():
+        options.add_session_config_entry(entry, value)
     if task["library"]:
         options.register_custom_ops_library(task["library"])
     with contextlib.suppress(Exception):  # onnxruntime raises many types

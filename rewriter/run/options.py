@@ -202,6 +202,14 @@ class Options:
     )
     """To compile custom kernels for; default is the device's own, and PTX for those to come."""
 
+    cpu_kernels: bool = option(
+        False,
+        flag=Flag("--cpu-kernels", "Custom kernels where the model is for a processor, too.", group=_KERNELS),
+        verdict=same,
+    )
+    """Regions may become custom kernels in C, where the model is for a processor. Who runs the model has to register the library
+    that runs them."""
+
     kernels_folder: Path | None = option(
         None,
         flag=Flag("--keep-kernels", "Write source and picture of each kernel.", metavar="DIR", is_path=True, group=_KERNELS),

@@ -13,7 +13,7 @@ from rewriter.reference import InputError
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, gpu_architecture, pick_provider, usable_providers
 
-__all__ = ["Target", "choose_target", "may_have_kernels"]
+__all__ = ["Target", "asks_for_kernels", "choose_target", "may_have_kernels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,23 @@ def choose_target(options: Options) -> Target:
         ProfileError: a cost table that cannot be read, of another onnxruntime or provider.
     """
     target = _named_target(options.provider, options.costs, options.device)
-    asks_for_kernels = options.architectures is not None or options.kernels_folder is not None
-    if asks_for_kernels and not _may_have_kernels(options, target):
+    names_kernels = options.architectures is not None or options.kernels_folder is not None
+    if names_kernels and not asks_for_kernels(options, target):
         raise InputError(
             "custom kernels are for GPUs: name one by --device, --costs or --provider cuda, "
-            "without --no-kernels and --standard-ops"
+            "without --no-kernels and --standard-ops; or give --cpu-kernels"
         )
     return target
 
 
 def may_have_kernels(options: Options) -> bool:
     """Whether the target that options name may have custom kernels. Raises as :func:`choose_target`."""
-    return _may_have_kernels(options, choose_target(options))
+    return asks_for_kernels(options, choose_target(options))
 
 
-def _may_have_kernels(options: Options, target: Target) -> bool:
-    return options.kernels and not options.standard and target.provider == "cuda"
+def asks_for_kernels(options: Options, target: Target) -> bool:
+    """Whether options ask for custom kernels for a target."""
+    return options.kernels and not options.standard and (target.provider == "cuda" or options.cpu_kernels)
 
 
 def _named_target(provider: str, costs: Path | None, device: str | None) -> Target:

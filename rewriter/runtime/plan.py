@@ -1,14 +1,16 @@
-"""The attributes of a node ``onnx.superopt.Kernel``: the plan, the images and their packing, as the library reads them.
+"""The attributes of the nodes of domain ``onnx.superopt``: the plan, the images and their packing, as the library reads them.
 
-The format is :data:`FORMAT_VERSION`'s, and :data:`CHOICE_FORMAT_VERSION`'s where the sizes of the inputs choose among variants;
-superopt_runtime.c is their other side.
+Those of a ``Kernel`` have the format :data:`FORMAT_VERSION`, and :data:`CHOICE_FORMAT_VERSION` where sizes choose
+among variants; those of a ``CpuKernel`` have :data:`CPU_FORMAT_VERSION`. superopt_runtime.c is their other side.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +18,29 @@ from mugraph.terms.shape import DataType
 
 __all__ = [
     "CHOICE_FORMAT_VERSION",
+    "CPU_FORMAT_VERSION",
     "FORMAT_VERSION",
     "Argument",
     "Expression",
     "Image",
     "Launch",
+    "ObjectImage",
     "Output",
+    "Packing",
     "Plan",
     "PlanChoice",
+    "cpu_attributes",
     "pack_images",
+    "unpack_images",
+    "unpack_objects",
 ]
 
 FORMAT_VERSION = 2
 CHOICE_FORMAT_VERSION = 3
+CPU_FORMAT_VERSION = 1
 
 _CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
-_INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING = range(7)
+_INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING, _PACKED = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,11 @@ class Argument:
         """A null pointer: the scratch parameters that Triton appends to every kernel."""
         return Argument((_NOTHING,))
 
+    @staticmethod
+    def weights(index: int) -> Argument:
+        """What a :class:`Packing` of the plan made of an input."""
+        return Argument((_PACKED, index))
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -141,8 +155,28 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """Weights that a function brings once, when the session is created, into the order in which others read them.
+
+    Attributes:
+        input: the one that holds the weights; a constant wherever the kernel is used.
+        function: ``void NAME(const void *weights, void *packed, const int64_t *sizes)``.
+        bytes: of what it writes, which begins at a multiple of 64 bytes.
+        sizes: what it is told. These and ``bytes`` are of the dimensions of this input alone.
+    """
+
+    input: int
+    function: str
+    bytes: Expression | int
+    sizes: tuple[Expression | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: the kernel's name, threads a block, grid and arguments."""
+    """One kernel launch: the kernel's name, threads a block, grid and arguments.
+
+    On a CPU ``threads`` is the least number of blocks, 1 to 1024, that is worth the way to another thread.
+    """
 
     kernel: str
     threads: int
@@ -152,12 +186,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work of a node: its outputs, scratch buffers (bytes each) and launches, in order."""
+    """The work of a node: its outputs, scratch buffers (bytes each), launches in order, and, on a CPU, weights to pack."""
 
     inputs: int
     outputs: tuple[Output, ...]
     launches: tuple[Launch, ...]
     scratch: tuple[Expression | int, ...] = ()
+    packings: tuple[Packing, ...] = ()
 
     @property
     def version(self) -> int:
@@ -165,8 +200,9 @@ class Plan:
 
     @property
     def kernels(self) -> list[str]:
-        """Names of the kernels, each once."""
-        return list(dict.fromkeys(launch.kernel for launch in self.launches))
+        """Names of the kernels, and of what packs their weights, each once."""
+        names = [*(launch.kernel for launch in self.launches), *(packing.function for packing in self.packings)]
+        return list(dict.fromkeys(names))
 
     def packed(self) -> list[int]:
         """The ``plan`` attribute."""
@@ -252,6 +288,24 @@ class Image:
     variant: int = 0
 
 
+def unpack_images(packed: np.ndarray, kernels: int) -> list[Image]:
+    """The images in an attribute of a node with so many kernels. Raises ValueError where it holds something else."""
+    content, images, at = packed.tobytes(), list[Image](), 0
+    while at < len(content):
+        try:
+            architecture, kind, count, length = struct.unpack_from("<4i", content, at)
+            shared = struct.unpack_from(f"<{count}i", content, at + 16)
+        except struct.error:
+            raise ValueError("images that are cut off") from None
+        start = at + 16 + 4 * count
+        if not (count == kernels and 0 < length <= len(content) - start):
+            raise ValueError(f"an image of {count} kernels and {length} bytes")
+        image = content[start : start + length - 1]
+        images.append(Image(architecture, bool(kind & 1), image, shared, bool(kind & 2), kind >> 2))
+        at = -(-(start + length) // 8) * 8
+    return images
+
+
 def pack_images(images: Sequence[Image]) -> np.ndarray:
     """The ``images`` attribute: uint8, a null after each image (PTX is text) and padding to multiples of 8."""
     packed = bytearray()
@@ -263,3 +317,58 @@ def pack_images(images: Sequence[Image]) -> np.ndarray:
         packed += content
         packed += bytes(-len(packed) % 8)
     return np.frombuffer(bytes(packed), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectImage:
+    """A shared object for processors that have some features.
+
+    Attributes:
+        features: bits as superopt_runtime.c numbers them; of the objects that a processor can run it takes the one of most.
+        variant: as an :class:`Image`'s.
+    """
+
+    features: int
+    content: bytes
+    variant: int = 0
+
+
+def cpu_attributes(plan: Plan | PlanChoice, objects: Sequence[ObjectImage]) -> Mapping[str, Any]:
+    """The attributes of a node ``CpuKernel``. Its plan begins with a checksum, so that a damaged node is refused."""
+    plans = plan.plans if isinstance(plan, PlanChoice) else (plan,)
+    names = "\n".join(plan.kernels)
+    code = [*plans[0].packed_interface(), len(plans)]
+    if isinstance(plan, PlanChoice):
+        code += [*plan.measure.packed(), *plan.limits]
+    code.append(len(plans[0].packings))
+    for packing in plans[0].packings:
+        code += [packing.input, plan.kernels.index(packing.function), *Expression.of(packing.bytes).packed(), len(packing.sizes)]
+        for size in packing.sizes:
+            code += Expression.of(size).packed()
+    for each in plans:
+        code += each.packed_work(plan.kernels)
+    images = bytearray()
+    for item in objects:
+        images += struct.pack("<4i", item.features, item.variant, len(item.content), 0) + item.content
+        images += bytes(-len(images) % 8)
+    checksum = zlib.crc32(images, zlib.crc32(names.encode(), zlib.crc32(struct.pack(f"<{len(code)}q", *code))))
+    return {
+        "version": CPU_FORMAT_VERSION,
+        "kernels": names,
+        "plan": (checksum, *code),
+        "images": np.frombuffer(bytes(images), np.uint8),
+    }
+
+
+def unpack_objects(packed: np.ndarray) -> list[ObjectImage]:
+    """The objects in an attribute of a node ``CpuKernel``. Raises ValueError where it holds something else."""
+    content, objects, at = packed.tobytes(), list[ObjectImage](), 0
+    while at < len(content):
+        if len(content) - at < 16:
+            raise ValueError("objects that are cut off")
+        features, variant, length, _ = struct.unpack_from("<4i", content, at)
+        if not 0 <= length <= len(content) - at - 16:
+            raise ValueError(f"an object of {length} bytes")
+        objects.append(ObjectImage(features, content[at + 16 : at + 16 + length], variant))
+        at = -(-(at + 16 + length) // 8) * 8
+    return objects

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LEVELS", "Level", "NotBuilt", "build", "level_of_processor"]
+from rewriter.runtime_env import c_compiler
 
-_FLAGS = (
+__all__ = ["FLAGS", "LEVELS", "Level", "NotBuilt", "build", "level_of_processor"]
+
+FLAGS = (
     *("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-fopenmp-simd", "-fno-ident"),
     *("-fPIC", "-shared", "-s", "-Wl,--build-id=none", "-Wall", "-Werror", "-Wno-unused-variable"),
     *("-Wno-unused-function", "-Wno-unknown-pragmas"),
@@ -78,12 +78,12 @@ def build(text: str, level: Level, label: str = "a kernel") -> bytes:
     Raises:
         NotBuilt: there is no compiler, it refuses the text or does not end.
     """
-    compiler = shutil.which(os.environ.get("CC", "gcc")) or shutil.which("cc")
+    compiler = c_compiler()
     if compiler is None:
         raise NotBuilt(f"{label}: no C compiler was found; install gcc, or name one in the environment variable CC")
     with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
         Path(folder, "kernel.c").write_text(text, encoding="utf-8")
-        command = [compiler, *_FLAGS, *level.flags, "kernel.c", "-o", "kernel.so", "-lm"]
+        command = [compiler, *FLAGS, *level.flags, "kernel.c", "-o", "kernel.so", "-lm"]
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
         except subprocess.TimeoutExpired:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,14 +21,18 @@ from mugraph.blocks.text import kernel_from_json, kernel_to_json
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.bench import Bench, DriverError
+from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.measure.trials import NoDevice, ScheduleTrial, best_of
 from rewriter.kernels.workers import Worker, WorkerDied
+from rewriter.runtime_env import usual_threads
 
 __all__ = ["KernelTimer"]
 
 DRIVER = "cuda.bindings.driver"
 _FINALISTS, _FINAL_ROUNDS = 4, 20
 _SILENCE_SECONDS = 120
+
+Trial = ScheduleTrial | CpuTrial
 
 
 class KernelTimer:
@@ -38,10 +43,11 @@ class KernelTimer:
 
     Args:
         driver: the module of the CUDA driver's functions.
+        on_cpu: times kernels of processors in its place, in sessions of as many threads as those of this process.
     """
 
-    def __init__(self, driver: str = DRIVER) -> None:
-        self._driver = driver
+    def __init__(self, driver: str = DRIVER, *, on_cpu: bool = False) -> None:
+        self._driver, self._on_cpu = driver, on_cpu
         self._worker: Worker | None = None
 
     def __enter__(self) -> KernelTimer:
@@ -52,7 +58,8 @@ class KernelTimer:
 
     def warm(self) -> None:
         """Starts the process, which imports what it needs meanwhile."""
-        self._worker = self._worker or Worker(_serve, self._driver)
+        if self._worker is None:
+            self._worker = Worker(_serve_on_cpu, usual_threads()) if self._on_cpu else Worker(_serve, self._driver)
 
     def close(self) -> None:
         """Ends the process; it is started again where more is measured."""
@@ -63,7 +70,7 @@ class KernelTimer:
     def measure(
         self,
         kernel: Kernel,
-        compiled: Sequence[ScheduleTrial],
+        compiled: Sequence[Trial],
         sizes: Mapping[str, int] | None = None,
         references: Sequence[np.ndarray] | None = None,
         given: Mapping[str, np.ndarray] | None = None,
@@ -93,7 +100,8 @@ class KernelTimer:
             except WorkerDied:
                 self.close()
                 guilty = current if current not in results else next(i for i in missing if i not in results)
-                problem = f"kernel {kernel.label}: the GPU process died or hung at {compiled[guilty].schedules}"
+                device = "CPU" if self._on_cpu else "GPU"
+                problem = f"kernel {kernel.label}: the {device} process died or hung at {compiled[guilty].schedules}"
                 results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
         return [results[i] for i in range(len(compiled))]
 
@@ -110,9 +118,7 @@ class KernelTimer:
                 raise NoDevice(str(value))
             yield number, value
 
-    def settle(
-        self, kernel: Kernel, compiled: Sequence[ScheduleTrial], store: ProfileStore, sizes: Mapping[str, int]
-    ) -> Measured:
+    def settle(self, kernel: Kernel, compiled: Sequence[Trial], store: ProfileStore, sizes: Mapping[str, int]) -> Measured:
         """The fastest of several trials, which are measured now and remembered.
 
         Raises:
@@ -131,26 +137,37 @@ class KernelTimer:
 @dataclass(frozen=True)
 class _TrialJob:
     kernel: dict[str, Any]
-    trials: list[tuple[int, ScheduleTrial]]
+    trials: list[tuple[int, Trial]]
     sizes: dict[str, int]
     references: Sequence[np.ndarray] | None
     given: Mapping[str, np.ndarray] | None
 
 
 def _serve(connection: Connection, driver: str) -> None:
-    """Does jobs until the connection ends."""
+    """Does jobs on the GPU until the connection ends."""
     try:
-        functions = importlib.import_module(driver)
-        while True:
-            job = connection.recv()
-            with Bench(functions, kernel_from_json(job.kernel), job.sizes, job.references, job.given) as bench:
-                _examine(connection, bench, job)
-            connection.send(("end", 0, None))
+        _do_jobs(connection, partial(Bench, importlib.import_module(driver)))
     except (DriverError, ImportError, OSError) as problem:
         connection.send(("fail", 0, f"nothing can be measured on a GPU here: {problem}"))
 
 
-def _examine(connection: Connection, bench: Bench, job: _TrialJob) -> None:
+def _serve_on_cpu(connection: Connection, threads: int) -> None:
+    """Does jobs on the processor until the connection ends."""
+    try:
+        _do_jobs(connection, partial(bench_here, threads))
+    except OSError as problem:
+        connection.send(("fail", 0, f"no kernel can be measured here: {problem}"))
+
+
+def _do_jobs(connection: Connection, bench_of: Callable[..., Any]) -> None:
+    while True:
+        job = connection.recv()
+        with bench_of(kernel_from_json(job.kernel), job.sizes, job.references, job.given) as bench:
+            _examine(connection, bench, job)
+        connection.send(("end", 0, None))
+
+
+def _examine(connection: Connection, bench: Any, job: _TrialJob) -> None:
     """Sends the outcome of each trial, and of the fastest once more."""
     measured: dict[int, Measured] = {}
     for number, trial in job.trials:

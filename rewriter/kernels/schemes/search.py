@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mugraph.graph import Definition, Node
-from rewriter.kernels.proposals import PROVIDER, KernelProposals, is_lowered, matches_of, positioned, shows_positions
+from rewriter.kernels.proposals import KernelProposals, is_lowered, matches_of, positioned, shows_positions
 from rewriter.kernels.schemes.region import Region
 from rewriter.kernels.schemes.sampling import RewardSampler
 from rewriter.kernels.schemes.scheme import Context, Scheme, Segment
@@ -54,13 +54,13 @@ class SchemeProposals:
     def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidates of schemes, from the one that a candidate's own kernels are; better ones and worse ones.
 
-        Only where the model runs on a GPU. Masks that are known by positions are so in a second search.
+        Only where the model runs on the provider of the kernels. Masks that are known by positions are so in a second search.
 
         Args:
             moves: apply and price kernels.
             candidate: where to look.
         """
-        if moves.prices.costs.provider != PROVIDER:
+        if moves.prices.costs.provider != self._proposals.provider:
             return
         base, kernels = _without_kernels(moves, candidate)
         showing = moves.subset(filter(shows_positions, moves.matches.directions))

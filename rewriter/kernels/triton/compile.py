@@ -7,15 +7,11 @@ the reason why its kernel was not compiled, and nothing else is lost.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
-import json
-import logging
 import os
 import re
 import signal
-import struct
 import subprocess
 import tempfile
 import threading
@@ -30,7 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mugraph.files import Scratch, replacing
+from mugraph.files import Scratch
+from rewriter.kernels.kept import KeptResults, key_of
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.runtime.plan import Image
@@ -48,8 +45,6 @@ __all__ = [
     "compiler_is_here",
     "parse_architectures",
 ]
-
-_LOG = logging.getLogger(__name__)
 
 _FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
@@ -139,8 +134,7 @@ class _CompileJob:
     @property
     def key(self) -> str:
         code = "\n".join(line for line in self.text.splitlines() if not line.startswith("#"))
-        parts = (str(_FORMAT), _compiler_version(), code, repr(self.launches), str(self.architecture))
-        return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+        return key_of(str(_FORMAT), _compiler_version(), code, repr(self.launches), str(self.architecture))
 
 
 def _compiler_version() -> str:
@@ -166,6 +160,7 @@ class Compiler:
 
     def __init__(self, folder: Path | None = None, workers: int | None = None) -> None:
         self.folder = cache_folder() / "kernels" if folder is None else folder
+        self._kept = KeptResults(self.folder)
         self.workers = workers or len(os.sched_getaffinity(0))
         self.hits = self.compiled = 0
         self._all: list[Worker] = []
@@ -274,31 +269,17 @@ class Compiler:
             for worker in self._all:
                 worker.end()
 
-    # On disk: the length of a JSON head in four bytes, the head, the image
-
-    def _path(self, job: _CompileJob) -> Path:
-        return self.folder / job.key[:2] / job.key
-
     def _recall(self, job: _CompileJob) -> Binary | NotCompiled | None:
+        kept = self._kept.recall(job.key)
         try:
-            content = self._path(job).read_bytes()
-            (length,) = struct.unpack_from("<I", content)
-            head = json.loads(content[4 : 4 + length])
-            return _result(job, head, content[4 + length :])
-        except (OSError, ValueError, KeyError, TypeError, struct.error):  # missing or damaged: compiled again
+            return None if kept is None else _result(job, *kept)
+        except (ValueError, KeyError, TypeError):  # damaged: compiled again
             return None
 
     def _finished(self, job: _CompileJob, reply: _Reply) -> Binary | NotCompiled:
         head, image, lasting = reply
         if lasting:
-            text = json.dumps(head).encode()
-            path = self._path(job)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as file:
-                    file.write(struct.pack("<I", len(text)) + text + image)
-            except OSError as problem:  # it is compiled again another time
-                _LOG.warning("%s: a compiled kernel cannot be kept there: %s", self.folder, problem.strerror)
+            self._kept.keep(job.key, head, image)
         return _result(job, head, image)
 
 

@@ -271,7 +271,9 @@ def test_a_malformed_choice_is_refused(run: StubRunner) -> None:
 
 
 def test_what_does_not_fit_is_named(run: StubRunner) -> None:
-    assert "no CUDA driver" in run(model(SUM), 2, ONNX_SUPEROPT_DRIVER="/nowhere/libcuda.so")["error"]
+    nowhere = {"ONNX_SUPEROPT_DRIVER": "/nowhere/libcuda.so"}
+    assert "no CUDA driver" in run(model(SUM), 2, **nowhere, ONNX_SUPEROPT_FEATURES="0")["error"]
+    assert run(model(SUM), 1, **nowhere)["outputs"] == [[[0, 11, 22, 33]]] and not run.calls  # through its body
     assert "no kernel for this GPU (sm_75)" in run(model(SUM), 2, STUB_ARCH="75")["error"]
     newer = run(model(SUM, version=CHOICE_FORMAT_VERSION + 1), 2)["error"]
     assert f"the model is of format {CHOICE_FORMAT_VERSION + 1}, the library reads 2 and 3; install a newer" in newer

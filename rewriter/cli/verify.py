@@ -1,0 +1,38 @@
+"""``onnx-superopt --verify``: whether the compiled kernels of a file are what their μGraphs say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from mugraph.files import Scratch
+from rewriter.kernels.c.objects import ObjectCompiler
+from rewriter.kernels.triton.compile import Compiler
+from rewriter.kernels.verify import Compilers, Verdict, verify
+
+__all__ = ["print_verdicts"]
+
+_EXIT = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.UNKNOWN: 2}
+
+
+def print_verdicts(model: Path, console: Console) -> int:
+    """Verifies a file and prints a line a kernel.
+
+    Returns:
+        the exit code: 0 where all are equal, 1 where some are different, 2 where some cannot be compared here.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    with Scratch() as scratch, Compiler(scratch.path / "triton") as triton:
+        verified = verify(model, Compilers(triton, ObjectCompiler(scratch.path / "objects")))
+    for kernel in verified:
+        nodes = f"{kernel.nodes} node{'s' if kernel.nodes > 1 else ''}"
+        targets = f", {', '.join(kernel.targets)}" if kernel.targets else ""
+        reason = f": {kernel.reason}" if kernel.reason else ""
+        console.print(f"{kernel.verdict.value:<15}{kernel.label}, {nodes}{targets}{reason}", soft_wrap=True, highlight=False)
+    if not verified:
+        console.print(f"{model}: no compiled kernels in it", soft_wrap=True, highlight=False)
+    verdicts = {kernel.verdict for kernel in verified}
+    return next((_EXIT[v] for v in (Verdict.DIFFERENT, Verdict.UNKNOWN) if v in verdicts), 0)

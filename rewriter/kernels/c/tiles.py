@@ -1,0 +1,321 @@
+"""Products of small tiles as C text: what stays in registers while a slab of the contracted axis goes by.
+
+Everything lies in words of 32 bits. A word of an operand holds one float, two bfloat16 or four bytes, neighbours along the
+contracted axis, and a step takes one word of each row of the left tile with one vector of words of each column: that is how FMA,
+``vdpbf16ps``, ``vpdpbusd`` and the tiles of AMX all read their operands (Intel 64 and IA-32 Architectures Software Developer's
+Manual, volume 2). So one writer serves them, and panels are packed in one way.
+
+* the left tile: rows a constant number of words apart, its parts :attr:`WordKind.stride` words apart within a row,
+* the right panel: steps of as many words as it has columns,
+* the sums: rows that lie a constant number of words apart.
+
+A register tile adds up its slab from zero and is then added to the sums: over k terms the rounding error grows with the root of
+slab + k/slab, not of k (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2: blocked summation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rewriter.kernels.c.compile import Level
+
+__all__ = [
+    "BYTES",
+    "FLOATS",
+    "MATRIX_EMULATED",
+    "PAIRS",
+    "PartPair",
+    "TileTarget",
+    "WordKind",
+    "matrix_tiles",
+    "vector_tiles",
+]
+
+_AHEAD = 16
+"""Steps by which a panel is asked for ahead of its use where a step takes so long that the cache's own guess comes late."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileTarget:
+    """What products are written for: an instruction set, and how its registers are used.
+
+    Attributes:
+        level: the instruction set, of whose compiler flags and features the text makes use.
+        lanes: words of a vector.
+        rows: of the largest register tile: with two vectors a row it takes all registers but what a step loads.
+        matrix: C text of the tiles of AMX; empty where none multiply.
+    """
+
+    level: Level
+    lanes: int
+    rows: int
+    matrix: str = ""
+
+    @staticmethod
+    def of(level: Level) -> TileTarget:
+        """With AMX, AVX512_BF16 and AVX512_VNNI where the level has them."""
+        rows = 14 if level.lanes == 16 else 6
+        return TileTarget(level, level.lanes, rows, _AMX_TEXT if "amx_bf16" in level.features else "")
+
+    @property
+    def columns(self) -> int:
+        """Words, and columns, of a panel."""
+        return 2 * self.lanes
+
+    def has(self, feature: str) -> bool:
+        """Whether vectors are those of a feature of the processor."""
+        return feature in self.level.features and self.lanes == self.level.lanes
+
+
+_AMX_TEXT = """#define TILE_ZERO(tile) _tile_zero(tile)
+#define TILE_LOAD(tile, from, bytes) _tile_loadd(tile, from, bytes)
+#define TILE_STORE(tile, to, bytes) _tile_stored(tile, to, bytes)
+#define TILE_PAIRS(sums, left, right) _tile_dpbf16ps(sums, left, right)
+struct tile_shapes { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
+static inline void tiles_begin(void) {
+    struct tile_shapes shapes = {.palette = 1};
+    for (int tile = 0; tile < 8; ++tile) shapes.row_bytes[tile] = 64, shapes.rows[tile] = 16;
+    _tile_loadconfig(&shapes);
+}
+static inline void tiles_end(void) { _tile_release(); }
+"""
+
+MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float floats[16][16]; } tile_registers[8];
+#define TILE_ZERO(tile) __builtin_memset(&tile_registers[tile], 0, 1024)
+#define TILE_LOAD(tile, from, bytes) tile_load(tile, (const char *)(from), bytes)
+#define TILE_STORE(tile, to, bytes) tile_store(tile, (char *)(to), bytes)
+#define TILE_PAIRS(sums, left, right) tile_pairs(sums, left, right)
+static int tiles_configured;
+static void tiles_begin(void) { tiles_configured = 1; }
+static void tiles_end(void) { tiles_configured = 0; }
+static void tile_load(int tile, const char *from, int64_t bytes) {
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(tile_registers[tile].words[row], from + row * bytes, 64);
+}
+static void tile_store(int tile, char *to, int64_t bytes) {
+    if (!tiles_configured) __builtin_trap();
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(to + row * bytes, tile_registers[tile].words[row], 64);
+}
+static float tile_number(uint32_t bits) {
+    union { uint32_t bits; float number; } of = {bits & 0x7f800000u ? bits : bits & 0x80000000u};
+    return of.number;
+}
+static float tile_flushed(float number) {
+    union { float number; uint32_t bits; } of = {number};
+    return tile_number(of.bits);
+}
+static void tile_pairs(int sums, int left, int right) {
+    if (!tiles_configured) __builtin_trap();
+    for (int row = 0; row < 16; ++row)
+        for (int pair = 0; pair < 16; ++pair)
+            for (int column = 0; column < 16; ++column) {
+                const uint32_t a = tile_registers[left].words[row][pair], b = tile_registers[right].words[pair][column];
+                float *sum = &tile_registers[sums].floats[row][column];
+                *sum = tile_flushed(*sum + tile_number(a << 16) * tile_number(b << 16));
+                *sum = tile_flushed(*sum + tile_number(a & 0xffff0000u) * tile_number(b & 0xffff0000u));
+            }
+}
+"""
+"""The tiles of AMX in plain C, with denormal operands and sums as zero, for processors that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordKind:
+    """What a word of 32 bits holds.
+
+    Attributes:
+        name: of the functions that multiply such words.
+        numbers: how many, along the contracted axis.
+        word: the C type of a word.
+        total: the C type of a sum.
+        slab: the most steps that a register tile adds up before it is added to the sums.
+    """
+
+    name: str
+    numbers: int
+    word: str
+    total: str
+    slab: int
+
+    @property
+    def stride(self) -> int:
+        """Words from a part of a row of the left tile to the next: an odd number of cache lines, so that they lie in different
+        sets of L1."""
+        return self.slab + 16
+
+    def step(self, target: TileTarget) -> str:
+        """The C statement by which ``{s}`` gains the product of the word ``{l}`` and the vector ``{r}``."""
+        if self is FLOATS:
+            return "{s} += {l} * {r};"
+        if self is PAIRS:
+            if target.has("avx512_bf16"):
+                return "{s} = (total)_mm512_dpbf16_ps((__m512){s}, (__m512bh)_mm512_set1_epi32({l}), (__m512bh){r});"
+            return "{s} += low_half({l}) * (total)({r} << 16); {s} += high_half({l}) * (total)({r} & 0xffff0000u);"
+        if target.has("avx512_vnni"):
+            return "{s} = (total)_mm512_dpbusd_epi32((__m512i){s}, _mm512_set1_epi32({l}), (__m512i){r});"
+        return " ".join(
+            f"{{s}} += (int32_t)({{l}} >> {8 * byte} & 255u) * ((total)({{r}} << {24 - 8 * byte}) >> 24);" for byte in range(4)
+        )
+
+
+FLOATS = WordKind("floats", 1, "float", "float", 128)
+PAIRS = WordKind("pairs", 2, "uint32_t", "float", 64)
+"""Two bfloat16, the first in the low half."""
+BYTES = WordKind("bytes", 4, "uint32_t", "int32_t", 128)
+"""Four bytes, the first in the lowest: unsigned on the left, signed on the right."""
+
+
+def _tile_types(kind: WordKind, target: TileTarget) -> str:
+    """The vector types that the functions of :func:`vector_tiles` are written in, named after the kind."""
+    size = 4 * target.lanes
+    lines = [
+        f"typedef {kind.word} {kind.name}_words __attribute__((vector_size({size}), may_alias));",
+        f"typedef {kind.total} {kind.name}_total __attribute__((vector_size({size}), may_alias));",
+    ]
+    if kind is PAIRS and not target.has("avx512_bf16"):
+        lines += [
+            "union half { uint32_t bits; float number; };",
+            "static inline float low_half(uint32_t word) { return ((union half){word << 16}).number; }",
+            "static inline float high_half(uint32_t word) { return ((union half){word & 0xffff0000u}).number; }",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PartPair:
+    """A product of one part of the left operand and one of the right."""
+
+    left: int
+    right: int
+
+
+def vector_tiles(
+    kind: WordKind,
+    target: TileTarget,
+    *,
+    terms: Sequence[PartPair],
+    left_row: int,
+    right_part: str,
+    sums_row: int,
+    most_rows: int,
+) -> str:
+    """Functions for register tiles of one to ``most_rows`` rows, and a table of them, ``{kind}_tiles``, by the number of rows.
+
+    Args:
+        terms: products that are added up, in this order.
+        left_row: words from one row of the left tile to the next; its parts lie :attr:`WordKind.stride` words apart.
+        right_part: words from one part of a panel to the next, as C text in which ``steps`` may stand.
+        sums_row: words from one row of sums to the next.
+
+    A function's arguments are the left tile, the right panel, the sums, the number of steps, and whether the sums count or are
+    written anew.
+    """
+    texts = [_tile_types(kind, target)]
+    texts += [_vector_tile(kind, target, rows, terms, left_row, right_part, sums_row) for rows in range(1, most_rows + 1)]
+    names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, most_rows + 1))
+    arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int"
+    texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
+    return "\n".join(texts)
+
+
+def _vector_tile(
+    kind: WordKind, target: TileTarget, rows: int, terms: Sequence[PartPair], left_row: int, right_part: str, sums_row: int
+) -> str:
+    columns, lanes, step = 2, target.lanes, kind.step(target).replace("(total)", f"({kind.name}_total)")
+    chains = max(1, 8 // (rows * columns))  # as many sums at once as hide the latency of a multiplication
+    vector, total = f"{kind.name}_words", f"{kind.name}_total"
+    cells = [(i, j) for i in range(rows) for j in range(columns)]
+
+    def steps(chain: int) -> list[str]:
+        loads = [f"const {vector} r{j} = *(const {vector} *)(right + {(chain * columns + j) * lanes});" for j in range(columns)]
+        ahead = [f"__builtin_prefetch(right + {((chain + _AHEAD) * columns + j) * lanes});" for j in range(columns)]
+        lines = [" ".join(loads), *([" ".join(ahead)] if rows >= 8 else [])]
+        for i in range(rows):
+            products = " ".join(step.format(s=f"s{chain}_{i}_{j}", l="l", r=f"r{j}") for j in range(columns))
+            lines.append(f"{{ const {kind.word} l = left[{i * left_row + chain}]; {products} }}")
+        return ["{", *lines, "}"]
+
+    name = f"{kind.name}_{rows}"
+    arguments = f"const {kind.word} *restrict left, const {kind.word} *restrict right, {kind.total} *restrict sums, int64_t steps"
+    lines = [f"static __attribute__((noinline)) void {name}({arguments}, int add) {{"]
+    for chain in range(chains):
+        lines.append(f"{total} {', '.join(f's{chain}_{i}_{j} = {{0}}' for i, j in cells)};")
+    if len(terms) == 1 and terms[0] == PartPair(0, 0):
+        lines += _loops(chains, columns * lanes, steps)
+    else:
+        offsets = ", ".join(f"{{{t.left * kind.stride}, {t.right} * ({right_part})}}" for t in terms)
+        lines += [
+            f"const int64_t terms[{len(terms)}][2] = {{{offsets}}};",
+            f"const {kind.word} *const left_parts = left, *const right_parts = right;",
+            f"for (int term = 0; term < {len(terms)}; ++term) {{",
+            "left = left_parts + terms[term][0], right = right_parts + terms[term][1];",
+            *_loops(chains, columns * lanes, steps),
+            "}",
+        ]
+    for i, j in cells:
+        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * sums_row + j * lanes});")
+        value = " + ".join(f"s{chain}_{i}_{j}" for chain in range(chains))
+        lines.append(f"const {total} sum = {value}; if (add) *to += sum; else *to = sum; }}")
+    return "\n".join([*lines, "}", ""])
+
+
+def _loops(chains: int, panel: int, steps: Callable[[int], list[str]]) -> list[str]:
+    """The loop over the steps, several sums at once and then what is left."""
+    lines = ["int64_t at = 0;"] if chains > 1 else []
+    if chains > 1:
+        lines.append(f"for (; at + {chains} <= steps; at += {chains}, left += {chains}, right += {chains * panel}) {{")
+        for chain in range(chains):
+            lines += steps(chain)
+        lines.append("}")
+    start = ";" if chains > 1 else "int64_t at = 0;"
+    return [*lines, f"for ({start} at < steps; ++at, ++left, right += {panel})", *steps(0)]
+
+
+def matrix_tiles(target: TileTarget, *, terms: Sequence[PartPair], left_row: int, right_part: str, sums_row: int) -> str:
+    """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them, ``matrix_tiles``, by sixteens of rows.
+
+    The arguments are those of :func:`vector_tiles`. The last term is the product of the leading parts: all others are added up
+    first, while the sum is small, and neighbours among them share the operand that they have in common.
+    """
+    if not target.matrix:
+        raise ValueError(f"{target.level.name} has no tiles")
+    texts = []
+    for tall in (1, 2):
+        lines = [
+            f"static __attribute__((noinline)) void matrix_{tall}(const uint32_t *left, const uint32_t *right, float *sums, "
+            "int64_t steps, int add) {",
+            f"float sum[{16 * tall}][32] __attribute__((aligned(64)));",
+            *(f"TILE_ZERO({tile});" for tile in range(2 * tall)),
+        ]
+        for together in (terms[:-1], terms[-1:]):
+            if together:
+                lines += _matrix_loop(together, tall, left_row, right_part)
+        lines += [
+            *(f"TILE_STORE({2 * i + j}, &sum[{16 * i}][{16 * j}], 128);" for i in range(tall) for j in range(2)),
+            f"for (int row = 0; row < {16 * tall}; ++row)",
+            "for (int column = 0; column < 32; ++column) {",
+            f"float *const to = sums + row * {sums_row} + column;",
+            "*to = add ? *to + sum[row][column] : sum[row][column];",
+            "}",
+            "}",
+            "",
+        ]
+        texts.append("\n".join(lines))
+    arguments = "const uint32_t *, const uint32_t *, float *, int64_t, int"
+    texts.append(f"static void (*const matrix_tiles[])({arguments}) = {{0, matrix_1, matrix_2}};\n")
+    return "\n".join(texts)
+
+
+def _matrix_loop(terms: Sequence[PartPair], tall: int, left_row: int, right_part: str) -> list[str]:
+    lines, before = ["for (int64_t at = 0; at < steps; at += 16) {"], None
+    for term in terms:
+        if before is None or before.left != term.left:
+            lines += [
+                f"TILE_LOAD({4 + i}, left + {16 * i * left_row + term.left * PAIRS.stride} + at, {4 * left_row});"
+                for i in range(tall)
+            ]
+        if before is None or before.right != term.right:
+            lines += [f"TILE_LOAD({6 + j}, right + {term.right} * ({right_part}) + at * 32 + {16 * j}, 128);" for j in range(2)]
+        lines += [f"TILE_PAIRS({2 * i + j}, {4 + i}, {6 + j});" for i in range(tall) for j in range(2)]
+        before = term
+    return [*lines, "}"]

@@ -1,0 +1,345 @@
+"""Products in C: every arithmetic against float64 over ragged sizes and numbers of all magnitudes; broken texts are noticed."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from functools import cache
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.parser import parse_model
+
+from rewriter.kernels.c.compile import LEVELS, build, level_of_processor
+from rewriter.kernels.c.products import (
+    FLOAT32,
+    ONE_PRODUCT,
+    SIGNED_BYTES,
+    SIX_PRODUCTS,
+    THREE_PRODUCTS,
+    UNSIGNED_BYTES,
+    Arithmetic,
+    StoredProduct,
+    dynamic_quantized,
+)
+from rewriter.kernels.c.tiles import MATRIX_EMULATED, TileTarget
+from rewriter.runtime.plan import Expression
+from tools.bench.cpu_products import NativeProduct, plain_product
+
+HERE = level_of_processor()
+pytestmark = pytest.mark.skipif(HERE is None, reason="no instruction set that kernels are written for")
+
+FEATURES = HERE.features if HERE else frozenset[str]()
+TARGETS = {
+    name: TileTarget.of(level)
+    for name, level in LEVELS.items()
+    if level.features <= FEATURES and "amx_tile" not in level.features
+}
+TARGETS["emulated"] = TileTarget(LEVELS["x86-64-v3"], lanes=16, rows=2, matrix=MATRIX_EMULATED)
+"""Those of this processor, and tiles of AMX in plain C."""
+SIZES = ((1, 1), (131, 70), (600, 33))
+ARITHMETIC = {"floats": (FLOAT32, 1e-6), "six": (SIX_PRODUCTS, 1e-6), "three": (THREE_PRODUCTS, 3e-5), "one": (ONE_PRODUCT, 8e-3)}
+"""Each with a bound on an entry's error relative to the sum of the magnitudes of its products."""
+CASES = [
+    (target, name, size)
+    for target in TARGETS
+    for name in ARITHMETIC
+    for size in SIZES
+    if name in ("floats", "six") or (target == "emulated" and size == SIZES[1])
+]
+
+
+@cache
+def native(target: str, arithmetic: Arithmetic, k: int, n: int) -> NativeProduct:
+    return NativeProduct(plain_product("product", k, n, TARGETS[target], arithmetic))
+
+
+def computed(product: NativeProduct, left: np.ndarray, weights: np.ndarray, more: int = 1) -> np.ndarray:
+    result = np.full((len(left), weights.shape[1]), np.float32(np.pi))
+    product.launch((left, product.packed(weights), result, len(left)), len(left), more)()
+    return result
+
+
+def check(result: np.ndarray, left: np.ndarray, weights: np.ndarray, bound: float) -> None:
+    """Entries are what float64 says, as near as a bound times the magnitudes of their products; infinities and NaN are the same.
+
+    Where finite products alone exceed float32, the order of a sum decides what it is, and nothing is asked.
+    """
+    with np.errstate(all="ignore"):
+        exact = left.astype(np.float64) @ weights.astype(np.float64)
+        sizes = [np.where(np.isfinite(x), np.abs(x.astype(np.float64)), 0) for x in (left, weights)]
+        magnitude = sizes[0] @ sizes[1]
+    finite, sure = np.isfinite(exact), magnitude < 1e38
+    np.testing.assert_array_equal(result[~finite & sure], exact[~finite & sure].astype(np.float32))
+    asked = finite & sure
+    assert (np.abs(result[asked] - exact[asked]) <= bound * magnitude[asked] + left.shape[1] * 2.0**-149).all()
+
+
+@pytest.mark.parametrize(("target", "name", "size"), CASES)
+@settings(max_examples=12, deadline=None)
+@given(m=st.integers(1, 300), more=st.integers(1, 3), seed=st.integers(0, 99))
+def test_products_of_ragged_sizes(target: str, name: str, size: tuple[int, int], m: int, more: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    left, weights = random.standard_normal((m, size[0]), np.float32), random.standard_normal(size, np.float32)
+    arithmetic, bound = ARITHMETIC[name]
+    check(computed(native(target, arithmetic, *size), left, weights, more), left, weights, bound)
+
+
+def scaled(random: np.random.Generator, shape: tuple[int, int], axis: int, whole: bool) -> np.ndarray:
+    """Numbers whose magnitudes differ along an axis, or from entry to entry, from denormal ones to the largest."""
+    exponents = random.uniform(-149, 127, (shape if whole else tuple(n if i == axis else 1 for i, n in enumerate(shape))))
+    with np.errstate(under="ignore"):
+        numbers = np.ldexp(random.uniform(1, 2, shape) * random.choice([-1, 1], shape), np.floor(exponents).astype(int))
+    return numbers.astype(np.float32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["floats", "six"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), whole=st.booleans(), specials=st.integers(0, 3), ordinary=st.booleans())
+def test_numbers_of_all_magnitudes(target: str, name: str, seed: int, whole: bool, specials: int, ordinary: bool) -> None:
+    """Denormal numbers, those near the largest, infinities and NaN: parts never lose what floats keep."""
+    random, (k, n) = np.random.default_rng(seed), SIZES[1]
+    left, weights = scaled(random, (20, k), 0, whole), scaled(random, (k, n), 1, whole)
+    if ordinary:
+        left = random.standard_normal((20, k), np.float32)
+    for _ in range(specials):
+        value = random.choice(np.array([np.inf, -np.inf, np.nan, 3.4028235e38, 1e-45, 0.0], np.float32))
+        side = left if random.integers(2) else weights
+        side[tuple(random.integers(0, size) for size in side.shape)] = value
+    check(computed(native(target, ARITHMETIC[name][0], k, n), left, weights), left, weights, 1e-6)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_exact_products_stay_exact(target: str) -> None:
+    """One large number meets a zero, and what is left is tiny: nothing of it is flushed to zero."""
+    k, n = SIZES[1]
+    left, weights = np.zeros((3, k), np.float32), np.zeros((k, n), np.float32)
+    left[:, 0], left[:, 1], weights[1, :] = 1.0, [2.0**-120, 2.0**-149, 3.4028235e38], [2.0**-20] * n
+    weights[2, 5] = 1.0
+    for name in ("floats", "six"):
+        result = computed(native(target, ARITHMETIC[name][0], k, n), left, weights)
+        np.testing.assert_array_equal(result, (left.astype(np.float64) @ weights).astype(np.float32))
+
+
+def matmul(left: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """onnxruntime's product, with constant weights."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[m,k] x, float[k,n] w) => (float[m,n] y) { y = MatMul(x, w) }'
+    session = onnxruntime.InferenceSession(parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": left, "w": weights})[0])
+
+
+KINDS = ("normal", "rows", "cancelling", "positive", "sparse")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [64, 768, 3072])
+def test_errors_are_not_above_those_of_the_original(target: str, k: int) -> None:
+    """Against float64, of every kind of operands: floats, and six products of parts, at every depth."""
+    random, n = np.random.default_rng(k), 32
+    for kind in KINDS:
+        left, weights = random.standard_normal((48, k), np.float32), random.standard_normal((k, n), np.float32)
+        if kind == "rows":
+            left *= np.float32(10.0) ** random.integers(-12, 12, (48, 1)).astype(np.float32)
+        elif kind == "cancelling":
+            left[:, k // 2 :], weights[k // 2 :] = left[:, : k // 2], -weights[: k // 2]
+            weights += random.standard_normal((k, n)).astype(np.float32) * np.float32(1e-3)
+        elif kind == "positive":
+            left, weights = np.abs(left), np.abs(weights)
+        elif kind == "sparse":
+            left[random.random(left.shape) < 0.9] = 0
+        exact = left.astype(np.float64) @ weights.astype(np.float64)
+        norms = np.linalg.norm(exact, axis=1)  # by row, so that no row hides behind another
+        original = np.linalg.norm(matmul(left, weights) - exact, axis=1) / norms
+        for arithmetic in (FLOAT32, SIX_PRODUCTS):
+            ours = np.linalg.norm(computed(native(target, arithmetic, k, n), left, weights) - exact, axis=1) / norms
+            assert np.sqrt(np.mean(ours**2)) <= np.sqrt(np.mean(original**2)), kind
+
+
+class BrokenProduct(StoredProduct):
+    """A product whose text is changed in one place."""
+
+    old: str
+    new: str
+
+    @staticmethod
+    def of(product: StoredProduct, old: str, new: str) -> BrokenProduct:
+        broken = BrokenProduct(*(getattr(product, field.name) for field in fields(product)))
+        object.__setattr__(broken, "old", old)
+        object.__setattr__(broken, "new", new)
+        return broken
+
+    def source(self) -> str:
+        text = super().source()
+        assert self.old in text, self.old
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = {
+    "the tail of the contracted axis is dropped": (
+        "smaller(2 * SLAB, K - 2 * slab * SLAB)",
+        "smaller(2 * SLAB, K - 1 - 2 * slab * SLAB)",
+    ),
+    "the last columns are not written": (
+        "width = smaller(PANEL, N - first_column)",
+        "width = smaller(PANEL, N - 1 - first_column)",
+    ),
+    "every row is taken to have parts": ("has_parts(a) && has_parts(b) &&", "has_parts(b) &&"),
+    "sums of parts may be denormal": ("a.low + b.low >= 2u * 127u - 80u", "1"),
+    "sums of parts may overflow": ("a.high + b.high <= 2u * 127u + 100u", "1"),
+    "slabs are not added up": ("*to = add ? *to + sum[row][column]", "*to = 0 ? *to + sum[row][column]"),
+    "slabs of floats are not added up": ("if (add)", "if (0)"),
+    "parts are cut instead of rounded": ("(bits + 0x7fffu + (bits >> 16 & 1u))", "(bits)"),
+    "halves of words are exchanged": ("offset % 2 ? *word | bits : bits >> 16", "offset % 2 ? *word | bits >> 16 : bits"),
+    "the second tile of columns is the first": ("at * 32 + 16, 128)", "at * 32 + 0, 128)"),
+    "a part is another one": ("TILE_LOAD(6, right + 1 * ", "TILE_LOAD(6, right + 2 * "),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_texts_are_noticed(name: str) -> None:
+    """By what the tests above ask, of the same operands."""
+    k, n = 300, 40
+    broken = NativeProduct(BrokenProduct.of(plain_product("product", k, n, TARGETS["emulated"], SIX_PRODUCTS), *MUTANTS[name]))
+    with pytest.raises(AssertionError):
+        examine(broken)
+
+
+def test_what_is_not_broken_passes() -> None:
+    examine(native("emulated", SIX_PRODUCTS, 300, 40))
+
+
+def examine(product: NativeProduct) -> None:
+    random, (k, n) = np.random.default_rng(0), (product.product.k, product.product.n)
+    left, weights = random.standard_normal((70, k), np.float32), random.standard_normal((k, n), np.float32)
+    result = computed(product, left, weights)
+    check(result, left, weights, 1e-6)
+    exact = left.astype(np.float64) @ weights
+    assert np.linalg.norm(result - exact) <= 1.2e-7 * np.linalg.norm(exact)
+    left, weights = np.abs(left), np.abs(weights)
+    exact = left.astype(np.float64) @ weights
+    assert abs(np.mean((computed(product, left, weights) - exact) / exact)) <= 2e-8  # what is left out has both signs
+    for seed in range(12):
+        random = np.random.default_rng(seed)
+        left, weights = scaled(random, (20, k), 0, whole=False), scaled(random, (k, n), 1, whole=seed % 2 == 0)
+        check(computed(product, left, weights), left, weights, 1e-6)
+    for x, y, second in (
+        (2.0**-60, 2.0**-64 * (1 + 2**-9), 0.0),  # products of parts would be denormal
+        (2.0**-140, 2.0**60, 0.0),  # so would parts
+        (3.4028235e38, 2.0**-60, 0.0),  # it has no nearest bfloat16
+        (2.0**64 * (1 - 2**-10), 2.0**64 * (1 - 2**-10), -1.0),  # the product of the leading parts overflows
+    ):
+        left, weights = np.zeros((1, k), np.float32), np.zeros((k, n), np.float32)
+        left[0, 7], left[0, 8], weights[7:9] = x, second * x, y
+        expected = (left.astype(np.float64) @ weights).astype(np.float32)
+        np.testing.assert_allclose(computed(product, left, weights), expected, rtol=1e-6)
+
+
+def test_the_text_for_amx_compiles_to_the_same_bytes_each_time() -> None:
+    """It cannot run on every machine; its arithmetic is that of the emulated tiles, which are all that differs."""
+    real = plain_product("product", 300, 40, TileTarget.of(LEVELS["x86-64-amx"]), SIX_PRODUCTS)
+    emulated = replace(real, target=replace(real.target, matrix=MATRIX_EMULATED))
+    assert real.source().replace(real.target.matrix, MATRIX_EMULATED) == emulated.source()
+    assert build(real.source(), real.target.level) == build(real.source(), real.target.level)
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != "emulated"])
+@pytest.mark.parametrize("arithmetic", [SIGNED_BYTES, UNSIGNED_BYTES])
+@settings(max_examples=15, deadline=None)
+@given(m=st.integers(1, 200), seed=st.integers(0, 99), extreme=st.booleans())
+def test_integers_are_those_of_matmulinteger(target: str, arithmetic: Arithmetic, m: int, seed: int, extreme: bool) -> None:
+    """The same 32 bits, with zero points on both sides, the largest magnitudes among them: no sum of two bytes saturates."""
+    random, (k, n), kind = np.random.default_rng(seed), SIZES[2], np.dtype(arithmetic.weight.removesuffix("_t"))
+    limits = np.iinfo(kind)
+    left, weights = (
+        random.integers(0, 256, (m, k)).astype(np.uint8),
+        random.integers(limits.min, limits.max + 1, (k, n)).astype(kind),
+    )
+    if extreme:
+        left[:], weights[:] = 255, random.choice([limits.min, limits.max], n)
+    zero, right_zero = int(random.integers(256)), random.integers(limits.min, limits.max + 1, n).astype(kind)
+    result = np.full((m, n), 77, np.int32)
+    product = quantized(target, arithmetic)
+    product.launch((left, product.packed(weights), result, zero, right_zero, m), m)()
+    wide = (left.astype(np.int64) - zero) @ (weights.astype(np.int64) - right_zero)
+    np.testing.assert_array_equal(result, wide.astype(np.int32))
+
+
+@cache
+def quantized(target: str, arithmetic: Arithmetic) -> NativeProduct:
+    parameters = (
+        *("const uint8_t *restrict left", "const void *right", "int32_t *restrict y", "int64_t zero"),
+        *(f"const {arithmetic.weight} *zeros", "int64_t m"),
+    )
+    text, zeros = "y[row * N + column] = value;", {"left_zero": "zero", "right_zero": "zeros[column]"}
+    return NativeProduct(StoredProduct("product", *SIZES[2], TARGETS[target], parameters, text, arithmetic, **zeros))
+
+
+@pytest.mark.parametrize("target", [name for name in TARGETS if name != "emulated"])
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
+def test_dynamic_quantization_is_onnxruntimes(target: str, shift: float) -> None:
+    """Bit by bit, of numbers on both sides of zero and on one."""
+    random, (k, n) = np.random.default_rng(5), SIZES[2]
+    left = (random.standard_normal((37, k)) + shift).astype(np.float32)
+    weights = random.integers(-128, 128, (k, n)).astype(np.int8)
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[m,k] x, int8[k,n] w, float s) => (float[m,n] y) {'
+        "q, scale, zero = DynamicQuantizeLinear(x) i = MatMulInteger(q, w, zero) "
+        "f = Cast<to = 1>(i) t = Mul(scale, s) y = Mul(f, t) }"
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": left, "w": weights, "s": np.array(0.013, np.float32)})[0]
+    product, result = dynamic(target, k, n), np.full((37, n), np.float32(np.nan))
+    product.launch((left, product.packed(weights), result, 0.013, 37), 37)()
+    np.testing.assert_array_equal(result, expected)
+
+
+@cache
+def dynamic(target: str, k: int, n: int) -> NativeProduct:
+    return NativeProduct(dynamic_quantized("product", k, n, TARGETS[target]))
+
+
+def test_what_follows_and_what_comes_before_is_computed_in_place() -> None:
+    """Bias, residual and activation behind, a scale of columns before."""
+    random, (k, n), m = np.random.default_rng(3), SIZES[1], 29
+    parameters = (
+        *("float *restrict y", "const float *restrict left", "const float *restrict scale", "const void *right"),
+        *("const float *restrict bias", "const float *restrict residual", "int64_t m"),
+    )
+    product = StoredProduct(
+        "product",
+        k,
+        n,
+        TARGETS["x86-64-v3"],
+        parameters,
+        "const float sum = value + bias[column] + residual[row * N + column]; y[row * N + column] = sum > 0.0f ? sum : 0.0f;",
+        left="left[row * K + at] * scale[at]",
+        weight="weights[column * K + at]",
+    )
+    left, scale, weights = (random.standard_normal(shape, np.float32) for shape in ((m, k), k, (n, k)))
+    bias, residual, result = *(random.standard_normal(shape, np.float32) for shape in (n, (m, n))), np.empty((m, n), np.float32)
+    whole = NativeProduct(product)
+    whole.launch((result, left, scale, whole.packed(weights), bias, residual, m), m)()
+    expected = np.maximum((left.astype(np.float64) * scale) @ weights.T + bias + residual, 0)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4)
+
+
+def test_a_grid_follows_the_rows() -> None:
+    product = plain_product("product", 768, 768, TARGETS["x86-64-v3"], FLOAT32)
+    rows = Expression.dimension(0, 0)
+    across, down, deep = product.grid(rows)
+    assert isinstance(down, Expression)
+    for m in (1, product.rows, product.rows + 1, 1000):
+        assert (across, down.value([(m, 768)]), deep) == product.grid(m)
+
+
+def test_products_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="product: weights of 0 by 3"):
+        plain_product("product", 0, 3, TARGETS["x86-64-v3"], FLOAT32).source()
+    tall = replace(TARGETS["x86-64-v3"], lanes=512)
+    with pytest.raises(ValueError, match="bytes on the stack, more than 262144"):
+        plain_product("product", 64, 64, tall, SIX_PRODUCTS).source()

@@ -1,0 +1,207 @@
+"""Kernels for processors, from the block graph to a running node, and within a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import Programs
+from mugraph.blocks.schedule import Schedule
+from mugraph.onnx import load, to_bytes
+from mugraph.terms.shape import symbol
+from mugraph.terms.text import parse_term, parse_type
+from rewriter.cli.main import main
+from rewriter.cost import DEVICES, ProfileStore
+from rewriter.cost.kernel_times import recall_all
+from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.kernels.c.codegen import generate
+from rewriter.kernels.c.compile import LEVELS, NotBuilt
+from rewriter.kernels.c.objects import FEATURES, ObjectCompiler, levels_here
+from rewriter.kernels.custom_cpu import CpuKernels
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.kept import KeptResults
+from rewriter.kernels.programs import Scheduled, compile_on_cpu, keep_kernels, kernels_of
+from rewriter.runtime import register
+from rewriter.runtime.plan import unpack_objects
+from rewriter.runtime_env import c_compiler_version
+from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax
+from tests.support.kernel_help import kernel_model, with_kernel
+
+pytestmark = pytest.mark.skipif(c_compiler_version() is None or not levels_here(), reason="no C compiler, or an old processor")
+
+V3 = (LEVELS["x86-64-v3"],)
+SPLIT = Scheduled.one(rms_norm_matmul(symbol("m"), 64, 32, F32), Schedule((("m", 16), ("n", 16), ("k", 16)), split=2))
+WHOLE = Scheduled.one(skip_layer_norm(symbol("b"), 3, 40), Schedule((("m", 2),)))
+ROWS = Scheduled.one(softmax(64, 96, F32), Schedule((("m", 4),)))
+HALF = Scheduled.one(softmax(8, 24, F16), Schedule((("m", 4),)))
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> ObjectCompiler:
+    return ObjectCompiler(tmp_path_factory.mktemp("objects"), workers=1)
+
+
+@pytest.fixture(scope="module")
+def programs(compiler: ObjectCompiler) -> Programs:
+    compiled, problems = compile_on_cpu([SPLIT, WHOLE, ROWS, HALF], compiler, V3)
+    assert not problems
+    return compiled
+
+
+def session_of(content: bytes, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    register(options, cpu_only=True)
+    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("scheduled", [SPLIT, WHOLE, ROWS, HALF], ids=["split", "whole", "rows", "half"])
+def test_generated_kernels_run_in_onnxruntime(scheduled: Scheduled, programs: Programs, threads: int) -> None:
+    proto = kernel_model(scheduled.kernel, programs=programs)
+    assert [node.op_type for node in proto.graph.node] == ["CpuKernel"]
+    onnx.checker.check_model(proto, full_check=True)
+    session = session_of(proto.SerializeToString(), threads)
+    for size in (1, 5, 33):
+        feed = random_inputs(scheduled.kernel, 2, {"m": size, "b": size})
+        for got, wanted in zip(session.run(None, feed), reference(scheduled.kernel, feed), strict=True):
+            assert np.max(np.abs(got - wanted)) <= (1e-5 if got.dtype == np.float32 else 2e-3) * max(np.max(np.abs(wanted)), 1)
+
+
+def test_a_model_that_is_read_keeps_its_objects(programs: Programs) -> None:
+    model = load(onnx.load_from_string(to_bytes(*with_kernel(WHOLE.kernel), programs)))
+    assert not model.opaque and kernels_of(model.graph) == [WHOLE.kernel]
+    kept = model.programs[WHOLE.kernel]
+    assert kept.on_cpu and kept.variants == WHOLE.variants
+    assert [image.features for image in unpack_objects(kept.attributes["images"])] == [FEATURES["x86-64-v3"]]
+    (node,) = onnx.load_from_string(to_bytes(model, model.graph)).graph.node
+    assert node.op_type == "CpuKernel"
+
+
+def test_objects_are_kept_by_all_that_they_depend_on(compiler: ObjectCompiler, programs: Programs, tmp_path: Path) -> None:
+    (source,) = WHOLE.c_sources()
+    again = ObjectCompiler(Path(compiler._kept.folder), workers=1)
+    (found,) = again.compile([("other words", source.text)], V3)
+    assert (again.hits, again.compiled) == (1, 0) and not isinstance(found, NotBuilt)
+    for path in Path(compiler._kept.folder).rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:3])  # cut off
+    assert again.compile([("a kernel", source.text)], V3) == [found] and again.compiled == 1
+    wrong, fine = again.compile([("a", source.text + "\nint wrong = ;\n"), ("b", source.text)], V3)
+    assert isinstance(wrong, NotBuilt) and "a: " in str(wrong) and fine == found
+    kept = KeptResults(tmp_path / "none")
+    assert kept.recall("00") is None
+
+
+def test_a_kernel_without_a_form_in_c_is_told(compiler: ObjectCompiler) -> None:
+    invalid = Scheduled.one(ROWS.kernel, Schedule((("m", 3),)))
+    compiled, problems = compile_on_cpu([invalid], compiler, V3)
+    assert not compiled and "no power of two" in problems[ROWS.kernel]
+
+
+def test_kernels_are_kept_for_people_to_read(tmp_path: Path) -> None:
+    written = keep_kernels([ROWS], tmp_path, on_cpu=True)
+    assert {path.suffix for path in written} == {".c", ".txt", ".json", ".svg"}
+
+
+# Schedules
+
+
+def test_the_schedules_to_try_are_all_valid() -> None:
+    wide = {"x": parse_type("float[4,128,768]"), "b": parse_type("float[768]")}
+    kernels = [lower("gelu", wide, [("y", parse_term("Gelu[approximate='none'](Add(x, b))"))]), SPLIT.kernel, ROWS.kernel]
+    for kernel in kernels:
+        chosen = cpu_schedules(kernel, {"m": 100}, 6)
+        assert 1 <= len(chosen) <= 6 and len(set(chosen)) == len(chosen)
+        for schedules in chosen:
+            generate(kernel, schedules)
+    assert len(cpu_schedules(SPLIT.kernel, {"m": 100}, 1)) == 1
+
+
+# Within a run
+
+
+def kernels_for(store: ProfileStore, sizes: dict[str, int], folder: Path) -> CpuKernels:
+    kernels = CpuKernels(DEVICES["cpu"], store, sizes, ())
+    kernels.objects = ObjectCompiler(folder, workers=1)
+    return kernels
+
+
+def test_a_kernel_is_timed_and_the_best_schedule_written(tmp_path: Path) -> None:
+    kernel: Kernel = ROWS.kernel
+    model, graph = with_kernel(kernel)
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
+    kernels = kernels_for(store, {}, tmp_path / "objects")
+    assert kernels.glance(graph) and kernels.timed >= 1 and not kernels.notes
+    known = recall_all(store, kernel, {})
+    assert known and all(result.microseconds is not None and result.microseconds > 0 for result in known)
+    assert kernels.compile(graph) == []
+    program = kernels.programs[kernel]
+    assert program.variants.schedules == (known[0].schedules,)
+    assert {image.features for image in unpack_objects(program.attributes["images"])} == {1, 3}
+    assert not kernels.glance(graph), "it is known already"
+    kernels.close()
+    feed = random_inputs(kernel, 0)
+    outputs = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, feed)
+    np.testing.assert_allclose(outputs[0], reference(kernel, feed)[0], rtol=1e-4, atol=1e-6)
+
+
+def test_a_wrong_kernel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ObjectCompiler.compile
+    monkeypatch.setattr(
+        ObjectCompiler, "compile", lambda self, sources, levels: plain(self, [(a, _spoilt(b)) for a, b in sources], levels)
+    )
+    kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
+    _, graph = with_kernel(ROWS.kernel)
+    assert kernels.tune(graph, math.inf) and kernels.timed == 0
+    assert any("is wrong, relative error" in miss.reason for miss in kernels.explanations())
+    kernels.close()
+
+
+def _spoilt(text: str) -> str:
+    """A kernel that stores half of what it should."""
+    head, _, function = text.rpartition("void ")
+    return f"{head}void {function.replace('] = ', '] = 0.5f * ')}"
+
+
+# Verifying a file
+
+
+def test_a_file_is_verified(tmp_path: Path, programs: Programs) -> None:
+    path = tmp_path / "model.onnx"
+    proto = kernel_model(WHOLE.kernel, programs=programs)
+
+    def told(changed: onnx.ModelProto) -> tuple[int, str]:
+        onnx.save(changed, path)
+        result = CliRunner().invoke(main, [str(path), "--verify"])
+        return result.exit_code, result.output
+
+    code, text = told(proto)
+    assert code == 0 and text.startswith("equal") and "1 node, x86-64-v3" in text
+    images = next(a for a in proto.graph.node[0].attribute if a.name == "images")
+    compiler = next(a for a in proto.graph.node[0].attribute if a.name == "compiler")
+    whole = images.t.raw_data
+    images.t.raw_data = whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:]
+    code, text = told(proto)
+    assert code == 1 and text.startswith("different") and "its images are not what" in text
+    compiler.s = b"another compiler"
+    code, text = told(proto)
+    assert code == 2 and text.startswith("other compiler") and "made by another compiler; here is " in text
+    images.t.raw_data = whole[:100]
+    assert told(proto)[0] == 1 and "it cannot be read" in told(proto)[1]
+    images.t.raw_data = whole
+    del proto.functions[0].node[-1:]
+    code, text = told(proto)
+    assert code == 1 and "the function by which it runs elsewhere is not its body" in text
+    del proto.graph.node[:]
+    path.write_bytes(kernel_model(WHOLE.kernel).SerializeToString())
+    result = CliRunner().invoke(main, [str(path), "--verify"])
+    assert result.exit_code == 0 and "no compiled kernels in it" in result.output
+    assert CliRunner().invoke(main, [str(tmp_path / "none.onnx"), "--verify"]).exit_code == 2

@@ -1,0 +1,302 @@
+"""Products with stored weights on the CPU, one thread: ours in C beside onnxruntime's.
+
+    python -m tools.bench.cpu_products                     the table of float32 products on this processor's instructions
+    python -m tools.bench.cpu_products --shape 128x768x768 --level x86-64-v3
+    python -m tools.bench.cpu_products --bytes             DynamicQuantizeLinear, MatMulInteger and the scales, as one function
+
+Ours are float32 products as such (``floats``) and as products of bfloat16 parts: six, three, one
+(`rewriter/kernels/c/products.py`). A case is several products of the same left operand with weights of their own, so that weights
+are in the cache as far as those of a model's layers are; onnxruntime has them as constants of one model. What is compared takes
+turns; a time is the least of many runs over the number of products, in seconds of the thread's processor, and a ratio the median
+of ratios within a round. Errors are relative (L2) against float64, and are checked before anything is timed, with numbers of all
+magnitudes, infinities and NaN among them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
+from rich.table import Table
+
+from rewriter.kernels.c.compile import LEVELS, build, level_of_processor
+from rewriter.kernels.c.products import (
+    FLOAT32,
+    ONE_PRODUCT,
+    SIGNED_BYTES,
+    SIX_PRODUCTS,
+    THREE_PRODUCTS,
+    Arithmetic,
+    StoredProduct,
+    dynamic_quantized,
+)
+from rewriter.kernels.c.tiles import TileTarget
+
+__all__ = ["NativeProduct", "aligned", "plain_product"]
+
+SHAPES = (
+    "1x768x768",
+    "1x768x3072",
+    "4x768x768",
+    "8x768x3072",
+    "32x768x768",
+    "128x768x768",
+    "128x768x3072",
+    "128x3072x768",
+    "512x768x768",
+)
+OURS: Mapping[str, Arithmetic] = {"floats": FLOAT32, "six": SIX_PRODUCTS, "three": THREE_PRODUCTS, "one": ONE_PRODUCT}
+_WEIGHTS = 4
+"""Products of a case."""
+_SECONDS = 4.0
+"""For the rounds of a case."""
+
+
+def aligned(size: int) -> np.ndarray:
+    """Bytes that begin at a multiple of 64."""
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size]
+
+
+def plain_product(name: str, k: int, n: int, target: TileTarget, arithmetic: Arithmetic) -> StoredProduct:
+    """A float32 product that nothing follows: arguments ``left``, ``right``, ``y`` and the rows."""
+    parameters = ("const float *restrict left", "const void *right", "float *restrict y", "int64_t m")
+    return StoredProduct(name, k, n, target, parameters, "y[row * N + column] = value;", arithmetic)
+
+
+@dataclass
+class NativeProduct:
+    """A product that is compiled and loaded."""
+
+    product: StoredProduct
+    _folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+
+    def __post_init__(self) -> None:
+        path = Path(self._folder.name, "product.so")
+        path.write_bytes(build(self.product.source(), self.product.target.level, self.product.name))
+        self._library = ctypes.CDLL(str(path))
+
+    def packed(self, weights: np.ndarray) -> np.ndarray:
+        """Weights as a launch reads them."""
+        weights, packed = np.ascontiguousarray(weights), aligned(self.product.packed_bytes)
+        pack = self._library[f"{self.product.name}_pack"]
+        pack(ctypes.c_void_p(weights.ctypes.data), ctypes.c_void_p(packed.ctypes.data), None)
+        return packed
+
+    def launch(self, arguments: Sequence[np.ndarray | int | float], m: int, more: int = 1) -> Callable[[], None]:
+        """A function that runs all blocks.
+
+        Args:
+            arguments: of the launch, in order; whole numbers are 64 bits wide, others floats.
+            more: by how much the grid is larger than the least one, in both directions.
+        """
+        values = [_value(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        across, down, deep = self.product.grid(m)
+        assert isinstance(across, int) and isinstance(down, int)
+        across, down = min(across * more, self.product.panels), down * more
+        grid, function = (ctypes.c_int64 * 3)(across, down, deep), self._library[self.product.name]
+        first, last = ctypes.c_int64(0), ctypes.c_int64(across * down)
+
+        def run() -> None:
+            function(pointers, grid, first, last)
+
+        run.keeps = values, arguments  # type: ignore[attr-defined]
+        return run
+
+
+def _value(argument: np.ndarray | int | float) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    return ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_float(argument)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProductSizes:
+    m: int
+    k: int
+    n: int
+
+    @staticmethod
+    def parse(text: str) -> _ProductSizes:
+        return _ProductSizes(*(int(size) for size in text.split("x")))
+
+    def __str__(self) -> str:
+        return f"{self.m}×{self.k}×{self.n}"
+
+
+def _allow_tiles() -> None:
+    """Asks Linux for the tiles of AMX, as a process has to before its first instruction with them.
+
+    Raises:
+        click.ClickException: it says no.
+    """
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data):
+        raise click.ClickException("Linux does not let this process use AMX; choose another --level")
+
+
+class _ProductCase:
+    """Runs of one shape, by name: each computes all products once."""
+
+    def __init__(self, shape: _ProductSizes, quantized: bool) -> None:
+        random = np.random.default_rng(0)
+        self.shape = shape
+        self.left = random.standard_normal((shape.m, shape.k), np.float32)
+        weights = [random.standard_normal((shape.k, shape.n), np.float32) for _ in range(_WEIGHTS)]
+        self.weights = [np.clip(np.rint(w * 40), -127, 127).astype(np.int8) for w in weights] if quantized else weights
+        self.quantized = quantized
+        self.runs: dict[str, Callable[[], None]] = {}
+        self.results: dict[str, list[np.ndarray]] = {}
+
+    def add_onnxruntime(self) -> None:
+        shape, nodes, constants = self.shape, [], []
+        if self.quantized:
+            nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
+            constants.append(numpy_helper.from_array(np.float32(0.01), "scale"))
+        for i, weights in enumerate(self.weights):
+            constants.append(numpy_helper.from_array(weights, f"w{i}"))
+            if not self.quantized:
+                nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"y{i}"]))
+                continue
+            nodes += [
+                helper.make_node("MatMulInteger", ["q", f"w{i}", "z"], [f"i{i}"]),
+                helper.make_node("Cast", [f"i{i}"], [f"f{i}"], to=TensorProto.FLOAT),
+                helper.make_node("Mul", ["s", "scale"], [f"t{i}"]),
+                helper.make_node("Mul", [f"f{i}", f"t{i}"], [f"y{i}"]),
+            ]
+        outputs = [helper.make_tensor_value_info(f"y{i}", 1, [shape.m, shape.n]) for i in range(_WEIGHTS)]
+        inputs = [helper.make_tensor_value_info("x", 1, [shape.m, shape.k])]
+        graph = helper.make_graph(nodes, "products", inputs, outputs, constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results = [np.empty((shape.m, shape.n), np.float32) for _ in range(_WEIGHTS)]
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", self.left)
+        for i, result in enumerate(results):
+            binding.bind_output(f"y{i}", "cpu", 0, np.float32, result.shape, result.ctypes.data)
+
+        def run() -> None:
+            session.run_with_iobinding(binding)
+
+        self._add("onnxruntime", run, results)
+
+    def add_ours(self, name: str, native: NativeProduct) -> None:
+        packed = [native.packed(weights) for weights in self.weights]
+        results = [np.empty((self.shape.m, self.shape.n), np.float32) for _ in packed]
+        scales = (0.01,) if self.quantized else ()
+        runs = [
+            native.launch((self.left, each, result, *scales, self.shape.m), self.shape.m)
+            for each, result in zip(packed, results, strict=True)
+        ]
+
+        def run() -> None:
+            for each in runs:
+                each()
+
+        self._add(name, run, results)
+
+    def _add(self, name: str, run: Callable[[], None], results: list[np.ndarray]) -> None:
+        run()
+        self.runs[name], self.results[name] = run, results
+
+    def errors(self) -> dict[str, float]:
+        """Relative (L2), of the first product; of bytes against onnxruntime's result."""
+        if self.quantized:
+            exact = self.results["onnxruntime"][0].astype(np.float64)
+        else:
+            exact = self.left.astype(np.float64) @ self.weights[0].astype(np.float64)
+        norm = np.linalg.norm(exact)
+        return {name: float(np.linalg.norm(results[0] - exact) / norm) for name, results in self.results.items()}
+
+    def times(self, seconds: float) -> dict[str, np.ndarray]:
+        """Microseconds of a product by round."""
+        times: dict[str, list[float]] = {name: [] for name in self.runs}
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times["onnxruntime"]) < 7:
+            for name, run in self.runs.items():
+                start = time.thread_time()
+                run()
+                times[name].append((time.thread_time() - start) / _WEIGHTS * 1e6)
+        return {name: np.array(each) for name, each in times.items()}
+
+
+def _check(native: NativeProduct) -> None:
+    """Asks that numbers of all magnitudes, infinities and NaN come out as float64 says.
+
+    Raises:
+        SystemExit: they do not.
+    """
+    random = np.random.default_rng(1)
+    k, n = native.product.k, native.product.n
+    left = random.standard_normal((40, k), np.float32)
+    weights = random.standard_normal((k, n), np.float32)
+    left[1] *= np.float32(1e-38)
+    left[2] *= np.float32(1e36) / np.sqrt(np.float32(k))
+    left[3, 5], left[4, 6], left[5, 7] = np.inf, -np.inf, np.nan
+    weights[:, 0] *= np.float32(1e-30)
+    result = np.full((40, n), np.float32(7))
+    native.launch((left, native.packed(weights), result, 40), 40)()
+    with np.errstate(all="ignore"):
+        exact = left.astype(np.float64) @ weights.astype(np.float64)
+        scale = np.abs(left.astype(np.float64)) @ np.abs(weights.astype(np.float64))
+        finite = np.isfinite(exact)
+        wrong = np.abs(result - exact)[finite] > 1e-2 * scale[finite] + 1e-44
+    if wrong.any() or not np.array_equal(result[~finite], exact[~finite].astype(np.float32), equal_nan=True):
+        sys.exit(f"{native.product.name} for {native.product.target.level.name}: {wrong.sum()} wrong results")
+
+
+@click.command()
+@click.option("--shape", "shapes", multiple=True, default=SHAPES, help="M×K×N, as 128x768x768.")
+@click.option("--level", type=click.Choice(list(LEVELS)), help="The instruction set; this processor's last by default.")
+@click.option("--only", multiple=True, type=click.Choice(list(OURS)), default=tuple(OURS), help="Which of ours.")
+@click.option("--bytes", "quantized", is_flag=True, help="Products of bytes in place of floats.")
+@click.option("--seconds", default=_SECONDS, show_default=True, help="For the rounds of a shape.")
+def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantized: bool, seconds: float) -> None:
+    """Prints the table."""
+    console, chosen = Console(), LEVELS[level] if level else level_of_processor()
+    if chosen is None:
+        raise click.ClickException("no instruction set of rewriter/kernels/c/compile.py is known to be here")
+    if "amx_tile" in chosen.features:
+        _allow_tiles()
+    target, natives = TileTarget.of(chosen), dict[tuple[str, int, int], NativeProduct]()
+    names = ("bytes",) if quantized else tuple(only)
+    table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in names), title=chosen.name)
+    for shape in map(_ProductSizes.parse, shapes):
+        case = _ProductCase(shape, quantized)
+        case.add_onnxruntime()
+        for name in names:
+            key = name, shape.k, shape.n
+            if key not in natives:
+                if quantized:
+                    product = dynamic_quantized(name, shape.k, shape.n, target, SIGNED_BYTES)
+                else:
+                    product = plain_product(name, shape.k, shape.n, target, OURS[name])
+                natives[key] = NativeProduct(product)
+                if not quantized:
+                    _check(natives[key])
+            case.add_ours(name, natives[key])
+        times, errors = case.times(seconds), case.errors()
+        base = times["onnxruntime"]
+        cells = [f"{base.min():.0f} ({errors['onnxruntime']:.1e})"]
+        cells += [f"{times[name].min():.0f} ({errors[name]:.1e}) {np.median(base / times[name]):.2f}×" for name in names]
+        table.add_row(str(shape), *cells)
+        print(shape, *cells, sep="  ", flush=True)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
