@@ -6,6 +6,8 @@ What a kernel takes before it was timed is what a roofline says of its body; the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 from mugraph.blocks.block import Kernel
@@ -74,15 +76,20 @@ class CpuKernels(CustomKernels):
         if not most or not self._can_time or not here:
             return []
         chosen = cpu_schedules(kernel, self.sizes, min(most, _TRIALS))
-        trials, first = [], ""
-        for schedules in chosen:
+
+        def compiled(schedules: tuple[Schedule, ...]) -> CpuTrial | str:
             programs, problems = compile_on_cpu([Scheduled.one(kernel, *schedules)], self.objects, here[:1])
-            if kernel in programs:
-                trials.append(CpuTrial(schedules, programs[kernel].attributes, programs[kernel].tables))
-            else:
-                first = first or problems[kernel]
+            if kernel not in programs:
+                return problems[kernel]
+            return CpuTrial(schedules, programs[kernel].attributes, programs[kernel].tables)
+
+        with ThreadPoolExecutor(self.objects.workers) as threads:
+            # In copies of this context, so that they heed the deadline of this thread.
+            jobs = [threads.submit(copy_context().run, compiled, schedules) for schedules in chosen]
+            results = [job.result() for job in jobs]
+        trials = [result for result in results if isinstance(result, CpuTrial)]
         if not trials:
-            raise NotMeasured(first)
+            raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
 
     def _compile(

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
-from rewriter.runtime import register
+from rewriter.runtime import library_path, register
 from rewriter.runtime.plan import CPU_FORMAT_VERSION, Argument, Expression, ObjectImage, Plan, PlanChoice, cpu_attributes
 from tests.support.cpu_kernels import CENTRED, CENTRED_TEXT, PACKED, PACKED_TEXT, ROWS, SUM, SUM_TEXT, compiled, cpu_model
 
@@ -274,3 +274,25 @@ def damaged_nodes(seed: int, count: int) -> Sequence[bytes]:
 def test_no_damaged_node_ends_the_process() -> None:
     told = elsewhere(_FUZZ, "1", "400")
     assert "'opened'" not in told and "the node's plan is malfor" in told and "the node of kernel" in told, told
+
+
+_OLD = """
+import ctypes, sys
+make_status = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+@make_status
+def create_status(code, message):
+    print(message.decode())
+    return 1
+table = (ctypes.c_void_p * 1)(ctypes.cast(create_status, ctypes.c_void_p))
+get_api = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(lambda version: ctypes.addressof(table) if version < 18 else None)
+base = (ctypes.c_void_p * 2)(ctypes.cast(get_api, ctypes.c_void_p), None)
+library = ctypes.CDLL(sys.argv[1])
+library.RegisterCustomOps.restype = ctypes.c_void_p
+print(library.RegisterCustomOps(None, base))
+"""
+
+
+def test_an_onnxruntime_that_is_too_old_is_told() -> None:
+    """What makes a status has been in the first slot of its functions from the first version on."""
+    told = elsewhere(_OLD, str(library_path())).splitlines()
+    assert told == ["onnx.superopt: this onnxruntime is older than 1.18; install a newer one", "1"]

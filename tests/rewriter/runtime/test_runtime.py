@@ -117,6 +117,21 @@ def test_without_the_library_the_body_runs() -> None:
     onnx.checker.check_model(onnx.load_from_string(model(SUM)))
 
 
+def test_in_a_session_on_the_cpu_alone_the_body_runs(run: StubRunner) -> None:
+    script = (
+        "import sys, numpy as np, onnxruntime as ort\nfrom rewriter.runtime import register\n"
+        "options = ort.SessionOptions()\nregister(options, cpu_only=True)\n"
+        "session = ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])\n"
+        "print(session.run(None, {n: np.ones((1, 4), np.float32) for n in 'ab'})[0].tolist())\n"
+    )
+    path = run.folder / "model.onnx"
+    path.write_bytes(model(SUM))
+    variables = {"ONNX_SUPEROPT_DRIVER": str(run.driver), "STUB_LOG": str(run.log), "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", script, str(path)], env=variables, capture_output=True, text=True, check=False)
+    assert done.stdout == "[[2.0, 2.0, 2.0, 2.0]]\n", done.stderr
+    assert not run.calls, "the driver is not asked"
+
+
 def test_launches_in_a_row_share_scratch_memory(run: StubRunner) -> None:
     scale = Launch(
         "scale",
