@@ -45,6 +45,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
+    Place,
     Predicate,
     Reduce,
     Statement,
@@ -54,6 +55,7 @@ from mugraph.blocks.statements import (
     statement_indices,
     statement_names,
     statement_operands,
+    statement_places,
     statement_title,
 )
 from mugraph.terms.shape import Dim, SymDim, TensorType
@@ -198,9 +200,8 @@ class Kernel(NamedValue):
                     dims += [factor.size for factor in statement.view]
                 if isinstance(statement, MaskTile):
                     dims += [statement.rows, statement.columns]
-                if isinstance(statement, Predicate):
-                    dims += [condition.constant for condition in statement.conditions]
-                    dims += [times for condition in statement.conditions for _, times in condition.terms]
+                for affine in statement_places(statement):
+                    dims += [affine.constant, *(times for _, times in affine.terms)]
                 if isinstance(statement, Extent):
                     dims.append(statement.size)
                 for index in statement_indices(statement):
@@ -269,9 +270,9 @@ def _statement_key(s: Statement, axes: Mapping[str, str], values: Mapping[str, s
         parts += [values[s.left], values[s.right], axes[s.over]]
     elif isinstance(s, Reduce):
         parts += [s.kind, [axes[a] for a in s.over]]
-    elif isinstance(s, Predicate):
-        parts += [[([(index(i), c) for i, c in condition.terms], condition.constant) for condition in s.conditions]]
-        parts += ["any"] if s.is_any else []
+    elif isinstance(s, Predicate | Place):
+        parts += [[([(index(i), c) for i, c in affine.terms], affine.constant) for affine in statement_places(s)]]
+        parts += ["any"] if isinstance(s, Predicate) and s.is_any else []
     elif isinstance(s, MaskTile):
         parts += [s.entries, s.rows, s.columns, [(index(f.index), f.size) for f in s.view]]
     elif isinstance(s, Extent):

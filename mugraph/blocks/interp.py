@@ -26,6 +26,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
+    Place,
     Predicate,
     Reduce,
     Statement,
@@ -122,12 +123,12 @@ class _AxisPositions:
             stride *= self.number(factor.size)
         return total
 
-    def holds(self, condition: Affine, wanted: Sequence[str], ranges: _Ranges) -> np.ndarray:
-        """Where a condition holds, over the axes ``wanted``."""
-        total = np.full([len(ranges[axis]) for axis in wanted], self.number(condition.constant))
-        for index, coefficient in condition.terms:
+    def places(self, affine: Affine, wanted: Sequence[str], ranges: _Ranges) -> np.ndarray:
+        """The places that an affine sum takes, over the axes ``wanted``."""
+        total = np.full([len(ranges[axis]) for axis in wanted], self.number(affine.constant), np.int64)
+        for index, coefficient in affine.terms:
             total = total + coefficient * self.spread(index, wanted, ranges)
-        return total >= 0
+        return total
 
 
 class _BlockRun:
@@ -217,7 +218,10 @@ class _BlockRun:
         if isinstance(statement, Predicate):
             wanted = axes[statement.name]
             together = np.logical_or if statement.is_any else np.logical_and
-            return together.reduce(np.broadcast_arrays(*(self.positions.holds(c, wanted, ranges) for c in statement.conditions)))
+            holds = (self.positions.places(condition, wanted, ranges) >= 0 for condition in statement.conditions)
+            return together.reduce(np.broadcast_arrays(*holds))
+        if isinstance(statement, Place):
+            return self.positions.places(statement.place, axes[statement.name], ranges)
         if isinstance(statement, MaskTile):
             mask = mask_of(statement.entries, self.positions.number(statement.rows), self.positions.number(statement.columns))
             return mask.reshape(-1)[self.positions.offsets(statement.view, axes[statement.name], ranges)]

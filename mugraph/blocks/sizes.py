@@ -16,11 +16,13 @@ from mugraph.blocks.statements import (
     Factor,
     Index,
     MaskTile,
+    Place,
     Predicate,
     Statement,
     Tensor,
     View,
     Viewing,
+    statement_places,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.terms.equations import equations, solve
@@ -39,7 +41,7 @@ def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
 def _without_ones(block: Block) -> Block:
     """The block without grid axes of size 1, as it would have been built: an index along one is at its offset."""
     views = [index for s in block.statements if isinstance(s, Viewing) for index in (f.index for f in s.view)]
-    asked = [index for s in block.statements if isinstance(s, Predicate) for c in s.conditions for index, _ in c.terms]
+    asked = [index for s in block.statements for affine in statement_places(s) for index, _ in affine.terms]
     kept = {index.axis for index in asked} | {index.axis for index in views if index.shift != 0}
     ones = [axis for axis in block.grid if block.sizes[axis] == 1 and axis not in kept]
     gone = set(ones if len(ones) < len(block.grid) else ones[:-1])
@@ -96,7 +98,7 @@ def _mapped(
     def places(factors: View) -> View:
         return tuple(Factor(index(f.index), dim(f.size)) for f in factors)
 
-    def condition(c: Affine) -> Affine:
+    def affine(c: Affine) -> Affine:
         return Affine(tuple((index(i), n) for i, n in c.terms), dim(c.constant))
 
     def statement(s: Statement) -> Statement:
@@ -105,7 +107,9 @@ def _mapped(
         if isinstance(s, Viewing):
             return replace(s, view=places(s.view))
         if isinstance(s, Predicate):
-            return replace(s, conditions=tuple(map(condition, s.conditions)))
+            return replace(s, conditions=tuple(map(affine, s.conditions)))
+        if isinstance(s, Place):
+            return replace(s, place=affine(s.place))
         if isinstance(s, Compute):
             return replace(s, term=term(s.term))
         return replace(s, size=dim(s.size)) if isinstance(s, Extent) else s

@@ -25,6 +25,7 @@ __all__ = [
     "InvalidBlock",
     "Load",
     "MaskTile",
+    "Place",
     "Predicate",
     "Reduce",
     "Statement",
@@ -37,6 +38,7 @@ __all__ = [
     "statement_indices",
     "statement_names",
     "statement_operands",
+    "statement_places",
     "statement_title",
     "view",
 ]
@@ -89,7 +91,7 @@ def view(sizes: Mapping[str, Dim], *items: str | Index | tuple[str | Index, Dim]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The condition ``sum of coefficient * index + constant >= 0``."""
+    """The place ``sum of coefficient * index + constant``, or the condition that it is not negative."""
 
     terms: tuple[tuple[Index, int], ...]
     constant: Dim = 0
@@ -146,6 +148,14 @@ class Predicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A tile of integers that tell where their entries stand: to be compared with integers that are loaded."""
+
+    name: str
+    place: Affine
+
+
+@dataclass(frozen=True, slots=True)
 class MaskTile:
     """A boolean tile of a constant mask, which the kernel itself holds (:mod:`mugraph.ops.masks`).
 
@@ -193,7 +203,7 @@ class Store:
     view: View
 
 
-Statement = Load | Compute | Dot | Reduce | Predicate | MaskTile | Extent | Accumulate | Store
+Statement = Load | Compute | Dot | Reduce | Predicate | Place | MaskTile | Extent | Accumulate | Store
 Viewing = Load | MaskTile | Store
 """Statements with a view."""
 
@@ -251,9 +261,14 @@ def statement_indices(statement: Statement) -> tuple[Index, ...]:
     """The indices in a statement's views and conditions."""
     if isinstance(statement, Viewing):
         return tuple(factor.index for factor in statement.view)
+    return tuple(index for affine in statement_places(statement) for index, _ in affine.terms)
+
+
+def statement_places(statement: Statement) -> tuple[Affine, ...]:
+    """The places that a statement computes, those of which it asks whether they are negative among them."""
     if isinstance(statement, Predicate):
-        return tuple(index for condition in statement.conditions for index, _ in condition.terms)
-    return ()
+        return statement.conditions
+    return (statement.place,) if isinstance(statement, Place) else ()
 
 
 def statement_title(statement: Statement) -> str:

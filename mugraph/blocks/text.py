@@ -46,6 +46,7 @@ from mugraph.blocks.statements import (
     Index,
     Load,
     MaskTile,
+    Place,
     Predicate,
     Reduce,
     Statement,
@@ -102,17 +103,20 @@ def format_statement(statement: Statement, sizes: Mapping[str, Dim]) -> str:
         return f"{statement.name} = reduce {statement.kind}({statement.operand}; {', '.join(statement.over)})"
     if isinstance(statement, Extent):
         return f"{statement.name} = extent {statement.size}"
+    if isinstance(statement, Place):
+        return f"{statement.name} = place {_affine(statement.place)}"
     if isinstance(statement, Predicate):
-        conditions = " ".join(
-            f"[{', '.join(f'{c}*{_index(i)}' for i, c in condition.terms)}; {condition.constant}]"
-            for condition in statement.conditions
-        )
+        conditions = " ".join(map(_affine, statement.conditions))
         return f"{statement.name} = holds {'any ' if statement.is_any else ''}{conditions}"
     if isinstance(statement, MaskTile):
         sizes_of_mask = f"{statement.rows} {statement.columns}"
         return f"{statement.name} = mask {statement.entries} {sizes_of_mask} {_view(statement.view, sizes)}"
     keep = f" where {statement.keep}" if statement.keep is not None else ""
     return f"{', '.join(statement.names)} = {statement.monoid}({', '.join(statement.operands)}){keep}"
+
+
+def _affine(affine: Affine) -> str:
+    return f"[{', '.join(f'{c}*{_index(i)}' for i, c in affine.terms)}; {affine.constant}]"
 
 
 class _BlockReader(Parser):
@@ -212,6 +216,8 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
         return MaskTile(name, match[1], rows, columns, _read(match[4], sizes, "view"))
     if right.startswith("extent "):
         return Extent(name, _read(right.removeprefix("extent "), sizes, "dim"))
+    if right.startswith("place "):
+        return Place(name, _read(right.removeprefix("place "), sizes, "condition"))
     if right.startswith("holds "):
         is_any = right.startswith("holds any ")
         reader = _BlockReader(right.removeprefix("holds any " if is_any else "holds "), sizes)

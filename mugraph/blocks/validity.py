@@ -29,7 +29,7 @@ from mugraph.blocks.statements import (
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.ops.interp import infer_types
 from mugraph.ops.masks import mask_of, stored_shape
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, same_dim, same_shape
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, at_most, same_dim, same_shape
 from mugraph.terms.term import variables
 
 __all__ = ["check_kernel"]
@@ -253,7 +253,6 @@ def _view_problem(factors: View, type_: TensorType, sizes: Mapping[str, Dim]) ->
             reach = _reach(factor.index, sizes)
         except Undecided as unknown:
             return f"whether dimension {number} stays within {factor.size} depends on {unknown}"
-        gap = factor.size - reach
-        if not (gap >= 0 if isinstance(gap, int) else all(c >= 0 for _, c in gap.terms)):  # symbols are not negative
+        if not at_most(reach, factor.size):
             return f"dimension {number} of size {factor.size} is addressed up to {reach}"
     return None

@@ -273,7 +273,7 @@ class Entries(Sizes):
         entry = _entry(a)
         if to == DataType.BOOL:
             return _array(entry if isinstance(entry, bool | Truth) else Truth.of(entry, (True, False, True)))
-        if to == DataType.INT64 and not isinstance(entry, Truth):
+        if to in (DataType.INT64, DataType.INT32) and not isinstance(entry, Truth):  # sizes that exist fit into either
             return _array(int(entry) if isinstance(entry, bool) else entry)
         raise Unsupported(f"entries as {to.name.lower()}")
 

@@ -50,10 +50,11 @@ class ProtoNode:
         types: per input; ``None`` for an absent input or an unknown type.
         constants: values of the inputs that are constants, as a sequence or looked up by position on demand.
         sizes: entries of integer inputs as dimensions, by position, where they are known.
+        everywhere: the number that all entries of an integer input are, by position, where that is known.
         wanted: how many of the outputs, from the first on, hold all that are read; ``None`` is all of them.
 
     Attributes:
-        sized: positions of the inputs whose entries were asked for and are known as dimensions.
+        sized: positions of the inputs whose entries were asked for and are known as dimensions, or as one number.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ProtoNode:
         constants: Sequence[np.ndarray | None] | Callable[[int], np.ndarray | None] = (),
         sizes: Callable[[int], tuple[Dim, ...] | None] = lambda index: None,
         wanted: int | None = None,
+        everywhere: Callable[[int], Dim | None] = lambda index: None,
     ) -> None:
         self.proto, self.opset = node, opset
         self._wanted = wanted
@@ -75,7 +77,7 @@ class ProtoNode:
         if len(self.types) != len(inputs):
             raise ValueError(f"{len(inputs)} inputs but {len(self.types)} types for {node.op_type} '{node.name}'")
         self._constants = constants
-        self._sizes = sizes
+        self._sizes, self._everywhere = sizes, everywhere
         self.sized: set[int] = set()
 
     @property
@@ -111,6 +113,15 @@ class ProtoNode:
         if entries is not None:
             self.sized.add(index)
         return entries
+
+    def everywhere(self, index: int) -> Dim | None:
+        known = self.constant(index)
+        if known is not None:
+            return int(known.flat[0]) if known.size and (known == known.flat[0]).all() else None
+        number = self._everywhere(index) if self.present(index) else None
+        if number is not None:
+            self.sized.add(index)
+        return number
 
     def present(self, index: int) -> bool:
         return index < len(self._inputs) and bool(self._inputs[index])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from onnx import GraphProto, NodeProto
 
+from mugraph.domains.base import INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import captured
@@ -135,8 +136,13 @@ class EmissionPlan:
             if before is not None:
                 if before >= place:
                     return False
-            elif source.node.origin is not None and value in self.model.tables.sizes:
+            elif source.node.origin is not None and self.is_of_integers(value):
                 stack.extend(self.file_operands(source.node))
             else:
                 return False
         return True
+
+    def is_of_integers(self, value: int) -> bool:
+        """Whether a value is integers, as the sizes and numbers are that shape arithmetic computes."""
+        type_ = self.model.tables.types[value]
+        return type_ is not None and type_.dtype in INTEGERS

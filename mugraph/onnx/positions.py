@@ -30,7 +30,7 @@ _FITTED = 4096
 """Entries of a constant that is compared with a function of its places."""
 _LARGEST_STEP = 1 << 12
 """Of a dilated mask."""
-_TYPES = (DataType.INT64, DataType.BOOL)
+_TYPES = (DataType.INT64, DataType.INT32, DataType.BOOL)
 
 
 class PositionReader:
@@ -75,6 +75,11 @@ class PositionReader:
         if value not in self._fitted:
             self._fitted[value] = self._of_constant(value)
         return self._fitted[value]
+
+    def everywhere(self, value: int) -> Dim | None:
+        """The number that every entry of a value is; ``None`` where it is not known, or not the same everywhere."""
+        entry = self.entry(value)
+        return None if entry is None or isinstance(entry, bool | Truth) or places_in(entry) else entry
 
     def _of_constant(self, value: int) -> Entry | None:
         """The entry of a constant, or of one size."""

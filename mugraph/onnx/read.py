@@ -411,7 +411,8 @@ class _GraphReader:
         Raises:
             NotUnderstood, ShapeError, Undecided: it stays opaque.
         """
-        understood = understand(node, self.reads[origin], self.tables, self.operators, self.names_read)
+        number_of = self.positions.everywhere
+        understood = understand(node, self.reads[origin], self.tables, self.operators, self.names_read, number_of)
         understood = replace(understood, outputs=tuple(map(self.symbols.type, understood.outputs)))
         for name, type_ in zip(understood.names, understood.outputs, strict=True):
             if name is not None:

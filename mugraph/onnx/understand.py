@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,12 @@ _LARGEST_TABLE = 1 << 28
 
 
 def understand(
-    node: NodeProto, inputs: Sequence[int | None], tables: Tables, operators: ModelOperators, names_read: frozenset[str]
+    node: NodeProto,
+    inputs: Sequence[int | None],
+    tables: Tables,
+    operators: ModelOperators,
+    names_read: frozenset[str],
+    number_of: Callable[[int], Dim | None] = lambda value: None,
 ) -> UnderstoodNode:
     """Reads a node by the record that describes it.
 
@@ -126,6 +131,7 @@ def understand(
         tables: types, constants and sizes of these values.
         operators: those of the model.
         names_read: the names of values that somebody reads.
+        number_of: the number that every entry of a value is, where that is known.
 
     Raises:
         NotUnderstood, ShapeError, Undecided: no record describes the node, or the one that does refuses it.
@@ -144,8 +150,12 @@ def understand(
         entries = None if value is None else tables.sizes.get(value)
         return None if entries is None else tuple(entries.reshape(-1))
 
+    def everywhere(index: int) -> Dim | None:
+        value = inputs[index]
+        return None if value is None else number_of(value)
+
     wanted = _wanted(node, names_read)
-    foreign = ProtoNode(node, operators.version(node.domain), types, constant, sizes, wanted)
+    foreign = ProtoNode(node, operators.version(node.domain), types, constant, sizes, wanted, everywhere)
     reading = record.read(foreign)
     operands: list[int] = []
     operand_types: list[TensorType] = []

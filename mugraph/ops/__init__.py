@@ -22,6 +22,7 @@ from mugraph.ops import (
     quantized,
     reduction,
     rotary,
+    scatter,
 )
 from mugraph.ops.base import (
     ONNX_OPERATORS,
@@ -96,5 +97,6 @@ __all__ = [
     "reader_of",
     "reduction",
     "rotary",
+    "scatter",
     "traits_of",
 ]

@@ -1,14 +1,18 @@
 """Attention by its decomposition: split into heads, products, scale, mask, softmax, and back; and ONNX's own (opset 23).
 
 The canonical ``scale`` is the number itself, never "the default". Optional operands follow the required ones in the order of
-the attribute ``given``, which names them. Caches are no operands here: a node with past keys and values, or one that gives the
-scores, stays opaque. onnxruntime's operators stand in :mod:`mugraph.ops.contrib_attention`.
+the attribute ``given``, which names them. onnxruntime's operators stand in :mod:`mugraph.ops.contrib_attention`.
+
+Attention of ONNX has attributes that are absent where a node has no use of them: ``present``, that keys and values, split into
+heads, are results; ``past``, that these are a cache, ``past_key`` and ``past_value``, with the new ones behind it; ``nonpad``,
+that an operand says how many keys of each sequence count; ``softcap``. A node that gives the scores stays opaque.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,16 +61,35 @@ def repeated(x: Term, count: Dim, times: Dim, rest: tuple[Dim, Dim]) -> Term:
     return applied("Reshape", tiled, drop=4, shape=(count * times, *rest))
 
 
-def attended(q: Term, k: Term, v: Term, scale: float, biases: Sequence[Term], visible: Sequence[Term]) -> Term:
-    """softmax(scale q kᵀ + biases, of what is visible) v over [b, h, s, d]."""
+def attended(
+    q: Term,
+    k: Term,
+    v: Term,
+    scale: float,
+    biases: Sequence[Term],
+    visible: Sequence[Term],
+    softcap: float = 0.0,
+    guarded: bool = False,
+) -> Term:
+    """softmax(scale q kᵀ + biases, of what is visible) v over [b, h, s, d].
+
+    Args:
+        softcap: what the scores, before biases and masks, are kept below by a tanh; 0 for no such bound.
+        guarded: a query that sees nothing gets zeros.
+    """
     scores = applied("MatMul", q, applied("Transpose", k, perm=(1, 0)))
     if scale != 1:
         scores = applied("Mul", scores, const(scale))
+    if softcap:
+        scores = applied("Mul", applied("Tanh", applied("Div", scores, const(softcap))), const(softcap))
     for bias in biases:
         scores = applied("Add", scores, bias)
     for mask in visible:
         scores = applied("Where", mask, scores, const(-math.inf))
-    return applied("MatMul", applied("Softmax", scores, axis=-1), v)
+    weights = applied("Softmax", scores, axis=-1)
+    if guarded:
+        weights = applied("Where", applied("IsNaN", weights), const(0.0), weights)
+    return applied("MatMul", weights, v)
 
 
 def resolved_scale(scale: float | None, size: Dim) -> float:
@@ -127,54 +150,128 @@ def optional_inputs(node: ForeignNode, names: Sequence[str], understood: Sequenc
 # Attention of ONNX
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The operands of Attention by what they are, or anything else that there is one of for each operand."""
+
+    q: Any
+    k: Any
+    v: Any
+    mask: Any = None
+    past_key: Any = None
+    past_value: Any = None
+    counts: Any = None
+
+    @staticmethod
+    def of(attrs: AttrMap, items: Sequence[Any]) -> _Given:
+        names = ["q", "k", "v", *(["mask"] if attrs["mask"] else []), *(["past_key", "past_value"] if attrs.get("past") else [])]
+        names += ["counts"] if attrs.get("nonpad") else []
+        if len(items) != len(names):
+            raise ShapeError(f"Attention of {len(items)} operands, not {len(names)}")
+        return _Given(**dict(zip(names, items, strict=True)))
+
+
 def _onnx_attention(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
-    q, k, v, *masks = operands(len(types))
+    x, of = _Given.of(attrs, operands(len(types))), _Given.of(attrs, types)
     heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
+    q, k, v = x.q, x.k, x.v
     if heads:
-        q, k, v = (into_heads(x, t.shape[-1], n) for x, t, n in zip((q, k, v), types, (heads, groups, groups), strict=False))
-        times, rest, width = divided(heads, groups), [types[1].shape[1], types[2].shape[1]], groups
-        sizes = [divided(t.shape[-1], groups) for t in types[1:3]]
+        q, k, v = (
+            into_heads(a, t.shape[-1], n) for a, t, n in zip((q, k, v), (of.q, of.k, of.v), (heads, groups, groups), strict=True)
+        )
+        width, rows, new = groups, of.q.shape[1], of.k.shape[1]
+        times, sizes = divided(heads, groups), [divided(t.shape[-1], groups) for t in (of.k, of.v)]
     else:
-        width = types[1].shape[1]
-        times, rest, sizes = divided(types[0].shape[1], width), [t.shape[2] for t in types[1:3]], [t.shape[3] for t in types[1:3]]
-    k, v = (repeated(x, width, times, (n, d)) for x, n, d in zip((k, v), rest, sizes, strict=True))
-    rows = types[0].shape[1 if heads else 2]
-    is_bool = attrs["mask"] == "bool"
-    causal = causal_mask({"unidirectional": attrs["is_causal"]}, rows, rest[0])
-    result = attended(q, k, v, attrs["scale"], [] if is_bool else masks, [*(masks if is_bool else ()), *causal])
-    return (joined(result, heads * sizes[1]) if heads else result,)
+        width, rows, new = of.k.shape[1], of.q.shape[2], of.k.shape[2]
+        times, sizes = divided(of.q.shape[1], width), [t.shape[3] for t in (of.k, of.v)]
+    past: Dim = 0
+    if attrs.get("past"):
+        past = of.past_key.shape[2]
+        k, v = (applied("Concat", old, a, axis=-2) for old, a in ((x.past_key, k), (x.past_value, v)))
+    columns = past + new
+    every_k, every_v = (repeated(a, width, times, (columns, size)) for a, size in zip((k, v), sizes, strict=True))
+    visible, biases = list[Term](), list[Term]()
+    if x.mask is not None:
+        (visible if attrs["mask"] == "bool" else biases).append(x.mask)
+    if attrs.get("nonpad"):
+        visible.append(_within(x.counts, rows, columns, attrs["is_causal"]))
+    elif attrs["is_causal"]:
+        visible += _frontier(rows, columns, past)
+    may_see_nothing = bool(attrs.get("nonpad") or (attrs.get("past") and attrs["mask"]))
+    result = attended(
+        q, every_k, every_v, attrs["scale"], biases, visible, softcap=attrs.get("softcap", 0.0), guarded=may_see_nothing
+    )
+    result = joined(result, heads * sizes[1]) if heads else result
+    return (result, k, v) if attrs.get("present") else (result,)
+
+
+def _frontier(rows: Dim, columns: Dim, past: Dim) -> list[Term]:
+    """What causal attention shows: the query in row i sees the keys up to i + past. A single last one sees all of them."""
+    if same_dim(rows + past, columns):
+        return [] if same_dim(rows, 1) else [applied("CausalMask", rows=rows, columns=columns)]
+    return [applied("BandMask", rows=rows, columns=columns, before=rows, after=past)]
+
+
+def _within(counts: Term, rows: Dim, columns: Dim, is_causal: bool) -> Term:
+    """Which of ``columns`` keys count, as many as an operand says of a sequence; the rows of a causal mask are the last of these.
+
+    Places are compared with the operand, and nothing is computed of that: j + rows - i <= counts says j <= i + (counts - rows).
+    """
+    last = applied("Unsqueeze", counts, axes=(-3, -2, -1))
+    if not is_causal or same_dim(rows, 1):
+        return applied("Less", applied("Range", start=0, limit=columns, dtype=DataType.INT64), last)
+    keys = applied("Range", start=rows, limit=rows + columns, dtype=DataType.INT64)
+    queries = applied("Unsqueeze", applied("Range", start=0, limit=rows, dtype=DataType.INT64), axes=(-1,))
+    return applied("LessOrEqual", applied("Sub", keys, queries), last)
 
 
 def _check_onnx_attention(attrs: AttrMap, types: Sequence[TensorType]) -> None:
-    floating(types[:3])
-    q, k, v = types[:3]
+    of = _Given.of(attrs, types)
+    q, k, v = of.q, of.k, of.v
+    floating((q, k, v))
     heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
-    if any(t.rank != (3 if heads else 4) for t in (q, k, v)) or bool(attrs["mask"]) != (len(types) == 4):
+    if any(t.rank != (3 if heads else 4) for t in (q, k, v)):
         raise ShapeError(f"Attention of {', '.join(map(str, types))} with {heads} heads")
     if heads:
-        whole: tuple[Dim, ...] = (q.shape[0], heads, q.shape[1], k.shape[1])
-        expect_shape("the keys of Attention", k, (q.shape[0], k.shape[1], divided(q.shape[2], heads) * groups), q.dtype)
+        rows, new, width, sizes = q.shape[1], k.shape[1], groups, [divided(t.shape[2], groups) for t in (k, v)]
+        lead: tuple[Dim, ...] = (q.shape[0], heads)
+        expect_shape("the keys of Attention", k, (q.shape[0], new, divided(q.shape[2], heads) * groups), q.dtype)
         expect_shape("the values of Attention", v, (*k.shape[:2], v.shape[2]), q.dtype)
     else:
-        whole = (*q.shape[:3], k.shape[2])
-        divided(q.shape[1], k.shape[1])
-        expect_shape("the keys of Attention", k, (q.shape[0], *k.shape[1:3], q.shape[3]), q.dtype)
+        rows, new, width, sizes = q.shape[2], k.shape[2], k.shape[1], [t.shape[3] for t in (k, v)]
+        lead = q.shape[:2]
+        divided(q.shape[1], width)
+        expect_shape("the keys of Attention", k, (q.shape[0], width, new, q.shape[3]), q.dtype)
         expect_shape("the values of Attention", v, (*k.shape[:3], v.shape[3]), q.dtype)
-    if attrs["is_causal"]:
-        square = same_dim(whole[2], whole[3])
+    past: Dim = 0
+    if attrs.get("past"):
+        if not attrs.get("present") or attrs.get("nonpad"):
+            raise ShapeError("Attention with a cache that it does not return, or of which the run tells how much counts")
+        if of.past_key.rank != 4:
+            raise ShapeError(f"Attention with the cache {of.past_key}")
+        past = of.past_key.shape[2]
+        for name, cache, size in (("keys", of.past_key, sizes[0]), ("values", of.past_value, sizes[1])):
+            expect_shape(f"the {name} of Attention's cache", cache, (q.shape[0], width, past, size), q.dtype)
+    if attrs.get("nonpad"):
+        expect_shape("the numbers of keys of Attention", of.counts, q.shape[:1], DataType.INT64)
+    elif attrs["is_causal"] and not attrs.get("past"):
+        square = same_dim(rows, new)
         if square is None:
-            raise Undecided(f"whether causal Attention has {whole[2]} keys and as many queries", [(whole[2], whole[3])])
+            raise Undecided(f"whether causal Attention has {new} keys and as many queries", [(rows, new)])
         if not square:
             raise ShapeError("causal Attention to other than as many keys as queries")
-    if len(types) == 4:
+    if of.mask is not None:
+        whole = (*lead, rows, past + new)
         dtype, axes = (DataType.BOOL if attrs["mask"] == "bool" else q.dtype), attrs["mask_axes"]
-        mask = types[3]
-        if mask.rank != axes:
-            raise ShapeError(f"Attention with the mask {mask}")
+        if of.mask.rank != axes:
+            raise ShapeError(f"Attention with the mask {of.mask}")
         if axes == 4:
-            expect_bias("Attention", mask, whole, dtype)
+            expect_bias("Attention", of.mask, whole, dtype)
         else:
-            expect_shape("the mask of Attention", mask, whole[4 - axes :], dtype)
+            expect_shape("the mask of Attention", of.mask, whole[4 - axes :], dtype)
+
+
+_ATTENTION_INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 
 
 def _read_onnx_attention(node: ForeignNode) -> Reading:
@@ -188,14 +285,12 @@ def _read_onnx_attention(node: ForeignNode) -> Reading:
         softmax_precision=None,
         qk_matmul_output_mode=0,
     )
-    optional = optional_inputs(
-        node, ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"), ("attn_mask",), 3
-    )
-    if attributes["softcap"] or attributes["softmax_precision"] is not None or node.output_count > 1:
-        raise NotUnderstood("Attention with a softcap, a softmax of another type, or its scores or cache as outputs")
+    optional = optional_inputs(node, _ATTENTION_INPUTS, _ATTENTION_INPUTS[3:], 3)
+    if attributes["softmax_precision"] is not None or node.output_count > 3:
+        raise NotUnderstood("Attention with a softmax of another type, or its scores as an output")
     q = type_of(node)
     heads = int(attributes["q_num_heads"]) if q.rank == 3 else 0
-    mask = type_of(node, 3) if optional else None
+    mask = type_of(node, 3) if "attn_mask" in optional else None
     attrs = {
         "num_heads": heads,
         "kv_num_heads": int(attributes["kv_num_heads"]) if heads else 0,
@@ -203,9 +298,17 @@ def _read_onnx_attention(node: ForeignNode) -> Reading:
         "scale": resolved_scale(attributes["scale"], divided(q.shape[-1], heads) if heads else q.shape[-1]),
         "mask": "" if mask is None else "bool" if mask.dtype == DataType.BOOL else "float",
         "mask_axes": 0 if mask is None else mask.rank,
+        **({"softcap": float(attributes["softcap"])} if attributes["softcap"] else {}),
+        **({"past": True} if "past_key" in optional else {}),
+        **({"present": True} if "past_key" in optional or node.output_count > 1 else {}),
+        **({"nonpad": True} if "nonpad_kv_seqlen" in optional else {}),
     }
     if attributes["scale"] == 0 or (mask is not None and not 2 <= mask.rank <= 4):
         raise NotUnderstood(f"Attention with the mask {mask} and scale {attributes['scale']}")
+    if ("past_key" in optional) != ("past_value" in optional):
+        raise NotUnderstood("Attention with past keys and no past values, or the reverse")
+    if attributes["softcap"] < 0:
+        raise NotUnderstood(f"Attention with the softcap {attributes['softcap']}")
     return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
 
 
@@ -215,23 +318,35 @@ def _write_onnx_attention(attrs: AttrMap, types: Sequence[TensorType], opset: in
         form["is_causal"] = 1
     if attrs["num_heads"]:
         form |= {"q_num_heads": attrs["num_heads"], "kv_num_heads": attrs["kv_num_heads"]}
-    return OnnxForm("Attention", tuple(range(len(types))), form)
+    if attrs.get("softcap"):
+        form["softcap"] = attrs["softcap"]
+    at = _Given.of(attrs, range(len(types)))
+    return OnnxForm("Attention", (at.q, at.k, at.v, at.mask, at.past_key, at.past_value, at.counts), form)
+
+
+def _ranks_onnx_attention(attrs: AttrMap, count: int) -> list[int]:
+    whole = 3 if attrs["num_heads"] else 4
+    ranks = {"q": whole, "k": whole, "v": whole, "mask": attrs["mask_axes"], "past_key": 4, "past_value": 4, "counts": 1}
+    at = _Given.of(attrs, range(count))
+    return [rank for name, rank in ranks.items() if getattr(at, name) is not None]
 
 
 define(
     "Attention",
-    (3, 4),
+    (3, 7),
     _onnx_attention,
     check=_check_onnx_attention,
     read=_read_onnx_attention,
     write=_write_onnx_attention,
-    ranks=lambda attrs, count: [*((3,) * 3 if attrs["num_heads"] else (4,) * 3), *([attrs["mask_axes"]] * (count - 3))],
+    ranks=_ranks_onnx_attention,
     traits=Traits(attention=True, accumulates=True, piecewise=True),
     samples=(
         "Attention[scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
         "Attention[is_causal=true,scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
         "Attention[mask='float',mask_axes=4,scale=0.125](q, k, v, m) "
         "| q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64] m:[1,1,128,128]",
+        "Attention[is_causal=true,past=true,present=true,scale=0.125](q, k, v, p, r) "
+        "| q:[1,4,1,64] k:[1,2,1,64] v:[1,2,1,64] p:[1,2,127,64] r:[1,2,127,64]",
     ),
     defaults={"num_heads": 0, "kv_num_heads": 0, "is_causal": False, "mask": "", "mask_axes": 0},
 )

@@ -143,7 +143,7 @@ class _Factors:
         self.op_type, self.opset, self.attributes = node.op_type, node.opset, node.attributes
         self.types = [node.types[0], node.types[3]]
         self.output_count, self.output_places = node.output_count, node.output_places
-        self.constant, self.sizes, self.present = node.constant, node.sizes, node.present
+        self.constant, self.sizes, self.everywhere, self.present = node.constant, node.sizes, node.everywhere, node.present
 
 
 def _read_qlinear_conv(node: ForeignNode) -> Reading:

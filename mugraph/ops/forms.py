@@ -83,6 +83,9 @@ class ForeignNode(Protocol):
     def sizes(self, index: int) -> tuple[Dim, ...] | None:
         """The entries of an integer input where shape arithmetic gives them as dimensions, else ``None``."""
 
+    def everywhere(self, index: int) -> Dim | None:
+        """The number that every entry of an integer input is, where that is known, else ``None``."""
+
     def present(self, index: int) -> bool:
         """Whether an optional input is given."""
 

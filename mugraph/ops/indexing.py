@@ -25,7 +25,10 @@ from mugraph.ops.forms import (
     type_of,
 )
 from mugraph.ops.traits import DegreeBound, Movement, Traits
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
+from mugraph.terms.term import Term
+
+__all__ = ["is_place", "rows_from"]
 
 # Gather
 
@@ -68,6 +71,21 @@ register(
         samples=("Gather[axis=-2](x, i) | x:[8,32] i:int64[4]",),
     )
 )
+
+
+def rows_from(term: Term) -> Dim | None:
+    """The first of the entries that a Gather looks up, where these are all that follow it in their order; ``None`` otherwise."""
+    if term.op != "Gather" or term.inputs[1].op != "Range":
+        return None
+    first: Dim = term.inputs[1].attr("start")
+    return first
+
+
+def is_place(term: Term) -> bool:
+    """Whether the entries of a term are places along its axes, or sums and differences of such: sizes that exist bound them."""
+    if term.op == "Range":
+        return True
+    return term.op in ("Add", "Sub", "Unsqueeze") and all(map(is_place, term.inputs))
 
 
 # GatherND

@@ -86,6 +86,9 @@ class _ChannelsFirst:
     def sizes(self, index: int) -> tuple[Dim, ...] | None:
         return self.node.sizes(index)
 
+    def everywhere(self, index: int) -> Dim | None:
+        return self.node.everywhere(index)
+
     def present(self, index: int) -> bool:
         return self.node.present(index)
 

@@ -68,8 +68,11 @@ ATTRIBUTE_KINDS = {
         ("axes", "begins", "dilations", "ends", "kernel", "pads", "perm", "qkv_hidden_sizes", "repeats"), AttributeKind.WHOLES
     ),
     **dict.fromkeys(("shape", "sizes", "starts", "steps", "strides"), AttributeKind.WHOLES),
-    **dict.fromkeys(("ceil", "interleaved", "is_causal", "keepdims", "present", "residual", "upper"), AttributeKind.FLAG),
-    **dict.fromkeys(("alpha", "beta", "epsilon", "max", "min", "scale", "value"), AttributeKind.NUMBER),
+    **dict.fromkeys(
+        ("ceil", "interleaved", "is_causal", "keepdims", "nonpad", "packed", "past", "present", "residual", "upper"),
+        AttributeKind.FLAG,
+    ),
+    **dict.fromkeys(("alpha", "beta", "epsilon", "max", "min", "scale", "softcap", "value"), AttributeKind.NUMBER),
     "activation_params": AttributeKind.NUMBERS,
     **dict.fromkeys(("activation", "approximate", "mask", "mode"), AttributeKind.TEXT),
     **dict.fromkeys(("given", "zeros"), AttributeKind.TEXTS),

@@ -70,11 +70,18 @@ class Undecided(Exception):
     Attributes:
         equal: pairs of dimensions of which it is known that the answer is yes where each pair is equal.
         multiple: a dimension and a divisor of which it is known that the answer is yes only where it divides the dimension.
+        about: a dimension that has to be a number for an answer.
     """
 
-    def __init__(self, question: str, equal: Sequence[tuple[Dim, Dim]] = (), multiple: tuple[Dim, Dim] | None = None) -> None:
+    def __init__(
+        self,
+        question: str,
+        equal: Sequence[tuple[Dim, Dim]] = (),
+        multiple: tuple[Dim, Dim] | None = None,
+        about: Dim | None = None,
+    ) -> None:
         super().__init__(question)
-        self.equal, self.multiple = tuple(equal), multiple
+        self.equal, self.multiple, self.about = tuple(equal), multiple, about
 
 
 class Unequal(Undecided):

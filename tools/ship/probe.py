@@ -34,7 +34,7 @@ from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.runtime_env import environment, usable_providers
 
-OPSET = 23
+OPSET = 24
 TYPES = {
     DataType.FLOAT: 1e-3,
     DataType.FLOAT16: 2e-2,

@@ -2,11 +2,13 @@
 
 A step takes the words ``input_ids`` of one position, int64[batch,1], and the cache ``past_key_values.N.key`` and ``.value``,
 [batch,key_heads,past,size], and makes ``logits`` and the cache with that position, ``present.N.key`` and ``present.N.value``.
+Where the cache is of a fixed size, that is ``room``, before and after, and ``position`` says where the new one is written:
+int64[batch] or, where it is one for all sequences, int64[1].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +19,19 @@ from onnx.parser import parse_model
 
 from tools.zoo.draws import Array, gain, normal
 
-__all__ = ["LLAMA_STEP", "SPELLINGS", "Decoder", "cache_names", "decoder_step"]
+__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "Decoder", "Spelling", "cache_names", "decoder_step"]
 
-Spelling = Literal["explicit", "attention", "grouped"]
-SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped")
-"""``explicit``: the cache is concatenated and heads are repeated, as torch.onnx exports transformers' Llama (opset 20).
-``attention``: operators Attention, RotaryEmbedding and RMSNormalization of ONNX with past and present (opset 23). ``grouped``:
-onnxruntime's GroupQueryAttention and its normalisations, as onnxruntime-genai's builder writes them."""
+Spelling = Literal["explicit", "attention", "grouped", "packed", "multihead", "tensorscatter", "scatternd", "elements", "chosen"]
+SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead")
+"""With a cache that grows. ``explicit``: the cache is concatenated and heads are repeated, as torch.onnx exports transformers'
+Llama (opset 20). ``attention``: operators Attention, RotaryEmbedding and RMSNormalization of ONNX with past and present (opset
+23). ``grouped``: onnxruntime's GroupQueryAttention and its normalisations, as onnxruntime-genai's builder writes them;
+``packed``: the same of one product for queries, keys and values. ``multihead``: onnxruntime's MultiHeadAttention and
+RotaryEmbedding, of as many heads of keys as of queries."""
+FIXED: tuple[Spelling, ...] = ("tensorscatter", "scatternd", "elements", "chosen")
+"""With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). The others
+are plain operators (opset 20), whose attention is masked behind the position: the new one is written by ScatterND along the
+first axis, as torch.onnx exports assignments to slices, by ScatterElements, or by Where."""
 
 _ROTARY_BASE = 10000.0
 
@@ -37,8 +45,8 @@ class Decoder:
             entries.
         batch, past: sizes; ``None`` for any.
         half: weights, cache and logits are half precision.
-        spelling: one of :data:`SPELLINGS`.
-        room: positions that the tables of angles have, where the spelling has such tables.
+        spelling: one of :data:`SPELLINGS` or :data:`FIXED`.
+        room: positions that the tables of angles have, where the spelling has such tables, and a cache of a fixed size.
     """
 
     layers: int = 2
@@ -74,7 +82,9 @@ def cache_names(layers: int) -> list[tuple[str, str]]:
 
 
 def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
-    """One step of a decoder of Llama's kind."""
+    """One step of a decoder of Llama's kind. Raises ValueError for heads that share keys where the spelling has no such."""
+    if which.spelling == "multihead" and which.heads != which.key_heads:
+        raise ValueError(f"MultiHeadAttention of {which.heads} heads of queries and {which.key_heads} of keys")
     generator = np.random.default_rng(seed)
     weights: dict[str, Array] = {"words": normal(generator, (which.words, which.hidden), 1.0)}
     text, x = [_PREPARED[which.spelling].replace("TYPE", str(which.element_type))], "x0"
@@ -90,6 +100,7 @@ def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
             ("down", which.intermediate, which.hidden),
         ):
             weights[f"{name}w{n}"] = normal(generator, (rows, columns), rows**-0.5)
+        weights[f"qkvw{n}"] = np.concatenate([weights[f"{name}w{n}"] for name in "qkv"], axis=1)
         for name in ("before", "between"):
             weights[f"{name}w{n}"] = gain(generator, (which.hidden,))
         text.append(_layer(n, x, which))
@@ -105,17 +116,21 @@ def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
 def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.ModelProto:
     batch, past = which.batch or "batch", which.past if which.past is not None else "past"
     total = past + 1 if isinstance(past, int) else "total"
+    if which.spelling in FIXED:
+        past = total = which.room
     kind = "float16" if which.half else "float"
     cache, inputs, outputs = (
         f"{batch},{which.key_heads}",
         [f"int64[{batch},1] input_ids"],
         [f"{kind}[{batch},1,{which.words}] logits"],
     )
+    if which.spelling in FIXED:
+        inputs.append(f"int64[{batch if which.spelling == 'tensorscatter' else 1}] position")
     for before, after in cache_names(which.layers):
         inputs.append(f"{kind}[{cache},{past},{which.size}] {_plain(before)}")
         outputs.append(f"{kind}[{cache},{total},{which.size}] {_plain(after)}")
-    domains = '"" : 23' if which.spelling == "attention" else '"" : 20'
-    domains += ', "com.microsoft" : 1' if which.spelling == "grouped" else ""
+    domains = f'"" : {_OPSETS.get(which.spelling, 20)}'
+    domains += ', "com.microsoft" : 1' if which.spelling in _RUNTIME else ""
     model = parse_model(f"""<ir_version: 10, opset_import: [{domains}], producer_name: "tools.zoo">
         g ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
             x0 = Gather<axis = 0>(words, input_ids)
@@ -140,6 +155,9 @@ def _plain(name: str) -> str:
     return name.replace(".", "_")
 
 
+_OPSETS: Mapping[Spelling, int] = {"attention": 23, "tensorscatter": 24}
+_RUNTIME: tuple[Spelling, ...] = ("grouped", "packed", "multihead")
+"""Written in operators of onnxruntime's own."""
 _WIDE = ("frequencies", "two", "epsilon")
 """What stays in single precision in a half-precision model: the angles are computed so, as transformers' models do."""
 
@@ -193,11 +211,6 @@ _EXPLICIT = """
     queries = Unsqueeze(positions, at0) query = Unsqueeze(queries, last1)
     keys = Range(zero, total0, one) key = Unsqueeze(keys, at012) past_seen = LessOrEqual(key, query)
     spread = Concat<axis = 0>(batch1, at1, at1, total1) seen = Expand(past_seen, spread)
-    positions1 = Unsqueeze(positions, at2) turns = Cast<to = 1>(positions1) angle = Mul(turns, frequencies)
-    angles = Concat<axis = -1>(angle, angle) cos0 = Cos(angles) sin0 = Sin(angles)
-    cos1 = Cast<to = TYPE>(cos0) sin1 = Cast<to = TYPE>(sin0) cos = Unsqueeze(cos1, at1) sin = Unsqueeze(sin1, at1)
-    spread5 = Concat<axis = 0>(batch1, key_heads, repeats, total1, sized)
-    joined4 = Concat<axis = 0>(batch1, all_heads, total1, sized)
 """
 _GROUPED = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
@@ -208,15 +221,38 @@ _ATTENTION = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
     position_shape = Concat<axis = 0>(batch1, at1) past2 = Unsqueeze(past1, at0) position = Expand(past2, position_shape)
 """
-_PREPARED: Mapping[Spelling, str] = {"explicit": _EXPLICIT, "attention": _ATTENTION, "grouped": _GROUPED}
+_ANGLES = """
+    positions1 = Unsqueeze(positions, at2) turns = Cast<to = 1>(positions1) angle = Mul(turns, frequencies)
+    angles = Concat<axis = -1>(angle, angle) cos0 = Cos(angles) sin0 = Sin(angles)
+    cos1 = Cast<to = TYPE>(cos0) sin1 = Cast<to = TYPE>(sin0) cos = Unsqueeze(cos1, at1) sin = Unsqueeze(sin1, at1)
+    spread5 = Concat<axis = 0>(batch1, key_heads, repeats, total1, sized)
+    joined4 = Concat<axis = 0>(batch1, all_heads, total1, sized)
+"""
+_FIXED = f"""
+    batch1 = Shape<start = 0, end = 1>(input_ids) total1 = Shape<start = 2, end = 3>(past_key_values_0_key)
+    total0 = Squeeze(total1) keys = Range(zero, total0, one) positions = Unsqueeze(position, at0)
+    here1 = Equal(keys, position) here = Unsqueeze(here1, last1) past_seen = LessOrEqual(keys, position)
+    seen = Unsqueeze(past_seen, at012) row = Unsqueeze(position, last1) columns = Unsqueeze(row, at01)
+    written = Concat<axis = 0>(batch1, key_heads, at1, sized) places = Expand(columns, written)
+    {_ANGLES}
+"""
+_TENSORSCATTER = "positions = Unsqueeze(position, at1) counts = Add(position, one)"
+_PREPARED: Mapping[Spelling, str] = {
+    "explicit": _EXPLICIT + _ANGLES,
+    "attention": _ATTENTION,
+    "grouped": _GROUPED,
+    "packed": _GROUPED,
+    "multihead": _ATTENTION,
+    "tensorscatter": _TENSORSCATTER,
+    **dict.fromkeys(("scatternd", "elements", "chosen"), _FIXED),
+}
 
 
 def _layer(n: int, x: str, which: Decoder) -> str:
     """The nodes of a layer, from ``x`` to the next."""
-    attend = {"explicit": _explicit_attention, "attention": _standard_attention, "grouped": _grouped_attention}[which.spelling]
+    attend = _ATTEND.get(which.spelling, _explicit_attention)
     return f"""{_norm(f"before{n}", x, which, f"beforew{n}")}
-        q{n} = MatMul(before{n}, qw{n}) k{n} = MatMul(before{n}, kw{n}) v{n} = MatMul(before{n}, vw{n})
-        {attend(n, which)}
+        {_projections(n, which)} {attend(n, which)}
         o{n} = MatMul(side{n}, ow{n}) middle{n} = Add({x}, o{n})
         {_norm(f"between{n}", f"middle{n}", which, f"betweenw{n}")}
         gate{n} = MatMul(between{n}, gatew{n}) bent{n} = Sigmoid(gate{n}) silu{n} = Mul(gate{n}, bent{n})
@@ -224,11 +260,16 @@ def _layer(n: int, x: str, which: Decoder) -> str:
         x{n + 1} = Add(middle{n}, down{n})"""
 
 
+def _projections(n: int, which: Decoder) -> str:
+    names = ("qkv",) if which.spelling == "packed" else tuple("qkv")
+    return " ".join(f"{name}{n} = MatMul(before{n}, {name}w{n})" for name in names)
+
+
 def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:
     """A normalisation by the root of the mean square; in half precision its statistics are single."""
-    if which.spelling == "grouped":
+    if which.spelling in _RUNTIME:
         return f"{name} = SimplifiedLayerNormalization<axis = -1, epsilon = 0.000001, stash_type = 1>({x}, {weight})"
-    if which.spelling == "attention":
+    if which.spelling in _OPSETS:
         return f"{name} = RMSNormalization<axis = -1, epsilon = 0.000001>({x}, {weight})"
     wide = f"{name}_x = Cast<to = 1>({x})"
     return f"""{wide} {name}_p = Pow({name}_x, two) {name}_m = ReduceMean<keepdims = 1>({name}_p, last1)
@@ -249,7 +290,7 @@ def _explicit_attention(n: int, which: Decoder) -> str:
             {name}x{n} = Concat<axis = -1>({name}m{n}, {name}1{n}) {name}s{n} = Mul({name}x{n}, sin)
             {name}r{n} = Add({name}c{n}, {name}s{n})""")
     for name, new, part in (("k", "kr", "key"), ("v", "vt", "value")):
-        text.append(f"""present_{n}_{part} = Concat<axis = -2>(past_key_values_{n}_{part}, {new}{n})
+        text.append(f"""{_present(n, part, f"{new}{n}", which)}
             {name}u{n} = Unsqueeze(present_{n}_{part}, at2) {name}e{n} = Expand({name}u{n}, spread5)
             {name}all{n} = Reshape<allowzero = 1>({name}e{n}, joined4)""")
     text.append(f"""kshape{n} = Shape<start = 0>(kall{n}) kn{n} = Slice(kshape{n}, last1, end)
@@ -266,17 +307,67 @@ def _explicit_attention(n: int, which: Decoder) -> str:
     return " ".join(text)
 
 
-def _standard_attention(n: int, which: Decoder) -> str:
-    rotary = "".join(
-        f"{name}r{n} = RotaryEmbedding<num_heads = {heads}>({name}{n}, cosines, sines, position) "
+def _present(n: int, part: str, new: str, which: Decoder) -> str:
+    """The cache with new keys or values, by plain operators."""
+    past, present = f"past_key_values_{n}_{part}", f"present_{n}_{part}"
+    if which.spelling == "elements":
+        return f"{present} = ScatterElements<axis = 2>({past}, places, {new})"
+    if which.spelling == "chosen":
+        return f"{present} = Where(here, {new}, {past})"
+    if which.spelling == "scatternd":
+        return f"""first_{n}_{part} = Transpose<perm = [2, 0, 1, 3]>({past})
+            update_{n}_{part} = Transpose<perm = [2, 0, 1, 3]>({new})
+            with_{n}_{part} = ScatterND(first_{n}_{part}, row, update_{n}_{part})
+            {present} = Transpose<perm = [1, 2, 0, 3]>(with_{n}_{part})"""
+    return f"{present} = Concat<axis = -2>({past}, {new})"
+
+
+def _rotary(n: int, which: Decoder, inputs: str, domain: str = "") -> str:
+    """Queries and keys with the rotary embedding, by an operator of tables and positions."""
+    return " ".join(
+        f"{name}r{n} = {domain}RotaryEmbedding<num_heads = {heads}>({name}{n}, {inputs})"
         for name, heads in (("q", which.heads), ("k", which.key_heads))
     )
-    return f"""{rotary}
+
+
+def _standard_attention(n: int, which: Decoder) -> str:
+    return f"""{_rotary(n, which, "cosines, sines, position")}
         side{n}, present_{n}_key, present_{n}_value = Attention<q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}>(
             qr{n}, kr{n}, v{n}, , past_key_values_{n}_key, past_key_values_{n}_value)"""
 
 
+def _counted_attention(n: int, which: Decoder) -> str:
+    """Of heads beside each other, as keys and values are in the cache."""
+    apart = " ".join(
+        f"""{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads) {name}t{n} = Transpose<perm = [0, 2, 1, 3]>({name}h{n})"""
+        for name in "qkv"
+    )
+    turned = " ".join(f"{name}r{n} = RotaryEmbedding({name}t{n}, cosines, sines, positions)" for name in "qk")
+    return f"""{apart} {turned}
+        present_{n}_key = TensorScatter<axis = -2>(past_key_values_{n}_key, kr{n}, position)
+        present_{n}_value = TensorScatter<axis = -2>(past_key_values_{n}_value, vt{n}, position)
+        seen{n} = Attention<is_causal = 1>(qr{n}, present_{n}_key, present_{n}_value, , , , counts)
+        back{n} = Transpose<perm = [0, 2, 1, 3]>(seen{n}) side{n} = Reshape(back{n}, whole)"""
+
+
 def _grouped_attention(n: int, which: Decoder) -> str:
+    operands = f"qkv{n}, , " if which.spelling == "packed" else f"q{n}, k{n}, v{n}"
     return f"""side{n}, present_{n}_key, present_{n}_value = com.microsoft.GroupQueryAttention<
             num_heads = {which.heads}, kv_num_heads = {which.key_heads}, do_rotary = 1>(
-            q{n}, k{n}, v{n}, past_key_values_{n}_key, past_key_values_{n}_value, lengths, total, cosines, sines)"""
+            {operands}, past_key_values_{n}_key, past_key_values_{n}_value, lengths, total, cosines, sines)"""
+
+
+def _multihead_attention(n: int, which: Decoder) -> str:
+    return f"""{_rotary(n, which, "position, cosines, sines", "com.microsoft.")}
+        side{n}, present_{n}_key, present_{n}_value = com.microsoft.MultiHeadAttention<num_heads = {which.heads}>(
+            qr{n}, kr{n}, v{n}, , , , past_key_values_{n}_key, past_key_values_{n}_value)"""
+
+
+_ATTEND: Mapping[Spelling, Callable[[int, Decoder], str]] = {
+    "attention": _standard_attention,
+    "grouped": _grouped_attention,
+    "packed": _grouped_attention,
+    "multihead": _multihead_attention,
+    "tensorscatter": _counted_attention,
+}
+"""How the others attend than by plain operators."""

@@ -12,6 +12,7 @@ from mugraph.blocks.statements import (
     Extent,
     Load,
     MaskTile,
+    Place,
     Predicate,
     Reduce,
     Statement,
@@ -83,6 +84,10 @@ class BlockBuilder:
 
     def predicate(self, wanted: str, conditions: tuple[Affine, ...], is_any: bool = False) -> str:
         return self._add(wanted, ("holds", conditions, is_any), lambda name: Predicate(name, conditions, is_any))
+
+    def place(self, place: Affine) -> str:
+        """Where the entries of a tile stand."""
+        return self._add("place", ("place", place), lambda name: Place(name, place))
 
     def mask(self, wanted: str, mask: Term, factors: View) -> str:
         """A tile of a stored mask."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
+from mugraph.ops.indexing import is_place, rows_from
 from mugraph.terms.term import Term, make, var, variables
 from rewriter.kernels.fuse.access import Access, under, view_of
 from rewriter.kernels.fuse.builder import NotFusable
@@ -49,7 +50,9 @@ class TermEmitter:
     def _value(self, term: Term, access: Access, hint: Access) -> Term:
         if term.is_var:
             return var(self._scope.builder.load(term.name, view_of(access, self._scope.axes.sizes)))
-        if traits_of(term.op).addresses:
+        if is_place(term):
+            return var(self._scope.builder.place(self.movements.place(term, access)))
+        if traits_of(term.op).addresses or rows_from(term) is not None:
             return self.movements.value(term, access, hint)
         if term.op in POSITION_MASKS:
             return var(self.movements.sees(term, access))

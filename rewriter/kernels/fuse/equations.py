@@ -101,9 +101,10 @@ class SizeEquations:
 
     def _heads(self, op: str, attrs: Mapping[str, Any], operands: Sequence[TensorType]) -> Iterator[tuple[Dim, Dim]]:
         """Packed widths as so many heads of some width; that onnxruntime wants to be a multiple of 8 or 16 in one operator."""
-        tables = operands[3:] if op == "GroupQueryAttention" else ()
+        tables = [t for t in operands if t.rank == 2] if op == "GroupQueryAttention" else []
         grain = 1 if op != "GroupQueryAttention" else 16 if tables else 8
-        counts = [attrs["num_heads"], *[attrs.get("kv_num_heads", attrs["num_heads"])] * 2]
+        groups = attrs.get("kv_num_heads", attrs["num_heads"])
+        counts = [attrs["num_heads"] + (2 * groups if attrs.get("packed") else 0), groups, groups]
         packed = [(t.shape[-1], count) for t, count in zip(operands, counts, strict=False) if t.rank == 3 and count]
         for width, count in packed:
             yield from self._multiple(width, count)

@@ -56,8 +56,13 @@ class SetGrowth:
                 continue
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
+                results = len(self._reading.live(node))
                 for level in (0, 1, 2):
-                    yield from self._downwards({node}, self.upwards({node}, level, attends=attends), level)
+                    start = self.upwards({node}, level, attends=attends)
+                    if results == 1:
+                        yield from self._downwards({node}, start, level)
+                    else:  # what one operator gives comes together: an attention and the cache that it appends to
+                        yield GrownNodes(start, start - {node}, results)
             elif kind == "total":
                 yield from self._totals(node)
             elif kind in ("row", "pointwise"):

@@ -16,7 +16,7 @@ from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet
-from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.fuse.lower import lower, shared_heads
 from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
 from rules_db.trust.formulas.proof import why_not_proved
@@ -82,6 +82,8 @@ class KernelBuilder:
         return built
 
     def _lowered(self, fusable: FusableSet, form: Form, proved: bool) -> Built:
+        """The kernel of the most general sizes, but for heads that share keys: these are together where there is one query."""
+        apart: Built | None = None
         for variant in VARIANTS:
             general = generalised(fusable.terms, fusable.types, variant)
             if general is None:
@@ -92,19 +94,28 @@ class KernelBuilder:
             except NotFusable:
                 continue
             if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
-                if why_not_proved(kernel) is None:
-                    self._untested[sized.digest] = kernel
-                elif proved:
-                    continue
-                else:
-                    self.test(kernel)
-                    self.test(sized)
-                return Built(kernel_rule(sized, {}, general=kernel), kernel)
+                if any(shared_heads(block) is not None for block in sized.blocks):
+                    apart = apart or self._built_of(sized, kernel, proved)
+                elif (built := self._built_of(sized, kernel, proved)) is not None:
+                    return built
+        if apart is not None:
+            return apart
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
         if proved:
             raise NotFusable(f"kernel {kernel.name} is not proved for all sizes")
         self.test(kernel)
         return Built(kernel_rule(kernel, {}), kernel)
+
+    def _built_of(self, sized: Kernel, general: Kernel, proved: bool) -> Built | None:
+        """A kernel and what it is made of, proved or tested; ``None`` where it has to be proved and is not."""
+        if why_not_proved(general) is None:
+            self._untested[sized.digest] = general
+        elif proved:
+            return None
+        else:
+            self.test(general)
+            self.test(sized)
+        return Built(kernel_rule(sized, {}, general=general), general)
 
     def stored(self, rule: Rule) -> Rule | None:
         """The rule for other models behind one that was built here for a model's sizes."""

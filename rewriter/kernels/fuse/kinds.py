@@ -7,8 +7,9 @@ from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.graph import Node
 from mugraph.ops import Entrywise, ProductKind, get_operator, traits_of
 from mugraph.ops.constants import POSITION_MASKS
+from mugraph.ops.indexing import rows_from
 from mugraph.terms.shape import DataType, ShapeError, Undecided
-from mugraph.terms.term import walk
+from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.kernels.fuse.terms import is_elementwise
 
@@ -34,11 +35,11 @@ def _is_row(op: str) -> bool:
     return traits_of(op).rows is not None and not get_operator(op).composite
 
 
-def _is_staged(op: str) -> bool:
+def _is_staged(term: Term) -> bool:
     """Whether a kernel has an operator, or a leaf, in a stage of its own."""
-    traits = traits_of(op)
+    op, traits = term.op, traits_of(term.op)
     staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
-    return staged or op in ("Var", "Const") or op in POSITION_MASKS
+    return staged or op in ("Var", "Const", "Range") or op in POSITION_MASKS or rows_from(term) is not None
 
 
 class NodeKinds:
@@ -73,6 +74,8 @@ class NodeKinds:
             if any(t is None or t.dtype not in _FLAGS for t in types):
                 return "other"
             # Integers are moved and compared, as those that number documents, and nothing else.
+            if traits.attention:
+                return self._composite_kind(node)
             if traits.addresses:
                 return "movement"
             return "pointwise" if traits.entrywise is Entrywise.COMPARISON else "flag" if node.op == "Cast" else "other"
@@ -98,11 +101,12 @@ class NodeKinds:
             return "other"
         operands = [t for v in node.inputs if (t := self._reading.graph.type(v)) is not None]
         try:
-            inner = {part.op for part in walk(record.decompose(node.attrs, operands))}
+            parts = list(walk(record.decompose(node.attrs, operands)))
         except (ShapeError, Undecided, ValueError):
             return "other"
-        if not all(map(_is_staged, inner)):
+        if not all(map(_is_staged, parts)):
             return "other"
+        inner = {part.op for part in parts}
         if any(map(is_product, inner)):
             return "attention" if "Softmax" in inner else "product"
         return "row" if any(traits_of(op).monoid or _is_row(op) for op in inner) else "pointwise"

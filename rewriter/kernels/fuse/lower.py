@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.statements import InvalidBlock, Tensor
@@ -29,7 +30,7 @@ from rewriter.kernels.fuse.scope import PLAIN, Form, Scope
 from rewriter.kernels.fuse.simplify import simplified
 from rewriter.kernels.fuse.terms import PlainTerms, is_elementwise
 
-__all__ = ["lower"]
+__all__ = ["lower", "shared_heads"]
 
 
 def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[str, Term]], form: Form = PLAIN) -> Kernel:
@@ -53,22 +54,42 @@ def lower(name: str, inputs: Mapping[str, TensorType], outputs: Sequence[tuple[s
 
 
 def _lowered(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Term], form: Form) -> Kernel:
-    terms = PlainTerms(inputs, body)
-    block = _block(name, terms, [*inputs, *body], form)
-    if terms.attends and (groups := _groups(block)) is not None:
-        with suppress(NotFusable):  # what else the heads go through may not come apart: then each is a block's
-            block = _block(name, terms, [*inputs, *body], form, *groups)
-    used = {v.name for v in variables(body.values())}
     types = infer_types(body.values(), inputs)
+    blocks = [_lowered_block(name, inputs, part, form) for part in _parts(body, types)]
+    used = {v.name for v in variables(body.values())}
     kernel = Kernel(
         name,
         tuple(Tensor(operand, type_) for operand, type_ in inputs.items() if operand in used),
         tuple(Tensor(output, types[term]) for output, term in body.items()),
         tuple(body.values()),
-        (simplified(block),),
+        tuple(replace(block, name=f"{name}_{i}") if i else block for i, block in enumerate(blocks)),
     )
     check_kernel(kernel)
     return kernel
+
+
+def _parts(body: Mapping[str, Term], types: Mapping[Term, TensorType]) -> list[dict[str, Term]]:
+    """The outputs of each block graph: all of them, or, of one operator that gives several, those of one type.
+
+    Such an operator is one kernel, or none: nobody computes a part of what it gives. An attention's cache has other axes than its
+    result, so that a launch of its own appends to it.
+    """
+    if len({(term.op, term.attrs, term.inputs) for term in body.values()}) > 1 or len(body) == 1:
+        return [dict(body)]
+    parts: dict[TensorType, dict[str, Term]] = {}
+    for output, term in body.items():
+        parts.setdefault(types[term], {})[output] = term
+    return list(parts.values())
+
+
+def _lowered_block(name: str, inputs: Mapping[str, TensorType], body: Mapping[str, Term], form: Form) -> Block:
+    """The block graph that computes some outputs."""
+    terms = PlainTerms(inputs, body)
+    block = _block(name, terms, [*inputs, *body], form)
+    if terms.attends and (groups := shared_heads(block)) is not None:
+        with suppress(NotFusable):  # what else the heads go through may not come apart: then each is a block's
+            block = _block(name, terms, [*inputs, *body], form, *groups)
+    return simplified(block)
 
 
 def _block(name: str, terms: PlainTerms, taken: Sequence[str], form: Form, heads: str | None = None, group: Dim = 1) -> Block:
@@ -81,7 +102,7 @@ def _block(name: str, terms: PlainTerms, taken: Sequence[str], form: Form, heads
     return scope.block()
 
 
-def _groups(block: Block) -> tuple[str, Dim] | None:
+def shared_heads(block: Block) -> tuple[str, Dim] | None:
     """The batch axis of an attention of one query whose loop reads the same for so many neighbours (grouped heads), and how many.
 
     They are rows of a block then, which reads keys and values once for all of them.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mugraph.blocks.statements import Affine, Factor, Index
 from mugraph.ops.constants import seen_where
+from mugraph.ops.indexing import rows_from
 from mugraph.ops.masks import STORED_MASK
 from mugraph.terms.shape import Dim, same_dim
 from mugraph.terms.term import Term, make, var
@@ -41,13 +42,14 @@ class Movements:
     def value(self, term: Term, access: Access, hint: Access) -> Term:
         """The value of a movement at an access."""
         (source, *more), shape = term.inputs, self._scope.terms.shape(term.inputs[0])
-        if more:
+        is_part = term.op in ("Split", "Slice") or rows_from(term) is not None
+        if more and not is_part:
             return self._joined(term, access)
         if term.op == "Identity":
             return self._emit(source, access, hint)
         if term.op == "Expand":
             return self._emit(source, under(access, shape), access)
-        if term.op in ("Split", "Slice"):
+        if is_part:
             moved = self._part(term, access, shape)
         elif term.op == "Transpose":
             moved = self._turned(term, access, len(shape))
@@ -60,7 +62,9 @@ class Movements:
     @staticmethod
     def _part(term: Term, access: Access, shape: tuple[Dim, ...]) -> Access:
         bounds: list[tuple[int, Dim]]
-        if term.op == "Split":
+        if (first := rows_from(term)) is not None:
+            bounds = [(term.attr("axis"), first)]
+        elif term.op == "Split":
             bounds = [(term.attr("axis"), sum(term.attr("sizes")[: term.out], start=0))]
         else:
             if any(step != 1 for step in term.attr("steps")):
@@ -130,6 +134,18 @@ class Movements:
             query, key = (_remaining(digits, seen.modulo) for digits in (query, key))
         affine = (Affine((*_position(query, s), *_position(key, t)), constant) for s, t, constant in seen.conditions)
         return self._scope.builder.predicate("seen", tuple(affine), seen.is_any)
+
+    def place(self, term: Term, access: Access) -> Affine:
+        """What a term of places is at an access."""
+        if term.op == "Range":
+            return Affine(tuple(_position(access[-1], 1)), term.attr("start"))
+        shapes = [self._scope.terms.shape(operand) for operand in term.inputs]
+        if term.op == "Unsqueeze":
+            return self.place(term.inputs[0], regrouped(flat(access), shapes[0]))
+        first, second = (self.place(i, under(access, shape)) for i, shape in zip(term.inputs, shapes, strict=True))
+        sign = -1 if term.op == "Sub" else 1
+        further = tuple((index, sign * times) for index, times in second.terms)
+        return Affine((*first.terms, *further), first.constant + sign * second.constant)
 
 
 def _remaining(digits: Digits, modulo: int) -> Digits:

@@ -8,12 +8,12 @@ from mugraph.blocks.block import Block
 from mugraph.blocks.statements import (
     Factor,
     Index,
-    Predicate,
     Statement,
     Store,
     Viewing,
     statement_names,
     statement_operands,
+    statement_places,
 )
 
 __all__ = ["simplified"]
@@ -47,7 +47,7 @@ def _merged(block: Block) -> Block:
 def _joined(block: Block, first: str, second: str) -> Block | None:
     statements = []
     for statement in block.statements:
-        indices = [i for c in statement.conditions for i, _ in c.terms] if isinstance(statement, Predicate) else []
+        indices = [index for affine in statement_places(statement) for index, _ in affine.terms]
         if any(index.axis in (first, second) for index in indices):
             return None
         if isinstance(statement, Viewing):

@@ -151,6 +151,8 @@ class _SymbolFinder:
             except Undecided as problem:
                 if isinstance(problem, Unequal) and self._made_equal(problem):
                     continue
+                if problem.about is not None and self._symbols.keep([problem.about]):
+                    continue
                 if ways:
                     ways.pop(0)(term.op, attrs, operands)
                 elif not (self._symbols.keep([d for t in operands for d in t.shape]) or self._symbols.keep(_dims(attrs))):

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from mugraph.blocks.statements import product
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.constants import seen_where
+from mugraph.ops.indexing import rows_from
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
-from rules_db.trust.formulas.formula import Formula, choice, extremum, natural, number_of, summed, together
+from rules_db.trust.formulas.formula import Formula, choice, counted, extremum, natural, number_of, summed, together
 from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
@@ -100,11 +101,13 @@ class BodyMeaning:
         if seen := seen_where(term.op, dict(term.attrs)):
             i, j = at if seen.modulo is None else (rest(place, seen.modulo) for place in at)
             return together([natural(s * i + t * j + c) for s, t, c in seen.conditions], seen.is_any)
+        if term.op == "Range":
+            return counted(term.attr("start") + at[0])
         if term.op == STORED_MASK:
             return stored_entry(term.attr("entries"), self._types[term], flat(at, self._shape(term)))
         if term.op == "Concat":
             return self._joined(term, at)
-        if traits.addresses:
+        if traits.addresses or rows_from(term) is not None:
             return self.value(term.inputs[0], self._source(term, at))
         if traits.reduction is not None and "axes" in dict(term.attrs):
             return self._reduced(term, at, traits.reduction)
@@ -143,6 +146,8 @@ class BodyMeaning:
         elif term.op == "Slice":
             for axis, start, step in zip(term.attr("axes"), term.attr("starts"), term.attr("steps"), strict=True):
                 moved[axis] = at[axis] * step + start
+        elif (first := rows_from(term)) is not None:
+            moved[term.attr("axis")] = at[term.attr("axis")] + first
         elif term.op == "Tile":
             for axis in range(-len(term.attr("repeats")), 0):
                 moved[axis] = rest(at[axis], before[axis])

@@ -59,6 +59,7 @@ __all__ = [
     "atoms_of",
     "cases",
     "choice",
+    "counted",
     "exponential",
     "extremum",
     "infinite_signs",
@@ -225,6 +226,17 @@ def number_of(dim: Dim) -> Formula:
     return Formula(terms)
 
 
+def counted(place: Dim) -> Formula:
+    """A place as a number, by which its index variables can be told: a sum of multiples of products of these and of sizes."""
+    if isinstance(place, int):
+        return Formula.number(place)
+    total = ZERO
+    for powers, coefficient in place.terms:
+        term = Formula.atom("place", SymDim.make({powers: 1})) if powers else ONE
+        total = total + Formula.number(coefficient) * term
+    return total
+
+
 def mapped(formula: Formula, move: Callable[[Position], Dim], facts: Facts = NOTHING) -> Formula:
     """A formula with its free index variables replaced, simplified where ``facts`` hold."""
     return _Replacement(move, facts).of(formula, frozenset())
@@ -262,6 +274,8 @@ class _Replacement:
             return body
         if kind == "natural":
             return natural(self._place(atom[1], bound), self._facts)
+        if kind == "place":
+            return counted(self._place(atom[1], bound))
         if kind == "exp":
             return exponential(self.of(atom[1], bound))
         parts = [self._part(part, bound) for part in atom[1:]]

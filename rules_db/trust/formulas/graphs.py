@@ -25,12 +25,14 @@ from dataclasses import replace
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.statements import (
     Accumulate,
+    Affine,
     Compute,
     Dot,
     Extent,
     Index,
     Load,
     MaskTile,
+    Place,
     Predicate,
     Reduce,
     Statement,
@@ -44,7 +46,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, Dim, TensorType
+from mugraph.terms.shape import DataType, Dim, TensorType, at_most
 from mugraph.terms.term import variables
 from rules_db.trust.formulas.bodies import entry, stored_entry
 from rules_db.trust.formulas.formula import (
@@ -52,6 +54,7 @@ from rules_db.trust.formulas.formula import (
     ZERO,
     Formula,
     choice,
+    counted,
     exponential,
     extremum,
     natural,
@@ -73,6 +76,13 @@ def _position(index: Index, env: _Env) -> Dim:
         return index.offset
     place = divided(env[index.axis] + index.shift, index.divide)
     return (place if index.modulo is None else rest(place, index.modulo)) + index.offset
+
+
+def _place(affine: Affine, env: _Env) -> Dim:
+    total = affine.constant
+    for index, coefficient in affine.terms:
+        total = total + coefficient * _position(index, env)
+    return total
 
 
 def address(view: View, env: _Env) -> Dim:
@@ -163,13 +173,9 @@ class GraphMeaning:
                 value = summed(value, index) if statement.kind == "sum" else extremum(statement.kind, value, index)
             return value
         if isinstance(statement, Predicate):
-            parts = []
-            for condition in statement.conditions:
-                total = condition.constant
-                for index_, coefficient in condition.terms:
-                    total = total + coefficient * _position(index_, env)
-                parts.append(natural(total))
-            return together(parts, statement.is_any)
+            return together([natural(_place(condition, env)) for condition in statement.conditions], statement.is_any)
+        if isinstance(statement, Place):
+            return counted(_place(statement.place, env))
         if isinstance(statement, MaskTile):
             return stored_entry(statement.entries, statement.type, address(statement.view, env))
         assert isinstance(statement, Extent), statement
@@ -225,7 +231,7 @@ def _number(dtype: DataType) -> DataType:
 def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
     """Truth values are no numbers, integers no floats. Raises NotDecided or ShapeError."""
     types: dict[str, DataType] = {}
-    integers: set[str] = set()  # that are loaded: a thread graph may compare them
+    integers: set[str] = set()  # that are loaded, or places: a thread graph may compare them
 
     def ask(statement: Statement, *wanted: tuple[str, DataType]) -> None:
         if any(types[name] != kind for name, kind in wanted):
@@ -241,6 +247,9 @@ def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
             raise NotDecided("an operand of integers")
         elif isinstance(statement, Predicate | MaskTile):
             kind = DataType.BOOL
+        elif isinstance(statement, Place):
+            kind = DataType.INT64
+            integers.add(statement.name)
         elif isinstance(statement, Compute):
             operands = {leaf.name: TensorType(types[leaf.name], ()) for leaf in variables([statement.term])}
             inferred = infer_types([statement.term], operands)
@@ -266,9 +275,14 @@ def _check_places(block: Block) -> None:
     for statement in block.statements:
         for index in statement_indices(statement):
             bounds = limits(env[index.axis] + index.shift if index.axis is not None else index.offset)
-            if bounds is None or not is_natural(bounds[0]):
+            if bounds is None or not _is_natural(bounds[0]):
                 raise NotDecided(f"whether an index of {statement_title(statement)} may be negative")
         for factor in statement.view if isinstance(statement, Viewing) else ():
             bounds = limits(_position(factor.index, env))
-            if bounds is None or not is_natural(bounds[0]) or not is_natural(factor.size - 1 - bounds[1]):
+            if bounds is None or not _is_natural(bounds[0]) or not _is_natural(factor.size - 1 - bounds[1]):
                 raise NotDecided(f"whether {statement_title(statement)} stays within a dimension of {factor.size}")
+
+
+def _is_natural(dim: Dim) -> bool:
+    """Whether a dimension is known never to be negative, also where it is the smaller of two."""
+    return is_natural(dim) or bool(at_most(0, dim))

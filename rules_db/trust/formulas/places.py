@@ -276,6 +276,9 @@ def _part(left: Dim, divisor: Dim, facts: Facts) -> Dim:
     for group in sorted({_shared(SymDim.make(dict([part])), divisor) for part in _parts(left)} - {1}, key=str):
         upper = SymDim.make({p: c for p, c in _parts(left) if _long_division(SymDim.make({p: c}), group)[1] == 0})
         bounds = limits(left - upper, facts)
+        if bounds is not None:  # multiples of the group that the rest is sure to hold
+            more = _long_division(bounds[0], group)[0] * group
+            upper, bounds = upper + more, (bounds[0] - more, bounds[1] - more)
         if upper != 0 and bounds is not None and is_natural(bounds[0]) and is_natural(group - 1 - bounds[1]):
             return divided(_long_division(upper, group)[0], _long_division(divisor, group)[0], facts)
     for powers, coefficient in _parts(left):

@@ -16,6 +16,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, INTEGERS, Unsupported, exact
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops import Entrywise, traits_of
+from mugraph.ops.indexing import is_place
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
@@ -43,21 +44,23 @@ _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 
 
 def refuse_integers(types: Mapping[Term, TensorType]) -> None:
-    """Integers are counts of truth values: cast, reduced, compared; or operands that are moved and compared alone, which changes
-    none of them. Raises NotDecided for all others, since they wrap around.
+    """Integers are counts of truth values: cast, reduced, compared; operands that are moved and compared alone, which changes
+    none of them; or places and their differences. Raises NotDecided for all others, since they wrap around.
 
     Args:
         types: of all terms.
     """
     computed_with: set[Term] = set()
     for term in types:
+        if is_place(term):
+            continue
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
             computed_with.update(_moved(term.inputs))
         elif any(part in types and types[part].dtype in INTEGERS for part in term.inputs):
             _refuse_fractions(term.inputs)
     for term, type_ in types.items():
         counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
-        if type_.dtype in INTEGERS and not (counts or (term.is_var and term not in computed_with)):
+        if type_.dtype in INTEGERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
 
 

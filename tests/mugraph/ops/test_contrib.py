@@ -218,6 +218,59 @@ def _attention() -> list[Case]:
         Case("Attention", [*three, (1, 4, 3, 5)], packed, **new),
         Case("Attention", [(2, 4, 3, 8)] * 3, {"is_causal": 1}, **new),
         Case("Attention", [(2, 3, 16)] * 3, {"is_causal": 1, "q_num_heads": 2, "kv_num_heads": 2}, **new),
+        Case("Attention", [(2, 4, 3, 8)] * 3, {"softcap": 1.5}, **new),
+    ]
+    return [*cases, *_caches()]
+
+
+def _caches() -> list[Case]:
+    """Keys and values of positions that were before, with those of new ones."""
+    three, cached = ("y0", "y1", "y2"), [(2, 2, 4, 8)] * 2
+    heads, both = {"num_heads": 2}, [(2, 3, 16)] * 3
+    masked = np.asarray([[1, 1, 0, 1, 1, 1, 0], [1] * 7], I32)
+    cases = [
+        Case("MultiHeadAttention", [*both, None, None, None, *cached], heads, outputs=three),
+        Case("MultiHeadAttention", [*both, None, None, None, *cached], {**heads, "unidirectional": 1}, outputs=three),
+        Case("MultiHeadAttention", [*both, (48,), None, (1, 2, 3, 7), *cached], heads, outputs=three),
+        Case("MultiHeadAttention", [*both, None, masked, None, *cached], heads, outputs=three),
+        Case("MultiHeadAttention", [(2, 1, 16)] * 3 + [None] * 3 + cached, heads, outputs=three),
+    ]
+    for new, past, rotary in ((1, 4, False), (3, 4, False), (1, 6, True), (3, 4, True)):
+        grouped: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": int(rotary)}
+        batch, size = (
+            2 if new == 1 else 1,
+            16 if rotary else 8,
+        )  # of several positions behind a cache onnxruntime takes one sequence
+        lengths = [np.full(batch, past + new - 1, I32), np.asarray(past + new, I32)]
+        rest = [(batch, 2, past, size), (batch, 2, past, size), *lengths, *([(9, 8)] * 2 if rotary else [])]
+        apart = [(batch, new, 4 * size), (batch, new, 2 * size), (batch, new, 2 * size)]
+        cases += [
+            Case("GroupQueryAttention", [*apart, *rest], grouped, (5, 6), three),
+            Case("GroupQueryAttention", [*apart, *rest], {**grouped, "local_window_size": 3}, (5, 6), three),
+            Case("GroupQueryAttention", [(batch, new, 8 * size), None, None, *rest], grouped, (5, 6), three),
+        ]
+    onnx_: dict[str, Any] = {"domain": "", "opset": 23, "outputs": three}
+    wide, packed = [(2, 4, 3, 8), (2, 2, 3, 8), (2, 2, 3, 6)], {"q_num_heads": 4, "kv_num_heads": 2}
+    past = [(2, 2, 4, 8), (2, 2, 4, 6)]
+    shown = np.arange(21).reshape(3, 7) % 4 != 1
+    cases += [
+        Case("Attention", [*wide, None, *past], {}, **onnx_),
+        Case("Attention", [*wide, None, *past], {"is_causal": 1}, **onnx_),
+        Case("Attention", [(2, 4, 2, 8), *wide[1:], None, *past], {"is_causal": 1}, **onnx_),
+        Case("Attention", [(2, 4, 1, 8), (2, 2, 1, 8), (2, 2, 1, 6), None, *past], {"is_causal": 1}, **onnx_),
+        Case("Attention", [*wide, (2, 1, 3, 7), *past], {"softcap": 2.0}, **onnx_),
+        Case("Attention", [*wide, shown, *past], {"is_causal": 1}, **onnx_),
+        Case("Attention", [(2, 3, 32), (2, 3, 16), (2, 3, 12), None, *past], {**packed, "is_causal": 1}, **onnx_),
+        Case("Attention", wide, {}, **onnx_),
+    ]
+    counts = np.asarray([2, 5], I64)
+    buffers = [(2, 2, 6, 8), (2, 2, 6, 6)]
+    static: dict[str, Any] = {"domain": "", "opset": 24}
+    cases += [
+        Case("Attention", [(2, 4, 1, 8), *buffers, None, None, None, counts], {"is_causal": 1}, **static),
+        Case("Attention", [(2, 4, 2, 8), *buffers, None, None, None, counts], {"is_causal": 1}, **static),
+        Case("Attention", [(2, 4, 3, 8), *buffers, None, None, None, counts], {"is_causal": 1}, **static),
+        Case("Attention", [(2, 4, 3, 8), *buffers, None, None, None, counts], {}, **static),
     ]
     return cases
 
@@ -320,7 +373,14 @@ def test_leading_axes_do_not_matter(case: Case) -> None:
 
 
 def _causal(case: Case) -> bool:
-    return bool(case.attrs.get("unidirectional") or case.attrs.get("is_causal") or case.op == "GroupQueryAttention")
+    """Whether positions hide keys: not from a single one, which is the last."""
+    hides = case.attrs.get("unidirectional") or case.attrs.get("is_causal") or case.op == "GroupQueryAttention"
+    return bool((hides and case.inputs[0][-2] > 1) or "local_window_size" in case.attrs or _counted(case))
+
+
+def _counted(case: Case) -> bool:
+    """Whether an operand of ONNX's Attention says how many keys count."""
+    return (case.domain, case.op) == ("", "Attention") and len(case.inputs) == 7
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=str)
@@ -342,7 +402,7 @@ def test_exact_and_abstract_domains(case: Case) -> None:
     )
     values = record.run(Real(), reading.attrs, wide(operands))
     assert not [claims(r, v) for r, v in zip(ranges, values, strict=True) if claims(r, v)]
-    if "Attention" in case.op and not any(a.dtype == bool for a in operands):
+    if "Attention" in case.op and not any(a.dtype == bool for a in operands) and not _counted(case):
         assert ranges[0].finite  # every query sees a key, so that guards against NaN further on can go
 
 
@@ -363,6 +423,9 @@ def test_exact_and_abstract_domains(case: Case) -> None:
         ("MultiHeadAttention", "mask_filter_value", -1.0),
         ("Attention", "unidirectional", None),
         ("Attention", "is_causal", None),
+        ("Attention", "softcap", 1.0),
+        ("Attention", "nonpad", None),
+        ("GroupQueryAttention", "past", None),
         ("GroupQueryAttention", "rotary_interleaved", None),
         ("GroupQueryAttention", "local_window_size", 3),
         ("RotaryEmbedding", "interleaved", None),
@@ -460,7 +523,12 @@ def test_half_precision(case: Case) -> None:
         (Case("MultiHeadAttention", [(2, 3, 8), (2, 5, 8), (2, 5, 8)], {"num_heads": 2, "unidirectional": 1}), "causal"),
         (Case("MultiHeadAttention", [(2, 3, 8), (2, 2, 5, 4), (2, 2, 5, 4)], {"num_heads": 2}), "MultiHeadAttention of"),
         (Case("MultiHeadAttention", [(2, 3, 8), (2, 5, 8)], {"num_heads": 2}), "its value"),
-        (Case("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [(2, 2, 4, 4)] * 2, {"num_heads": 2}), "past_key"),
+        (Case("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [(2, 2, 4, 4)], {"num_heads": 2}), "no past values"),
+        (Case("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [(2, 2, 4, 4), (2, 2, 5, 4)], {"num_heads": 2}), "the cache"),
+        (
+            Case("MultiHeadAttention", [(2, 3, 8)] * 3 + [None] * 3 + [(2, 2, 4, 4)] * 2 + [IDS], {"num_heads": 2}),
+            "past_sequence_length",
+        ),
         (Case("MultiHeadAttention", [(2, 3, 9)] * 3, {"num_heads": 2}), "no multiple"),
         (Case("Attention", [(2, 5, 6), (6, 24), None], {"num_heads": 2}), "its bias"),
         (Case("Attention", [(2, 5, 6), (6, 24), (24,), np.ones((2,), I32)], {"num_heads": 2}), "mask"),
@@ -472,14 +540,20 @@ def test_half_precision(case: Case) -> None:
         (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, (5, 6)), "tables"),
         (
             Case("GroupQueryAttention", [*GQA[:3], (2, 2, 1, 8), *GQA[4:]], {"num_heads": 4, "kv_num_heads": 2}, (5, 6)),
-            "past_key",
+            "not those of its cache",
+        ),
+        (
+            Case("GroupQueryAttention", [*GQA, None, None, IDS], {"num_heads": 4, "kv_num_heads": 2}, (5, 6)),
+            "position_ids",
         ),
         (Case("RotaryEmbedding", [(2, 3, 16), np.zeros(1, I64), (7, 4), (7, 4)]), "positions"),
         (Case("RotaryEmbedding", [(2, 3, 16), np.zeros((2, 3), I64), (7, 4), (7, 4)], {"scale": 2.0}), "scaled"),
         (Case("RotaryEmbedding", [(2, 3, 16), np.zeros((2, 3), I64), (7, 2), (7, 2)], {"rotary_embedding_dim": 4}), "heads"),
-        (Case("Attention", [(2, 4, 3, 8)] * 3, {"softcap": 1.0}, domain="", opset=23), "softcap"),
+        (Case("Attention", [(2, 4, 3, 8)] * 3, {"softcap": -1.0}, domain="", opset=23), "softcap"),
+        (Case("Attention", [(2, 4, 3, 8)] * 3, {}, outputs=("y0", "", "", "y3"), domain="", opset=23), "its scores"),
         (Case("Attention", [(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)], {"is_causal": 1}, domain="", opset=23), "causal"),
-        (Case("Attention", [(2, 4, 3, 8)] * 3 + [None] + [(2, 4, 1, 8)] * 2, {}, domain="", opset=23), "past_key"),
+        (Case("Attention", [(2, 4, 3, 8)] * 3 + [None] + [(2, 4, 1, 8)], {}, domain="", opset=23), "no past values"),
+        (Case("Attention", [(2, 4, 3, 8)] * 3 + [None, (2, 4, 1, 8), (2, 4, 2, 8)], {}, domain="", opset=23), "cache"),
     ],
     ids=str,
 )

@@ -1,0 +1,211 @@
+"""Operators that write entries over others: into caches of a fixed size, at positions that the run tells.
+
+``TensorScatter`` (opset 24) writes one run of positions a sequence, ``ScatterElements`` and ``ScatterND`` entries or slices at
+any places. Only the forms without a reduction are understood: the last entry that is written to a place stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, Unsupported
+from mugraph.ops.base import Operator, register
+from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
+from mugraph.ops.traits import Traits
+from mugraph.terms.kinds import AttributeKind
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim
+
+_INDICES = (DataType.INT32, DataType.INT64)
+
+
+def _entries(indices: Array) -> np.ndarray:
+    """Indices as whole numbers, which they are in every domain but that of ranges. Raises Unsupported."""
+    if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
+        raise Unsupported("computed indices outside the integers")
+    return np.asarray(indices, np.int64)
+
+
+def _expect(name: str, types: Sequence[TensorType], holds: bool | None, pairs: Sequence[tuple[Dim, Dim]] = ()) -> None:
+    """Raises ShapeError, or Undecided, unless operands fit together."""
+    if holds is False:
+        raise ShapeError(f"{name} of {', '.join(map(str, types))}")
+    if holds is None:
+        raise Undecided(f"whether {name} takes {', '.join(map(str, types))}", pairs)
+
+
+def _expect_numbers(name: str, types: Sequence[TensorType]) -> None:
+    alike = types[0].dtype == types[-1].dtype and types[0].dtype in FLOATS | INTEGERS | {DataType.BOOL}
+    _expect(name, types, alike)
+
+
+# TensorScatter: an update [b, ..., s, ...] into a cache [b, ..., t, ...], from the position on that an operand says of each
+# sequence, along the axis of s and t. What goes beyond the end begins anew at the start where the mode is circular, and is an
+# error where it is linear. ``batch`` is the axis of b.
+
+
+def _infer_tensor_scatter(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    past, update, axis = inputs[0], inputs[1], attrs["axis"]
+    _expect_numbers("TensorScatter", (past, update))
+    modes = ("linear", "circular")
+    if update.rank != past.rank or attrs["batch"] != -past.rank or not -past.rank < axis < 0 or attrs["mode"] not in modes:
+        raise ShapeError(f"TensorScatter of {past} and {update} on axis {axis}, {attrs['mode']}")
+    for place, (whole, part) in enumerate(zip(past.shape, update.shape, strict=True), start=-past.rank):
+        if place == axis:
+            _expect("TensorScatter", inputs, at_most(part, whole))
+        else:
+            _expect("TensorScatter", inputs, same_dim(part, whole), [(part, whole)])
+    if len(inputs) == 3:
+        first = inputs[2]
+        _expect("TensorScatter", inputs, first.dtype == DataType.INT64 and first.rank == 1)
+        _expect("TensorScatter", inputs, same_dim(first.shape[0], past.shape[0]), [(first.shape[0], past.shape[0])])
+    return (past,)
+
+
+def _tensor_scatter(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    axis, batch = attrs["axis"], attrs["batch"]
+
+    def write(past: np.ndarray, update: np.ndarray) -> np.ndarray:
+        first = _entries(inputs[2]) if len(inputs) == 3 else np.zeros(past.shape[batch], np.int64)
+        whole, part = past.shape[axis], update.shape[axis]
+        places = first[:, None] + np.arange(part)
+        if attrs["mode"] == "circular":
+            places = places % whole
+        elif (places < 0).any() or (places >= whole).any():
+            raise ValueError(f"positions {places.min()} to {places.max()} of a cache of {whole}")
+        indices = places.reshape(places.shape[0], *(part if at == axis else 1 for at in range(batch + 1, 0)))
+        result = past.copy()
+        np.put_along_axis(result, np.broadcast_to(indices, update.shape), update, axis)
+        return result
+
+    return (domain.move(write, inputs[0], inputs[1]),)
+
+
+def _read_tensor_scatter(node: ForeignNode) -> Reading:
+    attributes, rank = attributes_of(node, axis=-2, mode="linear"), rank_of(node)
+    attrs = {"axis": normalize_axis(int(attributes["axis"]), rank), "batch": -rank, "mode": attributes["mode"]}
+    return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
+
+
+def _write_tensor_scatter(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    return OnnxForm("TensorScatter", tuple(range(len(types))), {"axis": attrs["axis"], "mode": attrs["mode"]})
+
+
+register(
+    Operator(
+        "TensorScatter",
+        (2, 3),
+        _infer_tensor_scatter,
+        _tensor_scatter,
+        read=_read_tensor_scatter,
+        write=_write_tensor_scatter,
+        kinds={"batch": AttributeKind.WHOLE},
+        traits=Traits(keeps_shape=True),
+        samples=("TensorScatter[axis=-2,batch=-4,mode='linear'](x, y, i) | x:[2,4,8,32] y:[2,4,1,32] i:int64[2]",),
+    )
+)
+
+
+# ScatterElements and ScatterND. The axes of a tensor that indices speak of are its last ones, as many as ``axis`` or the rank of
+# the indices say.
+
+
+def _infer_scatter_elements(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, indices, updates = inputs
+    _expect_numbers("ScatterElements", (x, updates))
+    if indices.dtype not in _INDICES or not indices.rank == updates.rank == x.rank or not -x.rank <= attrs["axis"] < 0:
+        raise ShapeError(f"ScatterElements of {x} on axis {attrs['axis']} at indices {indices}")
+    for place, (whole, part, given) in enumerate(zip(x.shape, indices.shape, updates.shape, strict=True), start=-x.rank):
+        _expect("ScatterElements", inputs, same_dim(part, given), [(part, given)])
+        if place != attrs["axis"]:
+            _expect("ScatterElements", inputs, at_most(part, whole))
+    return (x,)
+
+
+def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    axis = attrs["axis"]
+
+    def write(x: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        indices = _entries(inputs[1])
+        result = x.copy()
+        within: tuple[Any, ...] = tuple(slice(None) if at == axis else slice(indices.shape[at]) for at in range(-indices.ndim, 0))
+        np.put_along_axis(result[(..., *within)], np.broadcast_to(indices, updates.shape), updates, axis)
+        return result
+
+    return (domain.move(write, inputs[0], inputs[2]),)
+
+
+def _unreduced(node: ForeignNode, **defaults: Any) -> dict[str, Any]:
+    attributes = attributes_of(node, reduction="none", **defaults)
+    if attributes["reduction"] != "none":
+        raise NotUnderstood(f"{node.op_type} with the reduction {attributes['reduction']}")
+    return attributes
+
+
+def _read_scatter_elements(node: ForeignNode) -> Reading:
+    axis = int(_unreduced(node, axis=0)["axis"])
+    return Reading({"axis": normalize_axis(axis, rank_of(node))}, (0, 1, 2))
+
+
+register(
+    Operator(
+        "ScatterElements",
+        (3, 3),
+        _infer_scatter_elements,
+        _scatter_elements,
+        read=_read_scatter_elements,
+        write=lambda attrs, types, opset: OnnxForm("ScatterElements", (0, 1, 2), {"axis": attrs["axis"] + types[0].rank}),
+        traits=Traits(keeps_shape=True),
+        samples=("ScatterElements[axis=-2](x, i, y) | x:[8,32] i:int64[2,32] y:[2,32]",),
+    )
+)
+
+
+def _infer_scatter_nd(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Indices [..., k] say where slices [..., *rest] stand along the first k axes of x, which has ``-axis`` axes."""
+    x, indices, updates = inputs
+    _expect_numbers("ScatterND", (x, updates))
+    if indices.dtype != DataType.INT64 or not indices.rank or attrs["axis"] != -x.rank:
+        raise ShapeError(f"ScatterND of {x} on axis {attrs['axis']} at indices {indices}")
+    count = indices.shape[-1]
+    if not isinstance(count, int):
+        raise Undecided(f"how many axes {count} indices are for")
+    if not 1 <= count <= x.rank:
+        raise ShapeError(f"ScatterND of {x} at indices {indices}")
+    shape = indices.shape[:-1] + x.shape[count:]
+    if len(shape) != updates.rank:
+        raise ShapeError(f"ScatterND of {', '.join(map(str, inputs))}")
+    for wanted, given in zip(shape, updates.shape, strict=True):
+        _expect("ScatterND", inputs, same_dim(wanted, given), [(wanted, given)])
+    return (x,)
+
+
+def _scatter_nd(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    def write(x: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        result = x.copy()
+        lead = (slice(None),) * (x.ndim + attrs["axis"])
+        result[(*lead, *np.moveaxis(_entries(inputs[1]), -1, 0))] = updates
+        return result
+
+    return (domain.move(write, inputs[0], inputs[2]),)
+
+
+def _read_scatter_nd(node: ForeignNode) -> Reading:
+    _unreduced(node)
+    return Reading({"axis": -rank_of(node)}, (0, 1, 2))
+
+
+register(
+    Operator(
+        "ScatterND",
+        (3, 3),
+        _infer_scatter_nd,
+        _scatter_nd,
+        read=_read_scatter_nd,
+        write=lambda attrs, types, opset: OnnxForm("ScatterND", (0, 1, 2)),
+        traits=Traits(keeps_shape=True),
+        samples=("ScatterND[axis=-2](x, i, y) | x:[8,32] i:int64[4,1] y:[4,32]",),
+    )
+)
