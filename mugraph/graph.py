@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from immutables import Map
 
-from mugraph.ops import get_operator
+from mugraph.ops import Packed, get_operator
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Attrs, attr_symbols
 
@@ -89,9 +89,12 @@ class Tables:
     nodes: list[Node] = field(default_factory=list)
     makers: dict[int, Definition] = field(default_factory=dict)
     """Value to the node that first made it."""
+    packed: dict[int, tuple[int, Packed]] = field(default_factory=dict)
+    """Constant to the constant of the file whose bytes it is, and how these stand for it."""
     _interned: dict[Any, Node] = field(default_factory=dict)
     _literals: dict[Any, int] = field(default_factory=dict)
     _keys: dict[int, str] = field(default_factory=dict)
+    _unpacked: dict[Any, int] = field(default_factory=dict)
 
     def new_value(self, type_: TensorType | None, name: str | None = None, constant: bool = False) -> int:
         self.types.append(type_)
@@ -111,6 +114,17 @@ class Tables:
             self._literals[key] = self.add_constant(Constant.of(array, type_))
             self._keys[self._literals[key]] = f"{type_} {array.tobytes().hex()}"
         return self._literals[key]
+
+    def unpacked(self, value: int, packed: Packed) -> int:
+        """The matrix that the bytes of a constant of the file stand for; the same one for all who read them alike."""
+        packed = replace(packed, index=0)
+        key = (value, packed)
+        if key not in self._unpacked:
+            stored = self.constants[value]
+            matrix = self.add_constant(Constant(packed.type, lambda: packed.unpack(stored.load())))
+            self._unpacked[key], self.packed[matrix] = matrix, key
+            self._keys[matrix] = f"{self.key(value)} as {packed.type}"
+        return self._unpacked[key]
 
     def small_constant(self, value: int, limit: int = 4096) -> np.ndarray | None:
         """The array of a constant of at most ``limit`` elements."""

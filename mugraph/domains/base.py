@@ -16,14 +16,19 @@ import numpy as np
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["BYTES", "FLOATS", "INTEGERS", "Array", "Domain", "Unsupported", "exact"]
+__all__ = ["BYTES", "FLOATS", "INTEGERS", "NIBBLES", "WHOLE_NUMBERS", "Array", "Domain", "Unsupported", "exact"]
 
 Array = Any
 """A domain's array: NumPy in ``Real``, a pair of residues in ``FiniteField``, polynomials in ``Symbolic``."""
 
 FLOATS = frozenset({DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT16, DataType.BFLOAT16})
 BYTES = frozenset({DataType.UINT8, DataType.INT8})
+NIBBLES = frozenset({DataType.UINT4, DataType.INT4})
+"""Whole numbers of four bits, of which ONNX packs two into a byte."""
 INTEGERS = frozenset(DataType[f"{sign}INT{width}"] for sign in ("", "U") for width in (8, 16, 32, 64))
+"""Whole numbers that operators compute with."""
+WHOLE_NUMBERS = INTEGERS | NIBBLES
+"""Whole numbers of every width; those of four bits are stored, moved and converted, and nothing else."""
 
 
 class Unsupported(Exception):

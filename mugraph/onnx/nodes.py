@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -18,8 +18,8 @@ from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.plan import EmissionPlan
 from mugraph.onnx.scopes import NameSupply
 from mugraph.onnx.sizes import SizeWriter
-from mugraph.onnx.sources import NodeOutput, Source
-from mugraph.ops import OnnxForm, get_operator
+from mugraph.onnx.sources import Leaf, NodeOutput, Source
+from mugraph.ops import FormInput, OnnxForm, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType
 
 __all__ = ["NodeWriter", "WrittenNode"]
@@ -124,8 +124,11 @@ class NodeWriter:
             assert type_ is not None, "a value of unknown type takes part in no substitution"
             types.append(type_)
         form = self.form(node, types)
+        stored = {position: name for position, item in enumerate(form.inputs) if (name := self.stored(node, item))}
+        form = replace(form, inputs=tuple(None if i in stored else item for i, item in enumerate(form.inputs)))
+        form = filled(form, lambda operand: self.names.sources.value_of(node.inputs[operand]))
         operands = [(self.names.of(value), type_) for value, type_ in zip(node.inputs, types, strict=True)]
-        inputs = [self.sizes.form_input(item, operands) for item in form.inputs]
+        inputs = [stored.get(i) or self.sizes.form_input(item, operands) for i, item in enumerate(form.inputs)]
         while inputs and not inputs[-1]:
             inputs.pop()
         originals = [self.tables.names[value] if node.origin is not None else None for value in node.values]
@@ -138,6 +141,14 @@ class NodeWriter:
         proto.name = self.labels.fresh(node.op) if node.origin is None else self.model.origins[node.origin].name
         proto.attribute.extend(onnx_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
+
+    def stored(self, node: Node, item: FormInput) -> str | None:
+        """The name of the constant of the file whose bytes a packed input is."""
+        if not isinstance(item, Packed):
+            return None
+        source = self.names.sources.of(node.inputs[item.index])
+        bytes_, packed = self.tables.packed.get(source.value, (None, None)) if isinstance(source, Leaf) else (None, None)
+        return self.tables.names[bytes_] if bytes_ is not None and packed == replace(item, index=0) else None
 
     def form(self, node: Node, types: Sequence[TensorType]) -> OnnxForm:
         """The ONNX form of a node, with what launches it where that is a compiled kernel."""

@@ -75,6 +75,14 @@ class ValueSources:
         source = self.of(value)
         return source.node if isinstance(source, NodeOutput) else None
 
+    def value_of(self, value: int) -> np.ndarray | None:
+        """The array of a value that is a constant of the file, or that a substitution computes of such."""
+        source = self.of(value)
+        if isinstance(source, NodeOutput):
+            return self.constant_of(source)
+        constant = self.tables.constants.get(source.value)
+        return None if constant is None else constant.load()
+
     def constant_of(self, source: Source) -> np.ndarray | None:
         """The array that a substitution computes from constants; ``None`` where it is left to the runtime.
 

@@ -14,7 +14,7 @@ from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, compi
 from mugraph.graph import Tables
 from mugraph.onnx.foreign import ProtoNode
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.ops import DESCRIBED_OPSET, NotUnderstood, Operator, Reading, is_described, reader_of
+from mugraph.ops import DESCRIBED_OPSET, NotUnderstood, Operator, Packed, Reading, is_described, reader_of
 from mugraph.terms.shape import Dim, TensorType
 from mugraph.terms.term import Attrs, make_attrs
 
@@ -159,14 +159,19 @@ def understand(
     reading = record.read(foreign)
     operands: list[int] = []
     operand_types: list[TensorType] = []
-    for index in reading.operands:
+    indices = [item.index if isinstance(item, Packed) else item for item in reading.operands]
+    for index, item in zip(indices, reading.operands, strict=True):
         value, type_ = inputs[index], types[index]
         if value is None or type_ is None:
             raise NotUnderstood(f"the type of input {index} is unknown")
+        if isinstance(item, Packed):
+            if value not in tables.constants:
+                raise NotUnderstood(f"input {index} holds packed weights that are computed")
+            value, type_ = tables.unpacked(value, item), item.type
         operands.append(value)
         operand_types.append(type_)
     for index, value in enumerate(inputs):
-        taken = index in reading.operands or index in foreign.sized
+        taken = index in indices or index in foreign.sized
         if value is not None and not taken and constant(index) is None:
             raise NotUnderstood(f"input {index} is computed at run time")
     attrs = make_attrs(reading.attrs)

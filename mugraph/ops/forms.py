@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 import onnx
 
+from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, Undecided, at_most, concrete
 from mugraph.terms.term import AttrValue, Term
 
@@ -25,11 +27,13 @@ __all__ = [
     "NotExpressible",
     "NotUnderstood",
     "OnnxForm",
+    "Packed",
     "Read",
     "Reading",
     "Write",
     "attributes_of",
     "check_form",
+    "filled",
     "integers",
     "is_described",
     "rank_of",
@@ -91,14 +95,62 @@ class ForeignNode(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """A constant that an ONNX node holds as bytes, and its record as the matrix that these stand for.
+
+    A row of whole numbers below 2^bits is packed low bits first and filled up with zeros behind its last entry. Signed
+    numbers are stored with 2^(bits-1) added, as onnxruntime's weights without zero points are. Floats stand as they are, perhaps in
+    another shape.
+
+    Attributes:
+        index: the input of a node to read, or the operand of one to write.
+        type: of the matrix.
+        stored: shape of the bytes.
+    """
+
+    index: int
+    type: TensorType
+    stored: tuple[int, ...]
+
+    @property
+    def _offset(self) -> int:
+        return 1 << (self.type.dtype.bitwidth - 1) if self.type.dtype in (DataType.INT4, DataType.INT8) else 0
+
+    def unpack(self, stored: np.ndarray) -> np.ndarray:
+        """The matrix. Raises ValueError where there are too few bytes."""
+        rows, columns = integers(self.type.shape, "packed weights").tolist()
+        if self.type.dtype in FLOATS:
+            return stored.reshape(rows, columns)
+        numbers = stored.reshape(rows, -1)
+        if self.type.dtype.bitwidth == 4:
+            numbers = np.stack([numbers & 15, numbers >> 4], -1).reshape(rows, -1)
+        if numbers.shape[1] < columns:
+            raise ValueError(f"{stored.size} bytes for {self.type}")
+        return (numbers[:, :columns].astype(np.int16) - self._offset).astype(self.type.dtype.numpy())
+
+    def pack(self, matrix: np.ndarray) -> np.ndarray:
+        """The bytes."""
+        if self.type.dtype in FLOATS:
+            return matrix.reshape(self.stored)
+        rows, per_byte = matrix.shape[0], 8 // self.type.dtype.bitwidth
+        width = per_byte * (math.prod(self.stored) // max(rows, 1))
+        numbers = np.zeros((rows, width), np.uint8)
+        numbers[:, : matrix.shape[1]] = matrix.astype(np.int16) + self._offset
+        if per_byte == 2:
+            numbers = numbers[:, ::2] | (numbers[:, 1::2] << 4)
+        return numbers.reshape(self.stored)
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How a record understood an ONNX node: canonical attributes, which ONNX inputs are its operands, which outputs it gives.
 
+    An operand that is ``Packed`` is a constant, read as the matrix that its bytes stand for.
     ``outputs`` are positions in the ONNX node, one an output of the record; ``None`` is the first ones in order.
     """
 
     attrs: AttrMap
-    operands: tuple[int, ...]
+    operands: tuple[int | Packed, ...]
     outputs: tuple[int, ...] | None = None
 
 
@@ -123,7 +175,7 @@ class AtMost:
     second: Counted
 
 
-FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | Counted | AtMost | None
+FormInput = int | np.ndarray | SymDim | tuple[Dim, ...] | Counted | AtMost | Packed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +201,7 @@ class LocalFunction:
 class OnnxForm:
     """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent.
 
-    A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
+    A ``Packed`` input is an operand that has to be a constant: its bytes become an initializer (:func:`filled`). A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
     ``outputs`` are the positions of the record's outputs in the ONNX node; ``None`` is the first ones in order.
     ``function`` is the model-local function that the node calls: its overload is the node's.
     """
@@ -267,6 +319,27 @@ def integers(values: Sequence[Dim], what: str) -> np.ndarray:
     return np.asarray(whole, np.int64)
 
 
+def filled(form: OnnxForm, constant: Callable[[int], np.ndarray | None] = lambda operand: None) -> OnnxForm:
+    """The form with the bytes of its packed inputs.
+
+    Args:
+        constant: the value of an operand, where that is a constant.
+
+    Raises:
+        NotExpressible: an operand that is packed is none.
+    """
+    inputs: list[FormInput] = []
+    for item in form.inputs:
+        if isinstance(item, Packed):
+            value = constant(item.index)
+            if value is None:
+                raise NotExpressible(f"{form.op_type} by weights that are no constant")
+            inputs.append(item.pack(value))
+        else:
+            inputs.append(item)
+    return replace(form, inputs=tuple(inputs))
+
+
 DESCRIBED_OPSET = 26
 """The version of the default domain up to which records describe their operators. One that has another schema in a later version
 is not understood there, and not written, until its record was compared with that schema; all others are as they were."""
@@ -324,6 +397,8 @@ def check_form(form: OnnxForm, contract: Contract | None, inputs: Sequence[Tenso
     if len(form.inputs) > len(allowed) and not variadic:
         raise NotExpressible(f"{form.op_type} does not take {len(form.inputs)} inputs at opset {opset}")
     for position, source in enumerate(form.inputs):
+        if isinstance(source, Packed) and DataType.UINT8 not in allowed[position]:
+            raise NotExpressible(f"{form.op_type} of packed weights at opset {opset}")
         if isinstance(source, int):
             dtype = inputs[source].dtype
             if dtype not in allowed[min(position, len(allowed) - 1)]:

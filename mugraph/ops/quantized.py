@@ -5,8 +5,9 @@ subtracts zero points and multiplies and adds whole numbers, which doubles hold.
 saturates; it is a function of one number that jumps.
 
 Canonical attributes: ``axis`` is 0 for one scale, a scalar, of the whole tensor; otherwise, counted from the end, the axis along
-which a vector has a scale for each position. Zero points have the shape of the scale. One that is a constant zero means nothing
-and is no operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column or
+which a vector has a scale for each position, or, with a ``block``, a tensor of the operand's rank has one for so many positions
+that follow each other; the last block may be shorter. Zero points have the shape of the scale. One that is a constant zero means
+nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column or
 output channel of that (``columns``).
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import BYTES, FLOATS, Array, Domain
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES, Array, Domain
 from mugraph.ops.base import Operator, RuntimeFacts, floating, get_operator, output_size, register
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
@@ -34,7 +35,7 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import ImageRole, ProductKind, Traits
-from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, normalize_axis, same_dim
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, normalize_axis, same_dim
 
 __all__ = ["laid_along", "means_something", "quantized_types"]
 
@@ -50,10 +51,17 @@ def quantized_types(inputs: Sequence[TensorType], admitted: frozenset[DataType])
             raise ShapeError(f"a quantised operand of element type {type_.dtype.name.lower()}")
 
 
-def laid_along(domain: Domain, parameter: Array, x: Array, axis: int) -> Array:
-    """Lays a parameter along an axis of x, or over all of x (axis 0), its leading (batch) axes over the first ones of x."""
+def laid_along(domain: Domain, parameter: Array, x: Array, axis: int, block: int = 0) -> Array:
+    """Lays a parameter along an axis of x, or over all of x (axis 0), its leading (batch) axes over the first ones of x.
+
+    With a ``block`` it is of the rank of x, and each entry along the axis is repeated for so many positions.
+    """
 
     def move(a: np.ndarray) -> np.ndarray:
+        if block:
+            kept = [slice(None)] * a.ndim
+            kept[axis] = slice(domain.shape(x)[axis])
+            return np.repeat(a, block, axis)[tuple(kept)]
         rank = len(domain.shape(x))
         if not axis:
             return a.reshape(a.shape + (1,) * (rank - a.ndim))
@@ -70,10 +78,16 @@ def means_something(node: ForeignNode, index: int) -> bool:
     return value is None or bool(np.any(value))
 
 
-def _check_parameters(name: str, x: TensorType, parameters: Sequence[TensorType], axis: int) -> None:
-    """Raises ShapeError, or Undecided, unless each is a scalar (axis 0) or a vector with an entry for each position."""
-    if not -x.rank <= axis <= 0:
-        raise ShapeError(f"{name} of {x} along axis {axis}")
+def _check_parameters(name: str, x: TensorType, parameters: Sequence[TensorType], axis: int, block: int = 0) -> None:
+    """Raises ShapeError, or Undecided, unless each is a scalar (axis 0) or a vector with an entry for each position.
+
+    With a ``block`` each is of the shape of x, with an entry for so many positions along the axis.
+    """
+    if not -x.rank <= axis <= 0 or block < 0 or (block and not axis):
+        raise ShapeError(f"{name} of {x} along axis {axis}" + (f" in blocks of {block}" if block else ""))
+    if block:
+        _check_blocks(name, x, parameters, axis, block)
+        return
     for parameter in parameters:
         if parameter.rank != (1 if axis else 0):
             raise ShapeError(f"{name} of {x} along axis {axis} by {parameter}")
@@ -82,6 +96,19 @@ def _check_parameters(name: str, x: TensorType, parameters: Sequence[TensorType]
             raise Undecided(f"whether {parameter} fits axis {axis} of {x}", [(parameter.shape[0], x.shape[axis])])
         if not fits:
             raise ShapeError(f"{name} of {x} along axis {axis} by {parameter}")
+
+
+def _check_blocks(name: str, x: TensorType, parameters: Sequence[TensorType], axis: int, block: int) -> None:
+    shape = list(x.shape)
+    shape[axis] = floor_div(shape[axis] + (block - 1), block)
+    for parameter in parameters:
+        if parameter.rank != x.rank:
+            raise ShapeError(f"{name} of {x} in blocks of {block} by {parameter}")
+        pairs = [pair for pair in zip(parameter.shape, shape, strict=True) if same_dim(*pair) is not True]
+        if any(same_dim(*pair) is False for pair in pairs):
+            raise ShapeError(f"{name} of {x} in blocks of {block} along axis {axis} by {parameter}")
+        if pairs:
+            raise Undecided(f"whether {parameter} fits {x} in blocks of {block} along axis {axis}", pairs)
 
 
 def _read_axis(node: ForeignNode, axis: int) -> int:
@@ -97,13 +124,18 @@ def _read_axis(node: ForeignNode, axis: int) -> int:
 def _read_linear(node: ForeignNode) -> tuple[dict[str, Any], tuple[int, ...]]:
     """The attributes of a quantisation or its inverse, checked, and its operands."""
     attributes = attributes_of(node, axis=1, saturate=1, block_size=0, output_dtype=0, precision=0)
-    if attributes["block_size"] or attributes["precision"]:
-        raise NotUnderstood(f"{node.op_type} in blocks or with a precision")
+    if attributes["precision"]:
+        raise NotUnderstood(f"{node.op_type} with a precision")
     operands = (0, 1, 2) if means_something(node, 2) else (0, 1)
-    return {**attributes, "axis": _read_axis(node, int(attributes["axis"]))}, operands
+    axis, block = int(attributes["axis"]), int(attributes["block_size"])
+    if block and type_of(node, 1).rank == type_of(node).rank > 0:
+        return {**attributes, "axis": normalize_axis(axis, type_of(node).rank), "block": block}, operands
+    return {**attributes, "axis": _read_axis(node, axis), "block": 0}, operands
 
 
 def _write_axis(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> dict[str, int]:
+    if attrs.get("block"):
+        return {"axis": attrs["axis"] + types[0].rank, "block_size": attrs["block"]}
     if not attrs["axis"] or types[1].shape == (1,):
         return {}
     if opset < 13:
@@ -148,6 +180,8 @@ def _quantize(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[
 
 def _read_quantize(node: ForeignNode) -> Reading:
     attributes, operands = _read_linear(node)
+    if attributes["block"]:
+        raise NotUnderstood("QuantizeLinear in blocks")
     if node.present(2):
         to = type_of(node, 2).dtype
     else:
@@ -193,16 +227,16 @@ register(
 
 def _infer_dequantize(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     q, scale = inputs[:2]
-    quantized_types(inputs[:1], _WORDS | {DataType.INT32})
+    quantized_types(inputs[:1], _WORDS | NIBBLES | {DataType.INT32})
     if scale.dtype not in FLOATS or any(zero.dtype != q.dtype or q.dtype == DataType.INT32 for zero in inputs[2:]):
         raise ShapeError(f"DequantizeLinear of {', '.join(map(str, inputs))}")
-    _check_parameters("dequantisation", q, inputs[1:], attrs["axis"])
+    _check_parameters("dequantisation", q, inputs[1:], attrs["axis"], attrs["block"])
     return (TensorType(scale.dtype, q.shape),)
 
 
 def _dequantize(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
     q = inputs[0]
-    scale, *zeros = (laid_along(domain, p, q, attrs["axis"]) for p in inputs[1:])
+    scale, *zeros = (laid_along(domain, p, q, attrs["axis"], attrs["block"]) for p in inputs[1:])
     whole = domain.cast(q, DataType.FLOAT)
     for zero in zeros:
         whole = domain.sub(whole, domain.cast(zero, DataType.FLOAT))
@@ -213,7 +247,7 @@ def _read_dequantize(node: ForeignNode) -> Reading:
     attributes, operands = _read_linear(node)
     if attributes["output_dtype"] not in (0, type_of(node, 1).dtype):
         raise NotUnderstood(f"DequantizeLinear with output_dtype {attributes['output_dtype']}")
-    return Reading({"axis": attributes["axis"]}, operands)
+    return Reading({"axis": attributes["axis"], "block": attributes["block"]}, operands)
 
 
 register(
@@ -227,12 +261,16 @@ register(
             "DequantizeLinear", tuple(range(len(types))), _write_axis(attrs, types, opset)
         ),
         flops=lambda a, i, o: 2 * output_size(a, i, o),
-        defaults={"axis": 0},
+        defaults={"axis": 0, "block": 0},
         traits=Traits(keeps_shape=True, inverts_inside=True),
         runtime=RuntimeFacts(folds=False),
         samples=(
             "DequantizeLinear(x, s, z) | x:uint8[4,32] s:[] z:uint8[]",
             "DequantizeLinear[axis=-2](x, s) | x:int8[4,32] s:[4]",
+            "DequantizeLinear[axis=-1,block=16](X, S) | X:int4[4,32] S:[4,2]",
+            "DequantizeLinear[axis=-1,block=16](X, S, Z) | X:uint4[4,32] S:[4,2] Z:uint4[4,2]",
+            "DequantizeLinear[axis=-2,block=16](X, S) | X:int4[32,4] S:[2,4]",
+            "DequantizeLinear[axis=-2,block=16](X, S, Z) | X:uint4[32,4] S:[2,4] Z:uint4[2,4]",
         ),
     )
 )

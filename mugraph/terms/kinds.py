@@ -59,7 +59,7 @@ _ENTRIES = {
 
 ATTRIBUTE_KINDS = {
     **dict.fromkeys(
-        ("axis", "channels", "columns", "drop", "end", "group", "k", "kv_num_heads", "length", "limit", "mask_axes"),
+        ("axis", "block", "channels", "columns", "drop", "end", "group", "k", "kv_num_heads", "length", "limit", "mask_axes"),
         AttributeKind.WHOLE,
     ),
     **dict.fromkeys(("local_window_size", "num_heads", "rows", "size", "spatial", "start"), AttributeKind.WHOLE),

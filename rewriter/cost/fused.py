@@ -20,7 +20,7 @@ import onnxruntime as ort
 
 from mugraph.deadline import heed
 from mugraph.domains.range import Range
-from mugraph.ops import NotUnderstood, get_operator
+from mugraph.ops import NotUnderstood, filled, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
@@ -243,7 +243,7 @@ def _model(roots: list[Term], types: Mapping[Term, TensorType]) -> onnx.ModelPro
         key = (term.op, term.attrs, term.inputs)
         if key not in made:
             operator = get_operator(term.op)
-            form = operator.to_onnx(term.attrs, operands, _OPSET)
+            form = filled(operator.to_onnx(term.attrs, operands, _OPSET))
             operand_names = []
             for operand, type_ in zip(term.inputs, operands, strict=True):
                 if operand.op == "Const":

@@ -14,7 +14,7 @@ import onnx
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_form, kernel_of
 from mugraph.domains.base import FLOATS
 from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
-from mugraph.ops import NotUnderstood, get_operator
+from mugraph.ops import NotExpressible, NotUnderstood, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue
 from rewriter.runtime_env import RuntimeFailure
@@ -132,13 +132,21 @@ def node_model(
     except (NotUnderstood, Undecided, ValueError):
         return None
     generator = np.random.default_rng(1)
-    shared = [_tensor(f"c{i}", np.asarray(item)) for i, item in enumerate(form.inputs) if not isinstance(item, int | None)]
-    nodes, inputs, results, initializers = [], [], [], list(shared)
-    scalars, weights = dict(signature.scalars), dict[int, onnx.TensorProto]()
+    nodes, inputs, results, initializers = [], [], [], list[onnx.TensorProto]()
+    scalars, weights, arrays = dict(signature.scalars), dict[int, onnx.TensorProto](), dict[int, np.ndarray]()
     for index, (type_, constant) in enumerate(zip(signature.operands, signature.constant, strict=True)):
         if constant:
             array = _random_constant(type_, generator)
-            weights[index] = _tensor("", np.full_like(array, scalars[index]) if index in scalars else array)
+            arrays[index] = np.full_like(array, scalars[index]) if index in scalars else array
+    try:
+        whole = filled(form, arrays.get)
+    except NotExpressible:
+        return None
+    packed = {item.index: i for i, item in enumerate(form.inputs) if isinstance(item, Packed)}
+    for index, array in arrays.items():
+        weights[index] = _tensor("", np.asarray(whole.inputs[packed[index]]) if index in packed else array)
+    kept = [(i, item) for i, item in enumerate(form.inputs) if not isinstance(item, int | Packed | None)]
+    initializers += [_tensor(f"c{i}", np.asarray(item)) for i, item in kept]
     for copy in range(copies):
         for index, type_ in enumerate(signature.operands):
             name = f"x{index}_{copy}"
@@ -146,10 +154,10 @@ def node_model(
                 initializers.append(_turned(weights[index], name, copy))
             else:
                 inputs.append(onnx.helper.make_tensor_value_info(name, int(type_.dtype), concrete(type_.shape)))
-        names = [
-            "" if item is None else f"x{item}_{copy}" if isinstance(item, int) else f"c{index}"
-            for index, item in enumerate(form.inputs)
-        ]
+        names = []
+        for index, item in enumerate(form.inputs):
+            operand = item.index if isinstance(item, Packed) else item
+            names.append("" if item is None else f"x{operand}_{copy}" if isinstance(operand, int) else f"c{index}")
         outcomes = [
             onnx.helper.make_tensor_value_info(f"y{i}_{copy}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(outputs)
         ]

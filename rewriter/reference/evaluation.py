@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.deadline import heed
-from mugraph.domains.base import FLOATS, INTEGERS
+from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
@@ -382,7 +382,7 @@ def _rounds(graph: Graph, node: Node) -> bool:
     return (
         (traits.entrywise is Entrywise.CONVERSION or traits.piecewise)
         and any(type_ is not None and type_.dtype in FLOATS for type_ in operands)
-        and any(type_ is not None and type_.dtype in INTEGERS for type_ in results)
+        and any(type_ is not None and type_.dtype in WHOLE_NUMBERS for type_ in results)
     )
 
 

@@ -11,7 +11,7 @@ import onnx
 from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
-from mugraph.ops import NotExpressible, get_operator
+from mugraph.ops import NotExpressible, filled, get_operator
 from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import Term, bind_attrs, walk
 from rewriter.cost.signature import random_array, written
@@ -115,6 +115,7 @@ def _site(
                     enter(value)
             attrs = bind_attrs(node.attrs, sizes)
             form = get_operator(node.op).to_onnx(attrs, [measured(v) for v in operands], model.opset)
+            form = filled(form, lambda operand, of=tuple(operands): folder.fold(of[operand]) if tables.constant[of[operand]] else None)
             names = []
             for position, item in enumerate(form.inputs):
                 if item is None or isinstance(item, int):

@@ -11,7 +11,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.graph import CycleError, Definition, Graph
 from mugraph.onnx.function import function_of
 from mugraph.onnx.sizes import check_sizes
-from mugraph.ops import NotExpressible, OnnxForm, get_operator
+from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
 from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type
@@ -87,6 +87,9 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                     return NoMatch(lost, match.values[0])
                 if form.function is not None:
                     function_of(form.function, opset)
+                packed = [node.inputs[item.index] for item in form.inputs if isinstance(item, Packed)]
+                if not all(tables.constant[value] for value in packed):
+                    return NoMatch(f"{node.op} by weights that are no constant", match.values[0])
                 for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
                     vectors = (entries for v, entries in tables.sizes.items() if tables.bodies.get(v, 0) == body)
                     computed = (tuple(entries) for entries in vectors if entries.ndim == 1)

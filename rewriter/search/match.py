@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, INTEGERS
+from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Definition, Graph, Node, Tables
 from mugraph.matching import Matching
@@ -354,7 +354,7 @@ class _ModelMatching(Matching[int]):
             return type_.dtype in FLOATS and self.attribute(wanted, float(np.asarray(array).reshape(())))
         if (type_.dtype == DataType.BOOL) != isinstance(wanted, bool):
             return False
-        if type_.dtype in INTEGERS:
+        if type_.dtype in WHOLE_NUMBERS:
             return bool(np.asarray(array).reshape(()).item() == wanted)  # no other number becomes this one
         number, rounded = np.asarray(array).reshape(()), np.asarray(wanted).astype(array.dtype)
         if bool(number == rounded):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import BYTES, INTEGERS, Array
+from mugraph.domains.base import BYTES, NIBBLES, WHOLE_NUMBERS, Array
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops.masks import mask_of, mask_text
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
@@ -72,9 +72,9 @@ def random_input(field: FiniteField, generator: np.random.Generator, type_: Tens
 
 def whole_numbers(generator: np.random.Generator, dtype: DataType, shape: tuple[int, ...]) -> np.ndarray | None:
     """Numbers for a variable of integers: places that every table has, or small bytes; ``None`` for floats and booleans."""
-    if dtype not in INTEGERS:
+    if dtype not in WHOLE_NUMBERS:
         return None
-    return generator.integers(0, 8 if dtype in BYTES else 2, shape).astype(dtype.numpy())
+    return generator.integers(0, 8 if dtype in BYTES | NIBBLES else 2, shape).astype(dtype.numpy())
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:

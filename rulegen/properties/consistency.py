@@ -14,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from mugraph.domains.base import BYTES, Unsupported
+from mugraph.domains.base import BYTES, NIBBLES, Unsupported
 from mugraph.domains.real import Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
@@ -196,8 +196,8 @@ def _examine(
 def _positive(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
     """Positive entries for a variable, quantised ones whole; truth values."""
     shape = concrete(type_.shape) or ()
-    if type_.dtype in BYTES:
-        return generator.integers(1, 128, shape).astype(np.float64)
+    if type_.dtype in BYTES | NIBBLES:
+        return generator.integers(1, 8 if type_.dtype in NIBBLES else 128, shape).astype(np.float64)
     drawn = np.asarray(generator.random(shape) + 0.2)
     return drawn > 0.7 if type_.dtype == DataType.BOOL else drawn
 

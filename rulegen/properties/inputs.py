@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mugraph.domains.base import BYTES, FLOATS, Array
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES, Array
 from mugraph.domains.field import FiniteField
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue
@@ -23,7 +23,7 @@ def places(types: Mapping[str, TensorType], generator: np.random.Generator) -> d
     if not tables:
         return {}
     rows = min((int(t.shape[-2]) for t in tables if t.rank >= 2), default=1)  # type: ignore[arg-type]
-    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, *BYTES, DataType.BOOL)}
+    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, *BYTES, *NIBBLES, DataType.BOOL)}
     return {n: generator.integers(0, rows, concrete(t.shape) or ()).astype(t.dtype.numpy()) for n, t in integers.items()}
 
 
@@ -54,7 +54,7 @@ def real_inputs(
             values = np.tile(values[halves], [2 if size % 2 == 0 else 1 for size in shape])
         if name in whole:
             values = whole[name]
-        elif (bytes_ := whole_numbers(generator, type_.dtype, shape)) is not None and type_.dtype in BYTES:
+        elif (bytes_ := whole_numbers(generator, type_.dtype, shape)) is not None and type_.dtype in BYTES | NIBBLES:
             values = bytes_.astype(values.dtype)
         elif type_.dtype == DataType.INT64:
             values = np.ceil(3 * values).astype(np.int64)

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from mugraph.domains.base import BYTES
+from mugraph.domains.base import BYTES, NIBBLES
 from mugraph.domains.range import Range
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType
@@ -51,6 +51,8 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "min": (-0.5, 0.0, float("-inf")),
     "max": (0.5, 1.0, float("inf")),
     "group": (1, 2),
+    "block": (2, 3, 16),
+    "accuracy_level": (0, 4),
     "strides": ((1, 1), (2, 2), (1, 2), (1,), (2,)),
     "dilations": ((1, 1), (2, 2), (1,), (2,)),
     "pads": ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (1, 0, 0, 1), (0, 0), (1, 1), (0, 1)),
@@ -150,7 +152,10 @@ def quantized_variables(axiom: Axiom) -> dict[str, QuantizedVariable]:
 
 
 def _wanted(term: Term) -> list[QuantizedVariable]:
-    """By the sample of a quantised operator that is most like a term, where weights are constants; nothing for others."""
+    """By the sample of a quantised operator that is most like a term, where weights are constants; nothing for others.
+
+    An attribute that is left open is like any that the sample has and its default is not.
+    """
     record = get_operator(term.op)
     attrs = {**record.defaults, **dict(term.attrs)}
     best: tuple[int, list[QuantizedVariable]] = (-1, [])
@@ -160,8 +165,10 @@ def _wanted(term: Term) -> list[QuantizedVariable]:
         named = {name: parse_type(type_) for name, type_ in (item.split(":") for item in types.split())}
         root = parse_term(sample)
         given = {**record.defaults, **dict(root.attrs)}
-        quantized |= any(type_.dtype in BYTES for type_ in named.values())
+        quantized |= any(type_.dtype in BYTES | NIBBLES for type_ in named.values())
+        opened = {name for name, value in attrs.items() if isinstance(value, AttrVar)}
         alike = sum(given.get(name) == value for name, value in attrs.items()) + (len(root.inputs) >= len(term.inputs))
+        alike += sum(name in record.defaults and given.get(name) != record.defaults[name] for name in opened)
         operands = [(named[o.name], named[o.name].rank < 2 or o.name.isupper()) for o in root.inputs]
         wants = [QuantizedVariable(type_.dtype, type_.rank if fixed else None) for type_, fixed in operands]
         best = max(best, (alike, wants), key=lambda pair: pair[0])

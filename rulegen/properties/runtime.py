@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.real import Real
-from mugraph.ops import NotExpressible, get_operator
+from mugraph.ops import NotExpressible, filled, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, Term, walk
@@ -116,7 +116,7 @@ class _SideWriter:
             else:
                 names.append(self.values[operand])
             operands.append(type_)
-        form = record.to_onnx(attrs, operands, OPSET)
+        form = filled(record.to_onnx(attrs, operands, OPSET))
         inputs = ["" if i is None else names[i] if isinstance(i, int) else self._constant(np.asarray(i)) for i in form.inputs]
         results = [f"v{len(self._applications)}_{i}" for i in range(len(record.types(attrs, operands)))]
         attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in form.attributes.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import BYTES
+from mugraph.domains.base import BYTES, NIBBLES
 from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
@@ -39,7 +39,7 @@ class Sampler:
         if self._draws.generator.random() < 0.9:
             return drawn
         dtype = self._draws.pick(DataType.FLOAT16, DataType.INT64)
-        kept = BYTES | {DataType.BOOL}
+        kept = BYTES | NIBBLES | {DataType.BOOL}
         types = {name: t if t.dtype in kept else TensorType(dtype, t.shape) for name, t in drawn[0].items()}
         return types, drawn[1]
 
@@ -151,7 +151,7 @@ class _TensorDraws:
         sizes = (pool[0], pool[0], pool[1], pool[1], 1, sum(pool), 1 + sum(pool))
         base = tuple(self.pick(*sizes) for _ in range(4))
         aligned, common = self.pick(0.6, 0.8), self.pick(0, 0, 2, 2, 3)
-        types, byte = {}, self.pick(*sorted(BYTES))
+        types, byte, narrow = {}, self.pick(*sorted(BYTES)), self.pick(*sorted(BYTES | NIBBLES))
         for name in self.axiom.variables:
             rank = common or self.pick(0, 1, 1, 2, 2, 2, 3, 3, 4)
             rank = self.pick(rank, self.ranks.get(name, rank))
@@ -160,7 +160,9 @@ class _TensorDraws:
                 rank = like.rank
             shape = [base[4 - rank + i] if self.generator.random() < aligned else self.pick(*sizes) for i in range(rank)]
             dtype = DataType.BOOL if name in self.booleans else DataType.FLOAT
-            types[name] = TensorType(byte if like is not None and like.dtype in BYTES else dtype, tuple(shape))
+            if like is not None:
+                dtype = byte if like.dtype in BYTES else narrow if like.dtype in NIBBLES else dtype
+            types[name] = TensorType(dtype, tuple(shape))
         attrs = {name: self.draws.attribute(*self.draws.kinds.get(name, ("", False)), pool) for name in self.axiom.attr_variables}
         self._measure(types, attrs)
         return (types, attrs) if self.draws.solved(attrs) else None

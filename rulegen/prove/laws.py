@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from mugraph.domains.base import INTEGERS
+from mugraph.domains.base import WHOLE_NUMBERS
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue, Term, attr_symbols, open_names, var, variables, walk
 from rulegen.prove.language import Language
@@ -35,7 +35,7 @@ class Law:
         """The equation that a property or a rule states; integers of a rule are meant as they stand."""
         if isinstance(origin, Axiom):
             return Law(origin, (origin.left,), (origin.right,), origin.conditions, {})
-        integers = [(var(name), type_.dtype) for name, type_ in origin.types.items() if type_.dtype in INTEGERS]
+        integers = [(var(name), type_.dtype) for name, type_ in origin.types.items() if type_.dtype in WHOLE_NUMBERS]
         conditions = (*origin.conditions, *(Condition("dtype", argument) for argument in integers))
         return Law(origin, origin.source, origin.target, conditions, origin.types)
 

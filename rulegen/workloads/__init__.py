@@ -15,13 +15,14 @@ from rulegen.workloads.layout import LAYOUT
 from rulegen.workloads.linear import LINEAR
 from rulegen.workloads.lowrank import LOWRANK
 from rulegen.workloads.normal import NORMAL
+from rulegen.workloads.packed import PACKED
 from rulegen.workloads.quantized import QUANTIZED
 from rulegen.workloads.taso import TASO, TASO_PAPER
 from rulegen.workloads.workload import Workload
 
 __all__ = ["GROUPS", "WORKLOADS", "get_workload"]
 
-_ALL = (*LINEAR, *LOWRANK, *GUARD, *NORMAL, *ATTENTION, *ACTIVATION, *LAYOUT, *CONV, *QUANTIZED, *TASO, TASO_PAPER)
+_ALL = (*LINEAR, *LOWRANK, *GUARD, *NORMAL, *ATTENTION, *ACTIVATION, *LAYOUT, *CONV, *QUANTIZED, *PACKED, *TASO, TASO_PAPER)
 
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in _ALL}
 """Name to workload."""

@@ -26,7 +26,7 @@ from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import Compute, Extent, InvalidBlock
 from mugraph.blocks.validity import check_kernel
-from mugraph.domains.base import INTEGERS, Array, Unsupported
+from mugraph.domains.base import WHOLE_NUMBERS, Array, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, concrete
@@ -238,7 +238,7 @@ def _make_infinite(inputs: Mapping[str, Array], generator: np.random.Generator) 
 def _random(domain: FiniteField | Real, generator: np.random.Generator, type_: TensorType, shape: tuple[int, ...]) -> Array:
     if type_.dtype == DataType.BOOL:
         return generator.random(shape) < 0.7
-    if type_.dtype in INTEGERS:  # a few different ones, so that some are equal
+    if type_.dtype in WHOLE_NUMBERS:  # a few different ones, so that some are equal
         which = generator.integers(0, 3, shape)
         return domain.move(lambda numbers: numbers[which], _random(domain, generator, TensorType(DataType.FLOAT, (3,)), (3,)))
     return generator.standard_normal(shape) if isinstance(domain, Real) else domain.random(generator, shape)

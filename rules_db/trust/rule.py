@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from mugraph.domains.base import INTEGERS
+from mugraph.domains.base import WHOLE_NUMBERS
 from mugraph.terms.shape import SymDim, TensorType, evaluate_dim, symbol
 from mugraph.terms.term import (
     AttrValue,
@@ -107,7 +107,7 @@ class Rule:
         Types are samples and no part of it, but for those of integers, which are meant as they stand.
         """
         canonical = replace(self, certificate=Certificate(())).canonical()
-        integers = [f"{name}:{t.dtype.name.lower()}" for name, t in sorted(canonical.types.items()) if t.dtype in INTEGERS]
+        integers = [f"{name}:{t.dtype.name.lower()}" for name, t in sorted(canonical.types.items()) if t.dtype in WHOLE_NUMBERS]
         text = "\n".join(
             [
                 "; ".join(map(format_term, canonical.source)),

@@ -12,7 +12,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx.foreign import ProtoNode
-from mugraph.ops import OnnxForm
+from mugraph.ops import OnnxForm, filled
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term, parse_type
@@ -93,6 +93,7 @@ def foreign(
 
 def run_form(form: OnnxForm, operands: Sequence[np.ndarray], opset: int, outputs: int = 1) -> list[np.ndarray]:
     """Runs what a record wrote."""
+    form = filled(form, operands.__getitem__)
     inputs = [operands[source] if isinstance(source, int) else source for source in form.inputs]
     constants = [i for i, source in enumerate(form.inputs) if isinstance(source, np.ndarray)]
     names = form.output_names([f"y{i}" for i in range(outputs)])

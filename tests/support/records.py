@@ -11,7 +11,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from mugraph.blocks.operator import KERNEL
-from mugraph.ops import OnnxForm, Operator
+from mugraph.ops import OnnxForm, Operator, filled
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from tests.support.samples import applications
@@ -100,7 +100,7 @@ def _application(record: Operator, term: Term, types: Sequence[TensorType], opse
     operands = tuple(TensorType(dtype if t.dtype == DataType.FLOAT else t.dtype, t.shape) for t in types)
     try:
         results = record.types(term.attrs, operands)
-        form = record.to_onnx(term.attrs, operands, opset)
+        form = filled(record.to_onnx(term.attrs, operands, opset), lambda i: np.zeros(concrete(types[i].shape) or (), np.int8))
     except (Undecided, ValueError):
         return None
     return None if form.function is not None else Application(record, form, operands, tuple(results), opset)

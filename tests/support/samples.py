@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mugraph.domains.base import BYTES
+from mugraph.domains.base import BYTES, NIBBLES
 from mugraph.ops import Operator
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import Term
@@ -43,7 +43,7 @@ def random_numbers(types: Sequence[TensorType], seed: int = 0, scale: float = 1.
             arrays.append(generator.random(shape) < 0.5)
         elif type_.dtype in (DataType.INT32, DataType.INT64):
             arrays.append(generator.integers(0, 2, shape).astype(type_.dtype.numpy()))
-        elif type_.dtype in BYTES:
+        elif type_.dtype in BYTES | NIBBLES:
             arrays.append(generator.integers(0, 8, shape).astype(type_.dtype.numpy()))
         else:
             arrays.append(generator.normal(size=shape) * scale)

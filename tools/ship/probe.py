@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 
 from mugraph.domains import Real
-from mugraph.ops import REGISTRY, NotUnderstood, get_operator
+from mugraph.ops import REGISTRY, NotUnderstood, filled, get_operator
 from mugraph.ops.support import FILE
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
@@ -114,10 +114,10 @@ def ask(probe: Probe, provider: str) -> ProbeAnswer:
     attrs = {**record.defaults, **dict(term.attrs)}
     try:
         outputs = record.types(attrs, types)
-        form = record.to_onnx(attrs, types, OPSET)
+        arrays = operands(types)
+        form = filled(record.to_onnx(attrs, types, OPSET), arrays.__getitem__)
     except (NotUnderstood, Undecided, ValueError) as problem:
         return ProbeAnswer("refused", str(problem))
-    arrays = operands(types)
     nodes, names, constants, infos, feeds = [], [], [], [], {}
     for index, (type_, array) in enumerate(zip(types, arrays, strict=True)):
         if term.inputs[index].name.isupper():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -19,7 +20,7 @@ from onnx.parser import parse_model
 
 from tools.zoo.draws import Array, gain, normal
 
-__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "Decoder", "Spelling", "cache_names", "decoder_step"]
+__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "STORES", "Decoder", "Spelling", "cache_names", "decoder_step"]
 
 Spelling = Literal["explicit", "attention", "grouped", "packed", "multihead", "tensorscatter", "scatternd", "elements", "chosen"]
 SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead")
@@ -32,6 +33,12 @@ FIXED: tuple[Spelling, ...] = ("tensorscatter", "scatternd", "elements", "chosen
 """With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). The others
 are plain operators (opset 20), whose attention is masked behind the position: the new one is written by ScatterND along the
 first axis, as torch.onnx exports assignments to slices, by ScatterElements, or by Where."""
+
+Store = Literal["floats", "packed", "blocks"]
+STORES: tuple[Store, ...] = ("floats", "packed", "blocks")
+"""How the matrices are stored. ``packed``: onnxruntime's MatMulNBits. ``blocks``: int4 tensors, DequantizeLinear in blocks before
+each product (opset 21 or later). Both have four bits a weight and a scale for each 32, and are the same numbers."""
+_BLOCK = 32
 
 _ROTARY_BASE = 10000.0
 
@@ -47,6 +54,7 @@ class Decoder:
         half: weights, cache and logits are half precision.
         spelling: one of :data:`SPELLINGS` or :data:`FIXED`.
         room: positions that the tables of angles have, where the spelling has such tables, and a cache of a fixed size.
+        store: one of :data:`STORES`.
     """
 
     layers: int = 2
@@ -60,6 +68,7 @@ class Decoder:
     half: bool = False
     spelling: Spelling = "explicit"
     room: int = 64
+    store: Store = "floats"
 
     @property
     def size(self) -> int:
@@ -89,7 +98,7 @@ def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
     weights: dict[str, Array] = {"words": normal(generator, (which.words, which.hidden), 1.0)}
     text, x = [_PREPARED[which.spelling].replace("TYPE", str(which.element_type))], "x0"
     for n in range(which.layers):
-        of_keys = which.key_heads * which.size
+        of_keys, drawn = which.key_heads * which.size, dict[str, Array]()
         for name, rows, columns in (
             ("q", which.hidden, which.hidden),
             ("k", which.hidden, of_keys),
@@ -99,18 +108,45 @@ def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
             ("up", which.hidden, which.intermediate),
             ("down", which.intermediate, which.hidden),
         ):
-            weights[f"{name}w{n}"] = normal(generator, (rows, columns), rows**-0.5)
-        weights[f"qkvw{n}"] = np.concatenate([weights[f"{name}w{n}"] for name in "qkv"], axis=1)
+            drawn[name] = normal(generator, (rows, columns), rows**-0.5)
+            _enter(weights, f"{name}w{n}", drawn[name], which.store)
+        _enter(weights, f"qkvw{n}", np.concatenate([drawn[name] for name in "qkv"], axis=1), which.store)
         for name in ("before", "between"):
             weights[f"{name}w{n}"] = gain(generator, (which.hidden,))
         text.append(_layer(n, x, which))
         x = f"x{n + 1}"
-    weights["lastw"], weights["headw"] = (
-        gain(generator, (which.hidden,)),
-        normal(generator, (which.hidden, which.words), which.hidden**-0.5),
-    )
-    text.append(f"{_norm('last', x, which)} logits = MatMul(last, headw)")
+    weights["lastw"] = gain(generator, (which.hidden,))
+    _enter(weights, "headw", normal(generator, (which.hidden, which.words), which.hidden**-0.5), which.store)
+    text.append(f"{_norm('last', x, which)} {_product('logits', 'last', 'headw', which.hidden, which.words, which)}")
     return _model(which, " ".join(text), {**weights, **_constants(which)})
+
+
+def _enter(weights: dict[str, Array], name: str, matrix: Array, store: Store) -> None:
+    """Enters a matrix, [rows, columns], as it is stored: whole numbers from -8 to 7, times a scale for each block of rows."""
+    if store == "floats":
+        weights[name] = matrix
+        return
+    rows, columns = matrix.shape
+    blocks = matrix.reshape(rows // _BLOCK, _BLOCK, columns)
+    scales = np.maximum(np.abs(blocks).max(axis=1), 1e-6) / 7
+    numbers = np.clip(np.round(blocks / scales[:, None]), -8, 7).reshape(rows, columns).astype(np.int8)
+    if store == "blocks":
+        weights[f"{name}_q"], weights[f"{name}_s"] = numbers.astype(ml_dtypes.int4), scales
+        return
+    nibbles = (numbers.T + 8).astype(np.uint8).reshape(columns, rows // _BLOCK, _BLOCK)
+    weights[f"{name}_q"] = nibbles[..., ::2] | nibbles[..., 1::2] << 4
+    weights[f"{name}_s"] = np.ascontiguousarray(scales.T)
+
+
+def _product(result: str, x: str, weight: str, rows: int, columns: int, which: Decoder) -> str:
+    """The nodes of a product by a matrix, [rows, columns]."""
+    if which.store == "floats":
+        return f"{result} = MatMul({x}, {weight})"
+    if which.store == "blocks":
+        return f"""{weight}_d = DequantizeLinear<axis = 0, block_size = {_BLOCK}>({weight}_q, {weight}_s)
+            {result} = MatMul({x}, {weight}_d)"""
+    sizes = f"K = {rows}, N = {columns}, bits = 4, block_size = {_BLOCK}"
+    return f"{result} = com.microsoft.MatMulNBits<{sizes}>({x}, {weight}_q, {weight}_s)"
 
 
 def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.ModelProto:
@@ -129,8 +165,9 @@ def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.Mode
     for before, after in cache_names(which.layers):
         inputs.append(f"{kind}[{cache},{past},{which.size}] {_plain(before)}")
         outputs.append(f"{kind}[{cache},{total},{which.size}] {_plain(after)}")
-    domains = f'"" : {_OPSETS.get(which.spelling, 20)}'
-    domains += ', "com.microsoft" : 1' if which.spelling in _RUNTIME else ""
+    opset = max(_OPSETS.get(which.spelling, 20), 21 if which.store == "blocks" else 20)
+    domains = f'"" : {opset}'
+    domains += ', "com.microsoft" : 1' if which.spelling in _RUNTIME or which.store == "packed" else ""
     model = parse_model(f"""<ir_version: 10, opset_import: [{domains}], producer_name: "tools.zoo">
         g ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
             x0 = Gather<axis = 0>(words, input_ids)
@@ -251,18 +288,19 @@ _PREPARED: Mapping[Spelling, str] = {
 def _layer(n: int, x: str, which: Decoder) -> str:
     """The nodes of a layer, from ``x`` to the next."""
     attend = _ATTEND.get(which.spelling, _explicit_attention)
+    hidden, inner, of_keys = which.hidden, which.intermediate, which.key_heads * which.size
+
+    def by(name: str, operand: str, rows: int, columns: int) -> str:
+        return _product(f"{name}{n}", f"{operand}{n}", f"{name}w{n}", rows, columns, which)
+
+    columns = {"qkv": hidden + 2 * of_keys} if which.spelling == "packed" else {"q": hidden, "k": of_keys, "v": of_keys}
     return f"""{_norm(f"before{n}", x, which, f"beforew{n}")}
-        {_projections(n, which)} {attend(n, which)}
-        o{n} = MatMul(side{n}, ow{n}) middle{n} = Add({x}, o{n})
+        {" ".join(by(name, "before", hidden, count) for name, count in columns.items())} {attend(n, which)}
+        {by("o", "side", hidden, hidden)} middle{n} = Add({x}, o{n})
         {_norm(f"between{n}", f"middle{n}", which, f"betweenw{n}")}
-        gate{n} = MatMul(between{n}, gatew{n}) bent{n} = Sigmoid(gate{n}) silu{n} = Mul(gate{n}, bent{n})
-        up{n} = MatMul(between{n}, upw{n}) wide{n} = Mul(silu{n}, up{n}) down{n} = MatMul(wide{n}, downw{n})
+        {by("gate", "between", hidden, inner)} bent{n} = Sigmoid(gate{n}) silu{n} = Mul(gate{n}, bent{n})
+        {by("up", "between", hidden, inner)} wide{n} = Mul(silu{n}, up{n}) {by("down", "wide", inner, hidden)}
         x{n + 1} = Add(middle{n}, down{n})"""
-
-
-def _projections(n: int, which: Decoder) -> str:
-    names = ("qkv",) if which.spelling == "packed" else tuple("qkv")
-    return " ".join(f"{name}{n} = MatMul(before{n}, {name}w{n})" for name in names)
 
 
 def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mugraph.domains.base import FLOATS, INTEGERS
+from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
@@ -114,7 +114,7 @@ def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> Fusa
             return None
         types[name] = type_
     written = {type_.dtype for type_ in map(reading.graph.type, roots) if type_ is not None}
-    if not (written <= FLOATS_AND_TRUTH and {type_.dtype for type_ in types.values()} <= FLOATS_AND_TRUTH | INTEGERS):
+    if not (written <= FLOATS_AND_TRUTH and {type_.dtype for type_ in types.values()} <= FLOATS_AND_TRUTH | WHOLE_NUMBERS):
         return None
     return FusableSet(tuple(roots), terms, reader.operands, types, len(grown.nodes))
 

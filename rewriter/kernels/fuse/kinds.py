@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mugraph.blocks.operator import KERNEL
-from mugraph.domains.base import FLOATS, INTEGERS
+from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Node
 from mugraph.ops import Entrywise, ProductKind, get_operator, traits_of
 from mugraph.ops.constants import POSITION_MASKS
@@ -18,7 +18,7 @@ __all__ = ["FLOATS_AND_TRUTH", "LAST", "NodeKinds", "cuts", "is_product"]
 LAST = (-1,)
 """The axes of a reduction along rows."""
 FLOATS_AND_TRUTH = FLOATS | {DataType.BOOL}
-_FLAGS = FLOATS_AND_TRUTH | INTEGERS
+_FLAGS = FLOATS_AND_TRUTH | WHOLE_NUMBERS
 
 
 def is_product(op: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, INTEGERS, Unsupported, exact
+from mugraph.domains.base import FLOATS, WHOLE_NUMBERS, Unsupported, exact
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops import Entrywise, traits_of
 from mugraph.ops.indexing import is_place
@@ -56,11 +56,11 @@ def refuse_integers(types: Mapping[Term, TensorType]) -> None:
             continue
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
             computed_with.update(_moved(term.inputs))
-        elif any(part in types and types[part].dtype in INTEGERS for part in term.inputs):
+        elif any(part in types and types[part].dtype in WHOLE_NUMBERS for part in term.inputs):
             _refuse_fractions(term.inputs)
     for term, type_ in types.items():
         counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
-        if type_.dtype in INTEGERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
+        if type_.dtype in WHOLE_NUMBERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
 
 

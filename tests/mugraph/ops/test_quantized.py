@@ -13,7 +13,7 @@ from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.domains.base import BYTES
 from mugraph.ops import RUNTIME_OPERATORS, NotExpressible, NotUnderstood, get_operator, reader_of
 from mugraph.ops.interp import evaluate
-from mugraph.terms.shape import ShapeError
+from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.text import parse_term, parse_type
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_node, type_of
 from tests.support.ranges import claims
@@ -199,7 +199,8 @@ def test_quantisation_undoes_its_inverse(dtype: Any, scale: float) -> None:
 @pytest.mark.parametrize(
     ("op", "inputs", "attrs", "reason"),
     [
-        ("DequantizeLinear", [whole(4, 4), np.ones((2, 4), F)], {"block_size": 2}, "in blocks"),
+        ("QuantizeLinear", [floats(4, 4), np.ones((4, 2), F)], {"block_size": 2}, "in blocks"),
+        ("DequantizeLinear", [whole(4, 4), scalar(1)], {"precision": 1}, "precision"),
         ("DequantizeLinear", [whole(4, 4), np.ones((1, 4), F)], {}, "with a scale"),
         ("DequantizeLinear", [whole(4), scalar(1)], {"output_dtype": 10}, "output_dtype"),
         ("QuantizeLinear", [floats(4), scalar(1)], {"output_dtype": 22}, "int4"),
@@ -225,6 +226,11 @@ def test_not_understood(op: str, inputs: Sequence[np.ndarray], attrs: Mapping[st
         ("QuantizeLinear[axis=-1,to=uint8](x, y)", "[4] [3]"),
         ("QuantizeLinear[to=uint8](x, y)", "[4] [4]"),
         ("DequantizeLinear(x, y)", "[4] []"),
+        ("DequantizeLinear[axis=-1,block=2](x, y)", "int4[4,4] [4,3]"),
+        ("DequantizeLinear[axis=-1,block=2](x, y)", "int4[4,4] [2]"),
+        ("DequantizeLinear[axis=-1,block=2](x, y)", "int4[4,4] [1,2]"),
+        ("DequantizeLinear[block=2](x, y)", "int4[4] []"),
+        ("DequantizeLinear[axis=-1,block=2](x, y, z)", "int4[4,4] [4,2] uint4[4,2]"),
         ("DequantizeLinear(x, y, z)", "uint8[4] [] int8[]"),
         ("DequantizeLinear(x, y, z)", "int32[4] [] int32[]"),
         ("DynamicQuantizeLinear[axis=-1](x)", "[3,4]"),
@@ -244,6 +250,9 @@ def test_ill_typed(term: str, types: str) -> None:
 def test_a_symbolic_tensor_keeps_its_dimensions() -> None:
     assert str(inferred("QuantizeLinear[axis=-1,to=int8](x, y)", "[a,b] [b]")) == "int8[a,b]"
     assert str(inferred("MatMulInteger(x, y)", "uint8[n,a,b] int8[b,c]")) == "int32[n,a,c]"
+    assert str(inferred("DequantizeLinear[axis=-1,block=32](x, y)", "int4[n,32*g] float16[n,g]")) == "float16[n,32*g]"
+    with pytest.raises(Undecided, match="in blocks of 32"):
+        inferred("DequantizeLinear[axis=-1,block=32](x, y)", "int4[n,k] [n,g]")
 
 
 def test_what_an_opset_lacks_is_not_written() -> None:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from mugraph.domains.base import FLOATS
 from mugraph.onnx.function import function_of
-from mugraph.ops import NotUnderstood, get_operator
+from mugraph.ops import NotUnderstood, filled, get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, walk
@@ -243,7 +243,7 @@ class ModelDraft:
             else:
                 values.append(names[operand])
             operands.append(type_)
-        form = record.to_onnx(term.attrs, operands, self.opset)
+        form = filled(record.to_onnx(term.attrs, operands, self.opset))
         outputs = record.types(term.attrs, operands)
         if form.function is not None:
             function = function_of(form.function, self.opset)
