@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ class Journal:
         record = json.dumps([key, data], separators=(",", ":")).encode()
         self._records[key] = json.loads(record)[1]  # as a later process will read it
         self._append(_checksum(record) + b" " + record + b"\n")
+
+    def recalled(self, key: str, compute: Callable[[], Any]) -> Any:
+        """The data put under the key; computed and put there where there are none, and then as a later process will read them."""
+        if self._records.get(key) is None:
+            self.put(key, compute())
+        return self._records[key]
 
     def _append(self, line: bytes) -> None:
         if self._file is None:

@@ -58,7 +58,7 @@ class Expansion:
         return time.monotonic() > self.deadline
 
     def children(self, candidate: Candidate, slack: float) -> Iterator[Candidate]:
-        """One child a move, then those that take every improving move in turn; where none improves, what generators propose.
+        """One child a move, those that take every improving move in turn, and other layouts; where none improves, kernels too.
 
         Args:
             candidate: whose children.
@@ -83,10 +83,9 @@ class Expansion:
         if len(improving) > 1:
             improving.sort(key=lambda item: -item[0])
             yield from self._in_turn(candidate, [group for _, group in improving], slack, followers)
-        # Layouts and kernels are chosen for what rules cannot improve: their saving would push all that rules still could make
-        # of the candidate beyond alpha.
-        if not improving:
-            yield from self._proposed(candidate)
+        # Kernels are chosen for what rules cannot improve: their saving would push all that rules still could make of the
+        # candidate beyond alpha. Layouts are chosen for every candidate: what saves in one layout may cost in another.
+        yield from self._proposed(candidate, layouts_alone=bool(improving))
 
     def _wanted(self, direction: Direction) -> bool:
         """Whether moves of a direction are tried."""
@@ -94,10 +93,10 @@ class Expansion:
             return False
         return self.kinds >= RULES or kind_of(direction) in self.kinds
 
-    def _proposed(self, candidate: Candidate) -> Iterator[Candidate]:
+    def _proposed(self, candidate: Candidate, *, layouts_alone: bool = False) -> Iterator[Candidate]:
         """The children that generators propose without a banned rule."""
         layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
-        kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds else ()
+        kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds and not layouts_alone else ()
         schemes = map(self._of_schemes, self.schemes if MoveKind.SCHEME in self.kinds else ())
         for child in self.admitted((*layouts, *kernels, *schemes), candidate):
             yield child

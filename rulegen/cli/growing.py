@@ -42,6 +42,7 @@ from rulegen.workers import UnitWorkers
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.files import StoreError, check_writable, write_text
+from rules_db.library import shipped_rules
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
@@ -67,7 +68,12 @@ def _group(context: click.Context, parameter: click.Parameter, name: str | None)
 
 
 def _grow(
-    parts: Sequence[Workload], max_ops: int | None, seed: int, fresh: bool, workers: UnitWorkers
+    parts: Sequence[Workload],
+    max_ops: int | None,
+    seed: int,
+    fresh: bool,
+    workers: UnitWorkers,
+    known: Sequence[Rule] = (),
 ) -> tuple[list[Growth], list[Journal]]:
     """Growths, and the journals to remove when the rules are where they belong."""
     journals: list[Journal] = []
@@ -79,7 +85,7 @@ def _grow(
         return journals[-1]
 
     with progress_console().status("starting") as status:
-        return grow_parts(parts, max_ops, seed, journal_of, status.update, workers), journals
+        return grow_parts(parts, max_ops, seed, journal_of, status.update, workers, known), journals
 
 
 def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
@@ -109,6 +115,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
 @rules_file_option
 @click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
+@click.option("--beyond-shipped", is_flag=True, help="Only rules that those that ship do not derive.")
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
 @jobs_option
 @scheduler_option
@@ -120,6 +127,7 @@ def grow_command(
     rules: str | None,
     out: Path | None,
     unproved: Path | None,
+    beyond_shipped: bool,
     with_tests: bool,
     jobs: int,
     scheduler: str | None,
@@ -131,8 +139,9 @@ def grow_command(
     """
     check_targets(rules, out, unproved)
     name, parts = group
+    known = shipped_rules() if beyond_shipped else ()
     with working(jobs, scheduler) as workers:
-        growths, journals = _grow(parts, max_ops, seed, fresh, workers)
+        growths, journals = _grow(parts, max_ops, seed, fresh, workers, known)
     for growth in growths if with_tests else ():
         growth.rules += rules_on_tests(growth)
     if out is not None:

@@ -224,7 +224,7 @@ class _Enumerator:
         return TermTable.of_leaves(
             np.array([1 << i if leaf.is_var else 0 for i, leaf in enumerate(self.leaves)], np.uint64),
             np.array(types, np.int32),
-            np.array([[leaf.is_var and leaf.name == name for name in names] for leaf in self.leaves], np.int8),
+            np.array([[(leaf.name if leaf.is_var else leaf.op) == name for name in names] for leaf in self.leaves], np.int8),
             max((len(template.slots) for template in self.batches.templates), default=0),
             len(self.evaluations),
         )

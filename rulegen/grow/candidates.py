@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from mugraph.terms.text import parse_type
 from rulegen.candidate import CandidateRule, candidate_types
-from rulegen.enumerate.enumeration import Enumeration, enumerate_terms
+from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
-from rulegen.grow.growth import Growth, StageClock
+from rulegen.grow.growth import Growth, Stage, StageClock
+from rulegen.journal import Journal, pack, unpack
 from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
 from rulegen.numeric.gate import cancels, retest
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
 from rulegen.workers import UnitWorkers
-from rulegen.workloads.workload import Workload
 from rules_db.trust.rule import Side
 
 __all__ = ["GatedCandidates", "gated_candidates"]
 
 _MOST_TESTS = 64
 """A bound that wants more tests is none in practice."""
+
+
+_PIECE = 512
+"""Candidates of which one record says what a stage made of them."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +37,56 @@ class GatedCandidates:
     delta: dict[CandidateRule, str]
 
 
-def gated_candidates(growth: Growth, clock: StageClock, workers: UnitWorkers) -> GatedCandidates:
+def gated_candidates(growth: Growth, clock: StageClock, workers: UnitWorkers, journal: Journal) -> GatedCandidates:
     """Enumerates the workload, pairs its terms, and drops instances of other pairs and pairs that do not pass the gate.
 
-    Enters the numbers of terms and classes in the growth.
+    Enters the numbers of terms and classes in the growth. What the journal has of it is not done again.
     """
-    workload, seed = growth.workload, growth.seed
-    enumeration = enumerate_terms(workload, growth.max_ops, seed)
+
+    def paired() -> list[CandidateRule]:
+        return _recorded(growth, journal, "renaming", lambda: _paired(growth, clock))
+
+    def general() -> list[CandidateRule]:
+        typing = Typing(growth.workload.types)
+        candidates = _without_common_subgraphs(paired(), typing, growth.seed, journal)
+        clock.stage("common subgraph", len(candidates))
+        candidates = drop_instances(candidates, typing.of)
+        clock.stage("instances", len(candidates))
+        return candidates
+
+    def gated() -> list[CandidateRule]:
+        candidates = _recorded(growth, journal, "instances", general)
+        candidates = [candidate for candidate in candidates if not cancels(candidate)]
+        clock.stage("no cancellation", len(candidates))
+        passed = _passed(candidates, growth.seed, workers, journal)
+        clock.stage("field", len(passed))
+        journal.put("delta", list(passed.values()))
+        return list(passed)
+
+    candidates = _recorded(growth, journal, "gated", gated)
+    return GatedCandidates(candidates, dict(zip(candidates, journal.get("delta") or [], strict=True)))
+
+
+def _recorded(growth: Growth, journal: Journal, key: str, compute: Callable[[], list[CandidateRule]]) -> list[CandidateRule]:
+    """The candidates that are left after a stage; where the journal has them, the growth is as it was then."""
+    record = journal.get(key)
+    if record is not None:
+        growth.terms, growth.classes = record["terms"], record["classes"]
+        growth.stages = [Stage(*stage) for stage in record["stages"]]
+        return list(map(unpack, record["candidates"]))
+    candidates = compute()
+    stages = [[stage.name, stage.left, stage.seconds] for stage in growth.stages]
+    packed = list(map(pack, candidates))
+    journal.put(key, {"terms": growth.terms, "classes": growth.classes, "stages": stages, "candidates": packed})
+    return candidates
+
+
+def _paired(growth: Growth, clock: StageClock) -> list[CandidateRule]:
+    """Worthwhile pairs of terms of one class, one of all renamings."""
+    workload = growth.workload
+    enumeration = enumerate_terms(workload, growth.max_ops, growth.seed)
     growth.terms, growth.classes = enumeration.counts, enumeration.classes
     clock.stage("terms", sum(enumeration.counts))
-    candidates = _paired(enumeration, workload, clock)
-    del enumeration
-    typing = Typing(workload.types)
-    candidates = _without_common_subgraphs(candidates, typing, seed)
-    clock.stage("common subgraph", len(candidates))
-    candidates = drop_instances(candidates, typing.of)
-    clock.stage("instances", len(candidates))
-    candidates = [candidate for candidate in candidates if not cancels(candidate)]
-    clock.stage("no cancellation", len(candidates))
-    gated = _gated(candidates, seed, workers)
-    clock.stage("field", len(gated.candidates))
-    return gated
-
-
-def _paired(enumeration: Enumeration, workload: Workload, clock: StageClock) -> list[CandidateRule]:
-    """Worthwhile pairs of terms of one class, one of all renamings."""
     single, multi = single_pairs(enumeration), multi_output_pairs(enumeration)
     several = sum(map(len, multi))
     clock.stage("pairs", len(single) + several)
@@ -73,7 +104,9 @@ def _paired(enumeration: Enumeration, workload: Workload, clock: StageClock) -> 
     return candidates
 
 
-def _without_common_subgraphs(candidates: list[CandidateRule], typing: Typing, seed: int) -> list[CandidateRule]:
+def _without_common_subgraphs(
+    candidates: list[CandidateRule], typing: Typing, seed: int, journal: Journal
+) -> list[CandidateRule]:
     """The candidates with variables for terms that their sides share, each once up to commutativity and exchange of sides."""
     verdicts: dict[tuple[Side, Side], bool] = {}  # many candidates are instances of one
 
@@ -84,23 +117,39 @@ def _without_common_subgraphs(candidates: list[CandidateRule], typing: Typing, s
         return verdicts[key]
 
     unique: dict[object, CandidateRule] = {}
-    for candidate in candidates:
-        general = generalise(candidate, typing, true)
-        sides = [tuple(map(commuted, side)) for side in (general.source, general.target)]
-        if sides[0] != sides[1]:
-            unique.setdefault(frozenset(sides), general)
+    for start in range(0, len(candidates), _PIECE):
+        key = f"common subgraph {start}"
+        record = journal.get(key)
+        if record is None:
+            piece = [generalise(candidate, typing, true) for candidate in candidates[start : start + _PIECE]]
+            variables = {name: str(type_) for name, type_ in typing.variables.items()}
+            journal.put(key, {"variables": variables, "candidates": list(map(pack, piece))})
+        else:
+            typing.variables.update({name: parse_type(text) for name, text in record["variables"].items()})
+            piece = list(map(unpack, record["candidates"]))
+        for general in piece:
+            sides = [tuple(map(commuted, side)) for side in (general.source, general.target)]
+            if sides[0] != sides[1]:
+                unique.setdefault(frozenset(sides), general)
     return list(unique.values())
 
 
-def _gated(candidates: list[CandidateRule], seed: int, workers: UnitWorkers) -> GatedCandidates:
-    """Further primes, shapes and seeds: three of each, and as many as the error bound wants where there is one."""
-    gated = GatedCandidates([], {})
-    deltas = workers.map(_delta, [(candidate, seed) for candidate in candidates])
-    for candidate, delta in zip(candidates, deltas, strict=True):
-        if delta is not None:
-            gated.candidates.append(candidate)
-            gated.delta[candidate] = delta
-    return gated
+def _passed(candidates: list[CandidateRule], seed: int, workers: UnitWorkers, journal: Journal) -> dict[CandidateRule, str]:
+    """Further primes, shapes and seeds: three of each, and as many as the error bound wants where there is one.
+
+    Returns:
+        The candidates that pass, each with how likely a false one does.
+    """
+    passed = {}
+    for start in range(0, len(candidates), _PIECE):
+        piece = candidates[start : start + _PIECE]
+
+        def deltas(units: list[CandidateRule] = piece) -> list[str | None]:
+            return list(workers.map(_delta, [(candidate, seed) for candidate in units]))
+
+        found = journal.recalled(f"field {start}", deltas)
+        passed |= {candidate: delta for candidate, delta in zip(piece, found, strict=True) if delta is not None}
+    return passed
 
 
 def _delta(unit: tuple[CandidateRule, int]) -> str | None:

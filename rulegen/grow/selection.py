@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, is_well_typed
 from rulegen.grow.certification import Certifier
+from rulegen.journal import Journal
 from rulegen.prune.derive import ONE_STEP, THOROUGH, Deriver
 from rulegen.prune.variadic import widen
+from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.rule import FloatClass, Rule
 
@@ -19,33 +22,44 @@ _MOST_PROPOSALS = 12
 """Proposals that are tried on the others."""
 
 
-def minimal(rules: Sequence[Rule], before: Sequence[Rule]) -> list[Rule]:
+def minimal(rules: Sequence[Rule], before: Sequence[Rule], journal: Journal) -> list[Rule]:
     """The rules without those that the others, or rules that stand before them, derive; the last are tried first."""
     kept, deriver = list(rules), Deriver([*before, *rules], THOROUGH)
-    for rule in reversed(rules):
-        if deriver.redundant(rule):
+    for number, rule in reversed(list(enumerate(rules))):
+        if journal.recalled(f"redundant {number}", partial(deriver.redundant, rule)):
             kept.remove(rule)
             deriver.remove(rule)
     return kept
 
 
-def macros(derived: Iterable[CandidateRule], rules: Sequence[Rule], before: Sequence[Rule], certifier: Certifier) -> list[Rule]:
+def macros(
+    derived: Iterable[CandidateRule], rules: Sequence[Rule], before: Sequence[Rule], certifier: Certifier, journal: Journal
+) -> list[Rule]:
     """Derived rules worth taking in one step, with the rules that derive them, and rules of three parts."""
-    deriver = Deriver([*before, *rules], THOROUGH)
+    deriver, known = Deriver([*before, *rules], THOROUGH), Deriver((), ONE_STEP)
     made: list[Rule] = []
-    for candidate in derived:
-        if _is_worth_a_step(candidate, certifier.workload.macros):
-            macro = _macro(candidate, certifier, deriver)
-            if macro is not None and not Deriver(made, ONE_STEP).derives(macro, macro.conditions):
-                made.append(certifier.generalised(macro))
-    for rule in [*rules, *made]:
+
+    def step(candidate: CandidateRule) -> str:
+        macro = _macro(candidate, certifier, deriver)
+        if macro is None or known.derives(macro, macro.conditions):
+            return ""
+        return format_rule(certifier.generalised(macro))
+
+    def wider(rule: Rule) -> str:
         sample = rule.sample()
         like = CandidateRule(sample.source, sample.target, sample.types)
         wide = widen(like) if saving(like) else None
-        if wide is not None and is_well_typed(wide):
-            macro = _macro(wide, certifier, None, rule.id)
-            if macro is not None:
-                made.append(certifier.with_open_attributes(macro))
+        macro = _macro(wide, certifier, None, rule.id) if wide is not None and is_well_typed(wide) else None
+        return "" if macro is None else format_rule(certifier.with_open_attributes(macro))
+
+    worth = [candidate for candidate in derived if _is_worth_a_step(candidate, certifier.workload.macros)]
+    for number, candidate in enumerate(worth):
+        if text := journal.recalled(f"macro {number}", partial(step, candidate)):
+            made.append(parse_rule(text))
+            known.add(made[-1])
+    for number, rule in enumerate([*rules, *made]):
+        if text := journal.recalled(f"wider {number}", partial(wider, rule)):
+            made.append(parse_rule(text))
     return made
 
 
@@ -91,16 +105,22 @@ def saving(candidate: CandidateRule) -> int:
     return abs(counts[0] - counts[1])
 
 
-def ranked(unproved: Sequence[CandidateRule], rules: Sequence[Rule]) -> list[CandidateRule]:
+def ranked(unproved: Sequence[CandidateRule], rules: Sequence[Rule], journal: Journal) -> list[CandidateRule]:
     """Small candidates first, and among them those that, together with the rules, would derive many of the others."""
     deriver, rest = Deriver(rules), list(unproved)
     suggested: list[tuple[int, int, CandidateRule, list[CandidateRule]]] = []
     while rest and len(suggested) < _MOST_PROPOSALS:
         first, *rest = rest
         deriver.add(Rule(first.source, first.target, first.types, (), FloatClass.EXACT, Certificate(())))
-        followers = [candidate for candidate in rest if deriver.derives(candidate)]
-        rest = [candidate for candidate in rest if candidate not in followers]
+        follow = journal.recalled(f"followers {len(suggested)}", partial(_derived_places, deriver, rest))
+        followers = [rest[place] for place in follow]
+        rest = [candidate for place, candidate in enumerate(rest) if place not in set(follow)]
         largest = max(term.size for term in (*first.source, *first.target))
         suggested.append((largest, -len(followers), first, followers))
     suggested.sort(key=lambda entry: entry[:2])
     return [*(s[2] for s in suggested), *rest, *(c for s in suggested for c in s[3])]
+
+
+def _derived_places(deriver: Deriver, candidates: Sequence[CandidateRule]) -> list[int]:
+    """Which of the candidates the rules derive."""
+    return [place for place, candidate in enumerate(candidates) if deriver.derives(candidate)]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rulegen.candidate import CandidateRule
-from rulegen.grow.candidates import GatedCandidates, gated_candidates
+from rulegen.grow.candidates import gated_candidates
 from rulegen.grow.certification import FATES, Certifier, Prospect, prospect, shared_prover
 from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.selection import macros, minimal, ranked
-from rulegen.journal import Journal, pack, unpack
+from rulegen.journal import Journal
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable
 from rulegen.workers import Here, UnitWorkers
 from rulegen.workloads.workload import Workload
 from rules_db.entries import unproved
-from rules_db.exchange import format_rule, parse_rule
+from rules_db.exchange import parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.rule import Rule
 
@@ -30,6 +30,7 @@ def grow_parts(
     journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, before: None,
     show: Callable[[str], None] = lambda text: None,
     workers: UnitWorkers | None = None,
+    known: Sequence[Rule] = (),
 ) -> list[Growth]:
     """Grows the parts of a group one after the other; a later one has no rules that the earlier ones derive.
 
@@ -39,10 +40,11 @@ def grow_parts(
         journal_of: from a part and the rules of the parts before it to its journal.
         show: called with a line of text when a stage begins or ends.
         workers: as of :func:`grow`.
+        known: rules that stand before those of the first part.
     """
     growths: list[Growth] = []
     for part in parts:
-        before = [rule for growth in growths for rule in growth.rules]
+        before = [*known, *(rule for growth in growths for rule in growth.rules)]
 
         def progress(stage: Stage, name: str = part.name) -> None:
             show(f"{name}: {stage.left:,} left after {stage.name}")
@@ -90,48 +92,20 @@ class _Grower:
     def run(self) -> Growth:
         growth, before = self.growth, self.before
         shared_prover()  # before processes are forked
-        gated = self._gated()
+        gated = gated_candidates(growth, self.clock, self.workers, self.journal)
         certifier = Certifier(growth, gated.delta)
         self._certify(gated.candidates, certifier)
-        growth.rules = self._recalled("minimal", lambda: minimal(growth.rules, before))
+        growth.rules = minimal(growth.rules, before, self.journal)
         self.clock.stage("minimal", len(growth.rules))
-        further = self._recalled("macros", lambda: macros(growth.derived, growth.rules, before, certifier))
+        further = macros(growth.derived, growth.rules, before, certifier, self.journal)
         declared, unproved, suspicious = certifier.declared()
         growth.rules = [readable(rule) for rule in [*growth.rules, *further, *declared]]
         growth.unproved += unproved
         growth.suspicious += suspicious
         self.clock.stage("macros", len(further))
-        growth.unproved = ranked(growth.unproved, [*before, *growth.rules])
+        growth.unproved = ranked(growth.unproved, [*before, *growth.rules], self.journal)
         self.clock.stage("unproved", len(growth.unproved))
         return growth
-
-    def _recalled(self, key: str, compute: Callable[[], list[Rule]]) -> list[Rule]:
-        """The rules that a stage gives, from the journal where it has been finished before."""
-        texts = self.journal.get(key)
-        if texts is not None:
-            return list(map(parse_rule, texts))
-        rules = compute()
-        self.journal.put(key, list(map(format_rule, rules)))
-        return rules
-
-    def _gated(self) -> GatedCandidates:
-        """The candidates that pass the numeric gate, from the journal where they have been found before."""
-        growth, record = self.growth, self.journal.get("gated")
-        if record is not None:
-            growth.terms, growth.classes = record["terms"], record["classes"]
-            growth.stages = [Stage(*stage) for stage in record["stages"]]
-            candidates = list(map(unpack, record["candidates"]))
-            return GatedCandidates(candidates, dict(zip(candidates, record["delta"], strict=True)))
-        gated = gated_candidates(growth, self.clock, self.workers)
-        record = {
-            "terms": growth.terms,
-            "classes": growth.classes,
-            "stages": [[stage.name, stage.left, stage.seconds] for stage in growth.stages],
-            "candidates": list(map(pack, gated.candidates)),
-            "delta": [gated.delta[candidate] for candidate in gated.candidates],
-        }
-        self.journal.put("gated", record)
-        return gated
 
     def _certify(self, candidates: list[CandidateRule], certifier: Certifier) -> None:
         """Floats and proofs, in order of generality, for the candidates that the rules proved so far do not derive."""

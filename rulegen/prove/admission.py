@@ -10,7 +10,7 @@ from rulegen.prove.egraph import EGraph
 from rulegen.prove.instances import Instances
 from rulegen.prove.language import is_sealed, sample_value
 from rulegen.prove.laws import LawDirection
-from rulegen.prove.patterns import Binding, Slot, applications, fill
+from rulegen.prove.patterns import Binding, fill
 from rules_db.trust.guards import GUARDS
 
 __all__ = ["Admission", "Assumption"]
@@ -98,13 +98,10 @@ class Admission:
 
     def _goal_attribute(self, direction: LawDirection, slot: int) -> AttrValue | None:
         """An attribute that a model's entries tell: what it is where a program has the operator that a law brings."""
-        language = self._graph.language
-        for pattern in applications((*direction.left, *direction.right)):
-            names = [name for name, value in pattern.attrs if value == Slot(slot)]
-            for number in dict.fromkeys(self._graph.op) if names else ():
-                op, attrs, _ = language.ops[number]
-                if op == pattern.op:
-                    return dict(attrs)[names[0]]
+        for operator, name in direction.bearers[slot]:
+            attrs = self._graph.first.get(operator)
+            if attrs is not None:
+                return dict(attrs)[name]
         return None
 
     def _assumed_argument(self, predicate: str, position: int, values: Sequence[AttrValue]) -> AttrValue | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mugraph.terms.shape import TensorType
-from mugraph.terms.term import AttrValue, Term, walk
+from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rulegen.prove.language import Language
 from rulegen.prove.laws import LawDirection
 
@@ -80,6 +80,7 @@ class EGraph:
         built: operator and operands' classes to a node.
         twin: nodes congruent to another that stands for them in matching.
         touched: classes that changed since this set was last emptied.
+        first: operator to the attributes of its first node.
     """
 
     def __init__(self, language: Language) -> None:
@@ -96,6 +97,7 @@ class EGraph:
         self.built: dict[tuple[int, tuple[int, ...]], int] = {}
         self.twin: set[int] = set()
         self.touched: set[int] = set()
+        self.first: dict[str, Attrs] = {}
         self._classes: list[list[int]] = []
         self._explicit: dict[tuple[int, tuple[int, ...]], int] = {}
         self._terms: dict[int, Term] = {}
@@ -118,6 +120,7 @@ class EGraph:
         self.mask.append(self.language.bit(name))
         self._classes.append([node])
         self._explicit[op, operands] = node
+        self.first.setdefault(name, self.language.ops[op][1])
         self._forest.add()
         return node
 

@@ -12,7 +12,7 @@ from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue, Term, attr_symbols, open_names, var, variables, walk
 from rulegen.prove.language import Language
 from rulegen.prove.matching import Match, Peek, write_match, write_peek
-from rulegen.prove.patterns import Apply, Computed, Pattern, measure
+from rulegen.prove.patterns import Apply, Computed, Pattern, Slot, applications, measure
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule, Side
@@ -157,6 +157,12 @@ class LawDirection:
             )
             for condition in self.conditions
         )
+
+    @cached_property
+    def bearers(self) -> Mapping[int, tuple[tuple[str, str], ...]]:
+        """For each solved attribute the operators of both sides that have it, each with the attribute's name there."""
+        values = [(a.op, n, v) for a in applications((*self.left, *self.right)) for n, v in a.attrs]
+        return {s.slot: tuple((op, name) for op, name, value in values if value == Slot(s.slot)) for s in self.solved}
 
     @cached_property
     def measures(self) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -219,6 +219,23 @@ CONV = (
         sizes=SPATIAL,
         determined=True,
     ),
+    # The image itself beside a convolution of it is one with an identity kernel, of the size that the pads tell.
+    Workload(
+        name="conv-branch",
+        variables={"x": "[n,c,h,w]", "K": "[c,c,3,3]", "b": "[c]"},
+        operators=(
+            f"{conv()}(x, of_3x3)",
+            f"{conv()}(x, of_3x3, b)",
+            "Add(rank4, rank4)",
+        ),
+        constants=("IdentityKernel[channels=c,kernel=(3,3)]()",),
+        uses={"x": 2, "K": 1, "b": 1, "IdentityKernel": 1, "Conv": 1, "Add": 1},
+        max_ops=2,
+        macros=True,
+        sizes=SPATIAL,
+        keep=frozenset({"channels"}),
+        determined=True,
+    ),
     Workload(
         name="conv-product",
         variables={"x": "[n,c,h,w]", "W": "[d,c,1,1]", "s": "[]"},

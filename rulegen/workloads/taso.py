@@ -120,7 +120,8 @@ TASO = (
         sizes={"m": (2, 3, 4), "n": (1, 2, 1), "c": (1, 2, 1)},
         samples=8,
     ),
-    # Sums, products and factors of what is concatenated, in general: two parts on each side, four variables.
+    # Sums, products and factors of what is concatenated, in general: two parts on each side, four variables. What is added to
+    # itself is doubled, and as a factor that passes through all products.
     Workload(
         name="taso-parts",
         variables={"x": "[m,n]", "y": "[m,n]", "z": "[m,k]", "w": "[m,k]", "u": "[p,n]", "v": "[p,k]", "s": "[]", "f": "[m,1]"},
@@ -129,10 +130,11 @@ TASO = (
             "Mul(same, same)",
             "Mul(tensor, s)",
             "Mul(tensor, f)",
+            "Mul(tensor, 2.0)",
             "Concat[axis=-1](rank2, rank2)",
             "Concat[axis=-2](rank2, rank2)",
         ),
-        uses={**dict.fromkeys("xyzwuvf", 1), "s": 2, "Add": 2, "Mul": 2, "Concat": 3},
+        uses={**dict.fromkeys("yzwuvf", 1), **dict.fromkeys("xs", 2), "Add": 2, "Mul": 2, "Concat": 3},
         max_rank=2,
     ),
     # What meets TASO's constants. A model holds none of them, but weights may take them over.

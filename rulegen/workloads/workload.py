@@ -51,7 +51,7 @@ class Workload:
         max_ops: greatest number of operator applications of a term.
         extend: which terms become operands of larger ones: one representative per class, or all, for small groups of
             which every spelling is wanted.
-        uses: greatest number of occurrences of a variable or of an operator in a term, where it is limited.
+        uses: greatest number of occurrences of a variable, a constant or an operator in a term, where it is limited.
         min_saving: a rule is kept only where its target has at least so many operators less than its source.
         max_rank, max_entries: limits on the types of terms (entries under the first shape assignment).
         sizes: symbol to its sizes under the evaluations, where the standard ones would be too large. Types are symbolic:

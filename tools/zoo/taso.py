@@ -1,9 +1,9 @@
-"""The three models of TASO's evaluation that the transformers and CNNs of the zoo do not cover (SOSP'19, section 7.1).
+"""The three models of TASO's evaluation that the zoo's transformers and CNNs do not cover (SOSP'19, section 7.1), and others.
 
 ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums) and NasRNN (a recurrent cell of
 many small products that share operands). Beside them two whose kernels of 1x1 may be enlarged: SqueezeNet, where they stand
-beside one of 3x3, and RepVGG as it is trained, where they are added to it. Random weights that keep the activations' scale; no
-normalisation, as TASO has them.
+beside one of 3x3, and RepVGG as it is trained, where they are added to it; and Inception-v3, whose branches share what they
+read. Random weights that keep the activations' scale; no normalisation, as TASO has them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,28 @@ class _ModelBuilder:
         self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
         return self.weights[-1].name
 
-    def conv(self, x: str, out: int, kernel: int, stride: int = 1, group: int = 1, relu: bool = True, bias: bool = False) -> str:
-        weights = [self.weight(out, self.channels[x] // group, kernel, kernel), *([self.weight(out)] if bias else [])]
-        y = self.node("Conv", x, *weights, channels=out, **_window(kernel, stride), group=group)
+    def conv(
+        self,
+        x: str,
+        out: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        group: int = 1,
+        relu: bool = True,
+        bias: bool = False,
+        same: bool = True,
+    ) -> str:
+        """A convolution; ``same`` pads it so that at stride 1 the image keeps its size."""
+        sides = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        weights = [self.weight(out, self.channels[x] // group, *sides), *([self.weight(out)] if bias else [])]
+        y = self.node("Conv", x, *weights, channels=out, **_window(sides, stride, same), group=group)
         return self.node("Relu", y) if relu else y
 
-    def pool(self, op: str, x: str, stride: int = 1) -> str:
-        return self.node(op, x, **_window(3, stride))
+    def pool(self, op: str, x: str, stride: int = 1, same: bool = True) -> str:
+        return self.node(op, x, **_window((3, 3), stride, same))
+
+    def concat(self, *images: str) -> str:
+        return self.node("Concat", *images, channels=sum(self.channels[image] for image in images), axis=1)
 
     def model(self, name: str, inputs: dict[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
         infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n, shape in inputs.items()]
@@ -59,9 +74,9 @@ class _ModelBuilder:
         return onnx.shape_inference.infer_shapes(model)
 
 
-def _window(kernel: int, stride: int) -> dict[str, list[int]]:
-    pads = [(kernel - 1) // 2] * 4
-    return {"kernel_shape": [kernel, kernel], "strides": [stride, stride], "pads": pads}
+def _window(kernel: tuple[int, int], stride: int, same: bool) -> dict[str, list[int]]:
+    pads = [(side - 1) // 2 if same else 0 for side in kernel] * 2
+    return {"kernel_shape": list(kernel), "strides": [stride, stride], "pads": pads}
 
 
 def resnext50(seed: int = 0) -> onnx.ModelProto:
@@ -156,6 +171,51 @@ def squeezenet(seed: int = 0) -> onnx.ModelProto:
     return b.model("squeezenet", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", b.conv(x, 1000, 1, bias=True)))
 
 
+def inception_v3(seed: int = 0) -> onnx.ModelProto:
+    """Inception-v3 at 1×3×299×299 (Szegedy et al., CVPR 2016, table 1): modules whose branches read one image."""
+    b = _ModelBuilder(seed)
+    b.channels["x"] = 3
+
+    def chain(x: str, *layers: tuple[int, int | tuple[int, int]], stride: int = 1) -> str:
+        """Convolutions; the last one has the stride, and no padding where that is 2."""
+        for place, (out, kernel) in enumerate(layers, 1):
+            last = place == len(layers) and stride > 1
+            x = b.conv(x, out, kernel, stride if last else 1, bias=True, same=not last)
+        return x
+
+    def pooled(x: str, out: int) -> str:
+        return chain(b.pool("AveragePool", x), (out, 1))
+
+    def narrow(x: str, out: int) -> str:
+        parts = chain(x, (64, 1)), chain(x, (48, 1), (64, 5)), chain(x, (64, 1), (96, 3), (96, 3))
+        return b.concat(*parts, pooled(x, out))
+
+    def factored(x: str, inner: int) -> str:
+        short = chain(x, (inner, 1), (inner, (1, 7)), (192, (7, 1)))
+        long = chain(x, (inner, 1), (inner, (7, 1)), (inner, (1, 7)), (inner, (7, 1)), (192, (1, 7)))
+        return b.concat(chain(x, (192, 1)), short, long, pooled(x, 192))
+
+    def wide(x: str) -> str:
+        forks = chain(x, (384, 1)), chain(x, (448, 1), (384, 3))
+        parts = [chain(fork, (384, kernel)) for fork in forks for kernel in ((1, 3), (3, 1))]
+        return b.concat(chain(x, (320, 1)), *parts, pooled(x, 192))
+
+    def reduction(x: str, *branches: str) -> str:
+        return b.concat(*branches, b.pool("MaxPool", x, 2, same=False))
+
+    x = b.conv(chain("x", (32, 3), stride=2), 32, 3, bias=True, same=False)
+    x = b.pool("MaxPool", chain(x, (64, 3)), 2, same=False)
+    x = b.pool("MaxPool", b.conv(chain(x, (80, 1)), 192, 3, bias=True, same=False), 2, same=False)
+    for out in (32, 64, 64):
+        x = narrow(x, out)
+    x = reduction(x, chain(x, (384, 3), stride=2), chain(x, (64, 1), (96, 3), (96, 3), stride=2))
+    for inner in (128, 160, 160, 192):
+        x = factored(x, inner)
+    x = reduction(x, chain(x, (192, 1), (320, 3), stride=2), chain(x, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3), stride=2))
+    x = wide(wide(x))
+    return b.model("inception_v3", {"x": (1, 3, 299, 299)}, b.node("GlobalAveragePool", x))
+
+
 def repvgg_a0(seed: int = 0) -> onnx.ModelProto:
     """RepVGG-A0 as it is trained, at 1×3×224×224 (Ding et al., CVPR 2021): sums of a 3x3 kernel, a 1x1 kernel and the image."""
     b = _ModelBuilder(seed)
@@ -174,6 +234,7 @@ TASO_MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
     "nasnet_a": nasnet_a,
     "nasrnn": nasrnn,
     "squeezenet": squeezenet,
+    "inception_v3": inception_v3,
     "repvgg_a0": repvgg_a0,
 }
 """Name to a function from a seed to the model."""

@@ -17,7 +17,12 @@ def _centring(pads: AttrValue, kernel: Entries, dilations: Entries) -> Entries:
     return begins + tuple(d * (k - 1) - b for k, d, b in zip(kernel, dilations, begins, strict=True))
 
 
-@guard(37, About.ATTRIBUTES, solvers={0: _centring})
+def _centred_kernel(pads: Entries, kernel: AttrValue, dilations: Entries) -> Entries:
+    around = zip(pads[: len(dilations)], pads[len(dilations) :], dilations, strict=True)
+    return tuple((begin + end) // d + 1 for begin, end, d in around)
+
+
+@guard(37, About.ATTRIBUTES, solvers={0: _centring, 1: _centred_kernel})
 def centred(facts: Facts, pads: Entries, kernel: Entries, dilations: Entries) -> bool | None:
     """At stride 1 the kernel stands around each entry: its middle, at half its size rounded down, lies there."""
     return pads == _centring(pads, kernel, dilations)

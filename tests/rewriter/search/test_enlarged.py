@@ -74,6 +74,28 @@ def test_kernels_that_are_added_are_one(tmp_path: Path) -> None:
     assert ops["Conv"] == 1 and not ops["Add"]
 
 
+@pytest.mark.parametrize("side", [3, 5])
+def test_the_image_itself_is_a_branch(tmp_path: Path, side: int) -> None:
+    """RepVGG's third branch: an identity kernel of the size that the pads tell."""
+    b = Branches()
+    summed = b.node("Add", b.node("Add", b.conv(side, side), b.conv(1, 1)), "x")
+    ops = written(b.save(tmp_path / "image.onnx", b.node("Relu", summed)))
+    assert ops["Conv"] == 1 and not ops["Add"]
+
+
+@pytest.mark.parametrize("pads", [[0, 1, 2, 1], [2, 2, 0, 0]])
+def test_an_image_that_the_kernel_does_not_stand_around_stays(tmp_path: Path, pads: list[int]) -> None:
+    b = Branches()
+    y = b.conv(3, 3)
+    b.nodes[-1].attribute[0].CopyFrom(helper.make_attribute("pads", pads))
+    out = tmp_path / "out.onnx"
+    model = b.save(tmp_path / "apart.onnx", b.node("Add", y, "x"))
+    optimize(model, out, device="h200", deterministic=True, kernels=False, use_verdicts=False)
+    assert [node.op_type for node in onnx.load(out).graph.node if node.op_type == "Add"] == ["Add"] or any(
+        node.op_type == "FusedConv" and len(node.input) == 4 for node in onnx.load(out).graph.node
+    )
+
+
 def test_kernels_of_which_none_holds_the_other_stay_apart(tmp_path: Path) -> None:
     b = Branches()
     model = b.save(tmp_path / "apart.onnx", b.node("Concat", b.conv(1, 7), b.conv(7, 1), axis=1))

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mugraph.domains import Real
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model, load
+from mugraph.onnx.fold import Folder
 from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.ops.nhwc import CHANNELS_FIRST, CHANNELS_LAST
@@ -32,6 +33,7 @@ from rewriter.cost.signature import Signature
 from rewriter.reference import Evaluated, compare, random_inputs, reference_outputs
 from rewriter.run import accept
 from rewriter.search.candidate import Candidate
+from rewriter.search.expansion import Expansion
 from rewriter.search.layouts import LayoutChooser
 from rewriter.search.match import compile_rules
 from rewriter.search.matches import Matches
@@ -40,7 +42,7 @@ from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.replay import replay
 from rewriter.search.roles import Layout, wraps
-from rewriter.search.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL
+from rewriter.search.strategy import BACKTRACKING, LAYOUTS, SEQUENTIAL, MoveKind
 from rulegen.cli.growing import SHIPPED
 from rules_db.exchange import read_rules
 from rules_db.library import open_rules
@@ -461,6 +463,61 @@ def test_joint_search_finds_what_substitutions_and_then_layouts_find() -> None:
     ]
     layouts, sequential, joint = ratios
     assert joint <= sequential + 1e-9 < layouts
+
+
+def forked(path: Path) -> Path:
+    """Twice a 3x3 and a 1x1 kernel over one image: of many channels, and of few."""
+    generator = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def layer(x: str, channels: int, out: int, side: int, y: str) -> None:
+        for suffix, shape in (("w", (out, channels, side, side)), ("b", (out,))):
+            weights.append(numpy_helper.from_array(generator.standard_normal(shape).astype(np.float16), y + suffix))
+        parts = conv(x, f"{y}w", f"{y}c", kernel_shape=[side] * 2, pads=[side // 2] * 4)
+        parts.input.append(f"{y}b")
+        nodes.extend([parts, helper.make_node("Relu", [f"{y}c"], [y])])
+
+    layer("x", 256, 128, 3, "a")
+    layer("x", 256, 128, 1, "d")
+    layer("a", 128, 64, 1, "e")
+    layer("e", 64, 64, 3, "f")
+    layer("e", 64, 64, 1, "g")
+    image, *results = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, (1, channels, 56, 56))
+        for name, channels in (("x", 256), ("d", 128), ("f", 64), ("g", 64))
+    )
+    graph = helper.make_graph(nodes, "forked", [image], results, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def least(model: Model, every: Sequence[Rule], runtime: frozenset[str], depth: int) -> float:
+    """The least cost of what so many substitutions make of a model, each graph in the best of all layouts, by H200's roofline."""
+    costs = CostModel(ProfileStore(None, "h200"), model.opset, {}, "cuda", -math.inf, get_device("h200"))
+    oracle = RangeOracle({}, True, Folder(model, model.graph).fold)
+    matches = Matches.of(every, oracle, "cuda", model.opset, runtime)
+    moves, chooser = Moves(matches, Prices(costs, matches.fusions)), LayoutChooser(matches)
+    expansion = Expansion(moves, frozenset({MoveKind.SUBSTITUTION}))
+    front = [moves.start(model.graph)]
+    met = {candidate.graph.digest: candidate for candidate in front}
+    for _ in range(depth):
+        made = {child.graph.digest: child for candidate in front for child in expansion.children(candidate, math.inf)}
+        front = [child for digest, child in made.items() if digest not in met]
+        met |= made
+    return min(one.cost for candidate in met.values() for one in (candidate, *chooser(moves, candidate)))
+
+
+def test_joint_search_finds_what_substitutions_and_then_layouts_miss(tmp_path: Path) -> None:
+    """Channels first, one enlarged kernel is worth it: it saves the way to channels last and back. Channels last it is not."""
+    rules = open_rules(None)
+    runtime = runtime_directions(rules, ProfileStore(None, "h200"), "cuda")
+    model = load(forked(tmp_path / "forked.onnx"))
+    layouts, sequential, joint = (
+        measure(model, rules, "h200", runtime, strategy, expansions=60).cost for strategy in (LAYOUTS, SEQUENTIAL, BACKTRACKING)
+    )
+    assert joint < 0.97 * min(layouts, sequential)
+    assert joint == pytest.approx(least(model, rules, runtime, 2))
 
 
 def halved(proto: onnx.ModelProto) -> onnx.ModelProto:
