@@ -45,7 +45,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -58,7 +58,7 @@ from mugraph.blocks.statements import (
     statement_places,
     statement_title,
 )
-from mugraph.terms.shape import Dim, SymDim, TensorType
+from mugraph.terms.shape import DerivedSymbol, Dim, TensorType, symbols_within
 from mugraph.terms.term import NamedValue, Term, substitute, var
 
 __all__ = ["Block", "Kernel", "Phase", "renamed_values"]
@@ -217,7 +217,8 @@ class Kernel(NamedValue):
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """The dimension symbols that occur anywhere, sorted."""
-        return tuple(sorted({name for dim in self.dims if isinstance(dim, SymDim) for name in dim.symbols()}))
+        names = {name for dim in self.dims for name in symbols_within(dim)}
+        return tuple(sorted(name for name in names if not isinstance(name, DerivedSymbol)))
 
     @property
     def text_name(self) -> str:
@@ -270,7 +271,7 @@ def _statement_key(s: Statement, axes: Mapping[str, str], values: Mapping[str, s
         parts += [values[s.left], values[s.right], axes[s.over]]
     elif isinstance(s, Reduce):
         parts += [s.kind, [axes[a] for a in s.over]]
-    elif isinstance(s, Predicate | Place):
+    elif isinstance(s, Predicate | PlaceTile):
         parts += [[([(index(i), c) for i, c in affine.terms], affine.constant) for affine in statement_places(s)]]
         parts += ["any"] if isinstance(s, Predicate) and s.is_any else []
     elif isinstance(s, MaskTile):

@@ -26,7 +26,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -220,7 +220,7 @@ class _BlockRun:
             together = np.logical_or if statement.is_any else np.logical_and
             holds = (self.positions.places(condition, wanted, ranges) >= 0 for condition in statement.conditions)
             return together.reduce(np.broadcast_arrays(*holds))
-        if isinstance(statement, Place):
+        if isinstance(statement, PlaceTile):
             return self.positions.places(statement.place, axes[statement.name], ranges)
         if isinstance(statement, MaskTile):
             mask = mask_of(statement.entries, self.positions.number(statement.rows), self.positions.number(statement.columns))

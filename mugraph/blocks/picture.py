@@ -19,7 +19,7 @@ from mugraph.blocks.statements import (
     Extent,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -92,7 +92,7 @@ def _box(block: Block, statement: Statement) -> _BlockBox:
         return _BlockBox((text, "accumulator"), _COLOURS["accumulator"])
     if isinstance(statement, MaskTile):
         text = text.replace(statement.entries, "×".join(map(str, stored_shape(statement.entries))))
-    assert isinstance(statement, Dot | Reduce | Predicate | Place | MaskTile | Extent)
+    assert isinstance(statement, Dot | Reduce | Predicate | PlaceTile | MaskTile | Extent)
     return _BlockBox((text,), _COLOURS["operator"])
 
 

@@ -13,7 +13,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     next_power,
     product,
@@ -217,8 +217,8 @@ def storage_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, 
             kinds = [storage[operand] for operand in statement_operands(statement)]
         floats = [kind for kind in kinds if kind in FLOATS]
         best = min(floats, key=lambda kind: kind.bitwidth) if floats else kinds[0] if len(set(kinds)) == 1 else DataType.FLOAT
-        if isinstance(statement, Predicate | MaskTile | Place):
-            best = DataType.INT64 if isinstance(statement, Place) else DataType.BOOL
+        if isinstance(statement, Predicate | MaskTile | PlaceTile):
+            best = DataType.INT64 if isinstance(statement, PlaceTile) else DataType.BOOL
         for name in statement_names(statement):
             storage[name] = best
     return storage

@@ -18,7 +18,7 @@ import numpy as np
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import Compute, Load, Place, Predicate, next_power
+from mugraph.blocks.statements import Compute, Load, PlaceTile, Predicate, next_power
 from mugraph.domains.base import Unsupported
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, TensorType
@@ -146,7 +146,7 @@ class _Reader:
             indices = [index for condition in defined.conditions for index, _ in condition.terms]
             is_plain = all(index.plain and index.axis in (*self._block.grid, self._block.loop) for index in indices)
             return self._of_rows(value.name, True) if is_plain else _UNKNOWN
-        if isinstance(defined, Place) and axes == {self._block.loop}:
+        if isinstance(defined, PlaceTile) and axes == {self._block.loop}:
             return _Ends(value, value)
         dtype = self._types[defined.tensor].dtype if isinstance(defined, Load) else None
         if dtype not in _EXACT:

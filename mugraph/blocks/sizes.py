@@ -16,7 +16,7 @@ from mugraph.blocks.statements import (
     Factor,
     Index,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Statement,
     Tensor,
@@ -108,7 +108,7 @@ def _mapped(
             return replace(s, view=places(s.view))
         if isinstance(s, Predicate):
             return replace(s, conditions=tuple(map(affine, s.conditions)))
-        if isinstance(s, Place):
+        if isinstance(s, PlaceTile):
             return replace(s, place=affine(s.place))
         if isinstance(s, Compute):
             return replace(s, term=term(s.term))

@@ -25,7 +25,7 @@ __all__ = [
     "InvalidBlock",
     "Load",
     "MaskTile",
-    "Place",
+    "PlaceTile",
     "Predicate",
     "Reduce",
     "Statement",
@@ -148,7 +148,7 @@ class Predicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceTile:
     """A tile of integers that tell where their entries stand: to be compared with integers that are loaded."""
 
     name: str
@@ -203,7 +203,7 @@ class Store:
     view: View
 
 
-Statement = Load | Compute | Dot | Reduce | Predicate | Place | MaskTile | Extent | Accumulate | Store
+Statement = Load | Compute | Dot | Reduce | Predicate | PlaceTile | MaskTile | Extent | Accumulate | Store
 Viewing = Load | MaskTile | Store
 """Statements with a view."""
 
@@ -268,7 +268,7 @@ def statement_places(statement: Statement) -> tuple[Affine, ...]:
     """The places that a statement computes, those of which it asks whether they are negative among them."""
     if isinstance(statement, Predicate):
         return statement.conditions
-    return (statement.place,) if isinstance(statement, Place) else ()
+    return (statement.place,) if isinstance(statement, PlaceTile) else ()
 
 
 def statement_title(statement: Statement) -> str:

@@ -46,7 +46,7 @@ from mugraph.blocks.statements import (
     Index,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -103,7 +103,7 @@ def format_statement(statement: Statement, sizes: Mapping[str, Dim]) -> str:
         return f"{statement.name} = reduce {statement.kind}({statement.operand}; {', '.join(statement.over)})"
     if isinstance(statement, Extent):
         return f"{statement.name} = extent {statement.size}"
-    if isinstance(statement, Place):
+    if isinstance(statement, PlaceTile):
         return f"{statement.name} = place {_affine(statement.place)}"
     if isinstance(statement, Predicate):
         conditions = " ".join(map(_affine, statement.conditions))
@@ -217,7 +217,7 @@ def parse_statement(line: str, sizes: Mapping[str, Dim]) -> Statement:
     if right.startswith("extent "):
         return Extent(name, _read(right.removeprefix("extent "), sizes, "dim"))
     if right.startswith("place "):
-        return Place(name, _read(right.removeprefix("place "), sizes, "condition"))
+        return PlaceTile(name, _read(right.removeprefix("place "), sizes, "condition"))
     if right.startswith("holds "):
         is_any = right.startswith("holds any ")
         reader = _BlockReader(right.removeprefix("holds any " if is_any else "holds "), sizes)

@@ -17,8 +17,8 @@ _PASSING = frozenset(
     ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice", "ReduceSum", "ReduceMax")
 )
 """ONNX operators behind which the numbers of an input, or sums of them, are still met."""
-_TABLES = {"Gather": 1, "GatherElements": 1}
-"""ONNX operators that index a table, and the position of the indices."""
+_TABLES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "TensorScatter": 2}
+"""ONNX operators that index a table, or write into one, and the position of the indices."""
 _ORDERS = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _SIZING = frozenset(("Range", "ConstantOfShape", "Tile", "TopK"))
 """ONNX operators to which a number is the size of what they make."""
@@ -118,10 +118,12 @@ def _op_type(model: Model, node: Node) -> str:
 
 
 def _axis_size(model: Model, node: Node, sizes: Mapping[str, Dim]) -> Iterator[int]:
-    """The size of the axis of a table that a node indexes, where it is a number."""
-    size = _size(model.graph.type(node.inputs[0]), next((v for k, v in node.attrs if k == "axis"), 0), sizes)
-    if size is not None:
-        yield size
+    """The size of the axis of a table that a node indexes, where it is a number; less what follows an index there."""
+    axis = next((v for k, v in node.attrs if k == "axis"), 0)
+    size = _size(model.graph.type(node.inputs[0]), axis, sizes)
+    part = _size(model.graph.type(node.inputs[1]), axis, sizes) if _op_type(model, node) == "TensorScatter" else 1
+    if size is not None and part is not None:
+        yield size - part + 1
 
 
 def _size(type_: TensorType | None, axis: int, sizes: Mapping[str, Dim]) -> int | None:

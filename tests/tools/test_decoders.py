@@ -12,19 +12,32 @@ import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 
-from mugraph.onnx import load
+from mugraph.onnx import Model, load, to_bytes
 from mugraph.terms.term import walk
+from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
+from rewriter.kernels.proposals import KernelProposals, matches_of
+from rewriter.search.candidate import Candidate
+from rewriter.search.matches import Matches
+from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
+from rewriter.search.ranges import RangeOracle
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench import decoding
 from tools.bench.decoding import OURS, bound_milliseconds
-from tools.zoo.decoders import LLAMA_STEP, SPELLINGS, Decoder, Spelling, cache_names, decoder_step
+from tools.zoo.decoders import FIXED, LLAMA_STEP, SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 from tools.zoo.steps import STEPS, export_step
 
 SMALL = Decoder()
+EVERY = (*SPELLINGS, *FIXED)
+
+
+def spelled(spelling: Spelling, which: Decoder = SMALL) -> Decoder:
+    """A small decoder in a spelling; of as many heads of keys as of queries where it has no others."""
+    return replace(which, spelling=spelling, key_heads=which.heads if spelling == "multihead" else which.key_heads)
 
 
 def feeds(which: Decoder, batch: int, past: int) -> dict[str, np.ndarray]:
@@ -43,19 +56,42 @@ def results(model: onnx.ModelProto, fed: dict[str, np.ndarray]) -> list[np.ndarr
 @pytest.mark.parametrize("spelling", SPELLINGS[1:])
 @pytest.mark.parametrize("past", [1, 9])
 def test_spellings_give_equal_numbers(spelling: Spelling, past: int) -> None:
-    fed = feeds(SMALL, 2, past)
-    expected = results(decoder_step(SMALL), fed)
-    actual = results(decoder_step(replace(SMALL, spelling=spelling)), fed)
+    which = spelled(spelling)
+    fed = feeds(which, 2, past)
+    expected = results(decoder_step(replace(which, spelling="explicit")), fed)
+    actual = results(decoder_step(which), fed)
     assert [x.shape for x in actual] == [x.shape for x in expected]
-    assert expected[1].shape == (2, SMALL.key_heads, past + 1, SMALL.size)
+    assert expected[1].shape == (2, which.key_heads, past + 1, which.size)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("spelling", FIXED)
+@pytest.mark.parametrize("past", [0, 9, SMALL.room - 1])
+def test_a_cache_of_a_fixed_size_counts_up_to_the_position(spelling: Spelling, past: int) -> None:
+    """What lies behind the position, whatever it is, changes no word and stays as it was."""
+    which, fed = spelled(spelling), feeds(SMALL, 2, past)
+    behind = (2, which.key_heads, which.room - past, which.size)
+    cache = {name: np.concatenate([fed[name], np.full(behind, 7, np.float32)], axis=2) for name, _ in cache_names(which.layers)}
+    position = np.full(2 if spelling == "tensorscatter" else 1, past)
+    actual = results(decoder_step(which), {**fed, **cache, "position": position})
+    expected = results(decoder_step(SMALL), fed)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-4, atol=2e-6)
+    for one, other in zip(actual[1:], expected[1:], strict=True):
+        np.testing.assert_allclose(one[:, :, : past + 1], other, rtol=1e-4, atol=2e-6)
+        assert (one[:, :, past + 1 :] == 7).all()
+
+
+def test_heads_that_share_keys_are_refused_where_the_operator_has_none() -> None:
+    with pytest.raises(ValueError, match="4 heads of queries and 2 of keys"):
+        decoder_step(replace(SMALL, spelling="multihead"))
+
+
+@pytest.mark.parametrize("spelling", EVERY)
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(("batch", "past"), [(None, None), (2, 7)])
-def test_every_node_of_an_explicit_step_is_understood(half: bool, batch: int | None, past: int | None) -> None:
-    model = load(decoder_step(replace(SMALL, half=half, batch=batch, past=past)))
+def test_every_node_of_a_step_is_understood(spelling: Spelling, half: bool, batch: int | None, past: int | None) -> None:
+    model = load(decoder_step(replace(spelled(spelling), half=half, batch=batch, past=past)))
     assert not model.opaque
 
 
@@ -86,6 +122,84 @@ def test_a_step_of_any_length_attends_in_one_kernel_that_reads_the_cache(half: b
     assert block.sizes["s"] == which.heads // which.key_heads and str(block.sizes["t"]) == "1+past"
     for load_ in block.loads:
         assert block.phases[load_.name] != "loop" or "s" not in block.value_axes[load_.name]
+
+
+def attending(which: Decoder) -> tuple[Model, Moves, Candidate]:
+    """A step, and the candidate with the kernel in the place of most nodes that attends over its cache, proved for all sizes."""
+    model = load(decoder_step(which))
+    costs = CostModel(ProfileStore(None, "h200"), model.opset, {}, "cuda", 0.0, get_device("h200"))
+    matches = Matches.of([], RangeOracle({}), "cuda", model.opset)
+    moves, proposals = Moves(matches, Prices(costs, matches.fusions)), KernelProposals()
+    start = moves.start(model.graph)
+    found = []
+    for fusable in propose(start.graph):
+        operators = [part.op for part in walk(fusable.terms)]
+        weighs = "Softmax" in operators and operators.count("MatMul") > 1
+        if not weighs and not any(op.endswith("Attention") for op in operators):
+            continue
+        for direction in proposals.built(fusable, proved=True):
+            child = proposals.taken(moves, start, matches_of(start.graph, direction))
+            assert child is not None
+            found.append((fusable.nodes, len(found), child))
+    return model, moves, max(found)[2]
+
+
+@pytest.mark.parametrize("spelling", EVERY)
+def test_a_step_attends_in_one_kernel_however_it_is_spelled(spelling: Spelling) -> None:
+    """Queries that share keys are rows of a block, which reads these once; what makes the cache longer is a launch of its own."""
+    which = spelled(spelling, replace(SMALL, layers=1))
+    _, _, candidate = attending(which)
+    kernel = kernel_of_rule(candidate.moves[-1].direction.rule)
+    assert kernel is not None
+    block, *appends = kernel.blocks
+    assert block.sizes.get("s", 1) == which.heads // which.key_heads
+    for load_ in block.loads:
+        assert block.phases[load_.name] != "loop" or "s" not in block.value_axes[load_.name]
+    cached = [t for t in kernel.inputs if len(t.type.shape) == 4 and t.type.shape[-1] == which.size and t.type.shape[-2] != 1]
+    assert len(cached) == 2, "the cache is read where it lies"
+    own = {"attention": 2, "multihead": 2, "grouped": 1, "packed": 1}  # keys and values are of one size in the last two
+    assert len(appends) == own.get(spelling, 0)
+
+
+def words_of(proto: bytes, which: Decoder, batch: int, count: int) -> list[np.ndarray]:
+    """The likeliest words behind a prompt of three, one step after the other from an empty cache."""
+    session = ort.InferenceSession(proto, providers=["CPUExecutionProvider"])
+    fixed, names = which.spelling in FIXED, cache_names(which.layers)
+    empty = np.zeros((batch, which.key_heads, which.room if fixed else 0, which.size), np.float32)
+    cache, prompt = {name: empty for name, _ in names}, np.random.default_rng(batch).integers(0, which.words, (batch, 3))
+    text = [prompt[:, at : at + 1] for at in range(3)]
+    for at in range(count + 2):
+        position = {"position": np.full(batch if which.spelling == "tensorscatter" else 1, at)} if fixed else {}
+        logits, *present = session.run(None, {"input_ids": text[at], **cache, **position})
+        cache = {name: array for (name, _), array in zip(names, present, strict=True)}
+        if at >= 2:
+            text.append(logits.argmax(-1))
+    return text
+
+
+@pytest.mark.parametrize("spelling", EVERY)
+def test_64_words_behind_a_prompt_are_those_of_the_original(spelling: Spelling) -> None:
+    """The plain bodies of the kernels run, for several batches and any length of one file."""
+    which = spelled(spelling, replace(SMALL, layers=1, room=72))
+    model, _, candidate = attending(which)
+    written = to_bytes(model, candidate.graph)
+    assert any(node.op_type == "Kernel" for node in onnx.ModelProto.FromString(written).graph.node)
+    for batch in (1, 3):
+        original, ours = (words_of(p, which, batch, 64) for p in (decoder_step(which).SerializeToString(), written))
+        assert len(ours) == 67 and all(map(np.array_equal, original, ours))
+        assert len(np.unique(np.stack(ours[3:]))) > 5
+
+
+def test_lengths_that_the_file_computes_stay_where_operands_change() -> None:
+    """No record writes lengths that the run tells: the node is written as it stands in the file, on other operands."""
+    which = spelled("grouped", replace(SMALL, layers=1))
+    model = load(decoder_step(which))
+    negated = model.tables.apply("Neg", (), (model.values["before0"],))
+    graph = model.graph.substitute({model.values["q0"]: (negated, 0)})
+    written = onnx.ModelProto.FromString(to_bytes(model, graph))
+    (kept,) = (node for node in written.graph.node if node.op_type == "GroupQueryAttention")
+    assert list(kept.input)[5:7] == ["lengths", "total"] and "Neg" in {node.op_type for node in written.graph.node}
+    assert results(written, feeds(which, 2, 5))[0].shape == (2, 1, which.words)
 
 
 def test_keys_and_values_of_a_layer_are_appended_by_one_kernel() -> None:

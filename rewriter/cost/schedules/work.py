@@ -13,7 +13,7 @@ from mugraph.blocks.statements import (
     Dot,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -99,7 +99,7 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             payload += entries * tilings.masked
             moved += entries * tilings.masked
             instructions["scalar"] += 2 * entries * tilings.masked
-        elif isinstance(statement, Reduce | Predicate | Place):
+        elif isinstance(statement, Reduce | Predicate | PlaceTile):
             instructions["scalar"] += 2 * entries
         elif isinstance(statement, Accumulate):
             cost = _SOFTMAX if statement.monoid == "softmax" else 2

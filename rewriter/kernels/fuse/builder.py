@@ -12,7 +12,7 @@ from mugraph.blocks.statements import (
     Extent,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -87,7 +87,7 @@ class BlockBuilder:
 
     def place(self, place: Affine) -> str:
         """Where the entries of a tile stand."""
-        return self._add("place", ("place", place), lambda name: Place(name, place))
+        return self._add("place", ("place", place), lambda name: PlaceTile(name, place))
 
     def mask(self, wanted: str, mask: Term, factors: View) -> str:
         """A tile of a stored mask."""

@@ -155,6 +155,8 @@ class _SymbolFinder:
                     continue
                 if ways:
                     ways.pop(0)(term.op, attrs, operands)
+                elif any([self._symbols.equate(a, b) for a, b in problem.equal]):
+                    continue
                 elif not (self._symbols.keep([d for t in operands for d in t.shape]) or self._symbols.keep(_dims(attrs))):
                     raise
 

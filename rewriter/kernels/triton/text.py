@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mugraph.terms.shape import Dim, Monomial
+from mugraph.terms.shape import Dim, Least, Monomial, WholePart
 from rewriter.kernels.text.thread import Expr, bare
 
 __all__ = ["FunctionText", "laid_under"]
@@ -45,20 +45,27 @@ class FunctionText:
         """A size as text, a product or sum in parentheses."""
         if isinstance(dim, int):
             return str(dim)
-        self.symbols |= dim.symbols()
-        text = "+".join(_monomial(factors, coefficient) for factors, coefficient in dim.terms).replace("+-", "-")
+        text = "+".join(self._monomial(factors, coefficient) for factors, coefficient in dim.terms).replace("+-", "-")
         return text if text.isidentifier() else f"({text})"
+
+    def _monomial(self, factors: Monomial, coefficient: int) -> str:
+        """A product of symbols as text. Symbols are of 32 bits; a product of two of them may be longer, as offsets are there."""
+        names = [self._symbol(name) for name, power in factors for _ in range(power)]
+        if len(names) > 1:
+            names[0] = f"tl.cast({names[0]}, tl.int64)"
+        return "*".join([str(coefficient), *names] if coefficient != 1 or not names else names)
+
+    def _symbol(self, name: str) -> str:
+        """A symbol as text: an argument, or what is computed of others."""
+        if isinstance(name, Least):
+            return f"tl.minimum({self.size(name.first)}, {self.size(name.second)})"
+        if isinstance(name, WholePart):
+            return f"({self.size(name.first)} // {name.second})"
+        self.symbols.add(name)
+        return name
 
     def times(self, text: str, stride: Dim) -> str:
         return text if stride == 1 else f"{text} * {self.size(stride)}"
-
-
-def _monomial(factors: Monomial, coefficient: int) -> str:
-    """A product of symbols as text. Symbols are of 32 bits; a product of two of them may be longer, as offsets are there."""
-    names = [name for name, power in factors for _ in range(power)]
-    if len(names) > 1:
-        names[0] = f"tl.cast({names[0]}, tl.int64)"
-    return "*".join([str(coefficient), *names] if coefficient != 1 or not names else names)
 
 
 def laid_under(text: str, axes: Sequence[str], wanted: Sequence[str]) -> str:

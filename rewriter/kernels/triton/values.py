@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from mugraph.blocks.schedule import storage_types
-from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Place, Predicate, Reduce, Statement, Store
+from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, PlaceTile, Predicate, Reduce, Statement, Store
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
@@ -103,7 +103,7 @@ class TileValues:
         elif isinstance(statement, Predicate):
             if statement.name not in self.asked:
                 self.predicate(statement)
-        elif isinstance(statement, Place):
+        elif isinstance(statement, PlaceTile):
             self._place(statement)
         elif isinstance(statement, MaskTile):
             if not self._masks.whole:
@@ -167,7 +167,7 @@ class TileValues:
         self._text.assign(statement.name, (" | " if statement.is_any else " & ").join(parts))
         self.written[statement.name] = Tile(statement.name, axes, "bool")
 
-    def _place(self, statement: Place) -> None:
+    def _place(self, statement: PlaceTile) -> None:
         every = self._tiling.block.value_axes[statement.name]
         axes = self._tiling.present(every)
         self._positions.need(every)

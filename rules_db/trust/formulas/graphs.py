@@ -32,7 +32,7 @@ from mugraph.blocks.statements import (
     Index,
     Load,
     MaskTile,
-    Place,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -174,7 +174,7 @@ class GraphMeaning:
             return value
         if isinstance(statement, Predicate):
             return together([natural(_place(condition, env)) for condition in statement.conditions], statement.is_any)
-        if isinstance(statement, Place):
+        if isinstance(statement, PlaceTile):
             return counted(_place(statement.place, env))
         if isinstance(statement, MaskTile):
             return stored_entry(statement.entries, statement.type, address(statement.view, env))
@@ -247,7 +247,7 @@ def _check_types(block: Block, tensors: Mapping[str, TensorType]) -> None:
             raise NotDecided("an operand of integers")
         elif isinstance(statement, Predicate | MaskTile):
             kind = DataType.BOOL
-        elif isinstance(statement, Place):
+        elif isinstance(statement, PlaceTile):
             kind = DataType.INT64
             integers.add(statement.name)
         elif isinstance(statement, Compute):

@@ -306,6 +306,32 @@ def _indexing() -> list[Case]:
     return cases
 
 
+def _scattering() -> list[Case]:
+    past, linear, circular = (2, 3, 5, 4), np.asarray([3, 0], I64), np.asarray([4, 7], I64)
+    cases = [
+        Case("TensorScatter", [past, (2, 3, 2, 4), linear], since=24),
+        Case("TensorScatter", [past, (2, 3, 2, 4), circular], {"mode": "circular"}, since=24),
+        Case("TensorScatter", [past, (2, 3, 2, 4)], since=24),
+        Case("TensorScatter", [(2, 5, 4), (2, 1, 4), linear], since=24),
+        Case("TensorScatter", [past, (2, 3, 5, 2), np.asarray([1, 2], I64)], {"axis": -1}, since=24),
+        Case("TensorScatter", [past, (2, 1, 5, 4), np.asarray([2, 0], I64)], {"axis": 1}, since=24),
+    ]
+    rows = np.asarray([[1, 0, 4], [0, 2, -1]], I64)
+    cases += [
+        Case("ScatterElements", [(5, 3), rows, (2, 3)], since=11),
+        Case("ScatterElements", [(5, 3), rows.astype(np.int32), (2, 3)], since=11),
+        Case("ScatterElements", [(3, 5), rows, (2, 3)], {"axis": 1}, since=11),
+        Case("ScatterElements", [(2, 3, 5, 4), np.full((2, 3, 1, 4), 2, I64), (2, 3, 1, 4)], {"axis": -2}, since=11),
+        Case("ScatterElements", [(5, 3), rows, (2, 3)], {"reduction": "none"}, since=16),
+    ]
+    cases += [
+        Case("ScatterND", [(5, 3), np.asarray([[1], [4], [-5]], I64), (3, 3)], since=11),
+        Case("ScatterND", [(5, 3, 2), np.asarray([[[1, 2], [0, 0]]], I64), (1, 2, 2)], since=11),
+        Case("ScatterND", [(5, 3), np.asarray([[1, 2], [0, 0]], I64), (2,)], {"reduction": "none"}, since=16),
+    ]
+    return cases
+
+
 def _bytes(shape: tuple[int, ...], signed: bool = False) -> np.ndarray:
     generator = np.random.default_rng(shape)
     return generator.integers(-128, 128, shape).astype(np.int8) if signed else generator.integers(0, 256, shape).astype(np.uint8)
@@ -362,6 +388,7 @@ CASES = [
     *_normalizations(),
     *_convolutions(),
     *_indexing(),
+    *_scattering(),
     *_quantized(),
 ]
 
@@ -475,6 +502,8 @@ def _unread(
         ("Add", [(3,), (3,)], {"axis": 1}, 13, (), 1, "attribute axis"),
         ("Tile", [(3,), _ints(0)], {}, 13, (1,), 1, "(0,)"),
         ("GatherND", [(2, 3), np.zeros((2, 1), I64)], {"batch_dims": 1}, 13, (), 1, "batch dimensions"),
+        ("ScatterND", [(3,), np.zeros((1, 1), I64), (1,)], {"reduction": "add"}, 16, (), 1, "the reduction add"),
+        ("ScatterElements", [(3,), np.zeros(1, I64), (1,)], {"reduction": "max"}, 18, (), 1, "the reduction max"),
         ("CumSum", [(3,), np.asarray(0, I64)], {}, 13, (), 1, "computed axis"),
         ("Trilu", [(3, 3), np.asarray(0, I64)], {}, 14, (), 1, "computed diagonal"),
         ("Range", [np.asarray(v, F) for v in (0, 3, 1)], {}, 13, (0, 1, 2), 1, "float"),
@@ -565,6 +594,13 @@ def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, opset: i
         ("GatherND[axis=-1](x, y)", "float[2,3] int64[4,1]"),
         ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,3]"),
         ("GatherND[axis=-2](x, y)", "float[2,3] float[4,2]"),
+        ("ScatterND[axis=-2](x, y, z)", "float[2,3] int64[4,1] float[4,2]"),
+        ("ScatterND[axis=-2](x, y, z)", "float[2,3] int32[4,1] float[4,3]"),
+        ("ScatterElements[axis=-2](x, y, z)", "float[2,3] int64[1,4] float[1,4]"),
+        ("ScatterElements[axis=-1](x, y, z)", "float[2,3] int64[2,4] float[2,3]"),
+        ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y)", "float[2,3,4] float[2,4,4]"),
+        ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y, z)", "float[2,3,4] float[2,1,4] int64[3]"),
+        ("TensorScatter[axis=-3,batch=-3,mode='linear'](x, y)", "float[2,3,4] float[1,3,4]"),
         ("Trilu[upper=true](x)", "float[3]"),
         ("CumSum[axis=-2](x)", "float[3]"),
         ("Range[dtype=int64,limit=3,start=-1]()", ""),
@@ -607,6 +643,8 @@ def test_positions_are_counted_by_a_whole_number(length: object) -> None:
         ("Tile[repeats=(m,)](x)", "float[n]", "float[m*n]"),
         ("GatherND[axis=-2](x, y)", "float[n,m] int64[s,k,2]", "float[s,k]"),
         ("Range[dtype=int64,limit=n+2,start=1]()", "", "int64[n+1]"),
+        ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y, z)", "float[b,3,4] float[b,1,4] int64[b]", "float[b,3,4]"),
+        ("ScatterND[axis=-3](x, y, z)", "float[n,b,4] int64[1,1] float[1,b,4]", "float[n,b,4]"),
         ("Shape[end=0,start=-2](x)", "float[n,m]", "int64[2]"),
     ],
 )
@@ -637,6 +675,8 @@ def test_a_stride_leaves_the_whole_part() -> None:
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
         ("Range[dtype=int64,limit=n,start=1]()", ""),
         ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,n]"),
+        ("ScatterND[axis=-2](x, y, z)", "float[2,3] int64[4,n] float[4,3]"),
+        ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y)", "float[b,n,4] float[b,1,4]"),
     ],
 )
 def test_undecided(term: str, types: str) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import Affine, Compute, Factor, Index, Load, Predicate, Store
+from mugraph.blocks.statements import Affine, Compute, Factor, Index, InvalidBlock, Load, PlaceTile, Predicate, Store
+from mugraph.blocks.text import format_kernel, parse_kernel
 from mugraph.blocks.validity import check_kernel
-from mugraph.terms.shape import DataType, Dim, symbol
+from mugraph.terms.shape import DataType, Dim, evaluate_dim, symbol
 from mugraph.terms.text import parse_term
 from rewriter.kernels.text.analysis import chosen_loads
 from rewriter.kernels.text.thread import NotGenerated
@@ -89,6 +90,112 @@ def test_what_an_empty_cache_does_not_have_is_not_read() -> None:
     (line,) = (line for line in source.text.splitlines() if "kold_tile = tl.load" in line)
     assert "== 0)" in line and "other=0" in line
     assert "%" not in line, "the place in the cache takes no division"
+
+
+HEADS = GROUPS * REPEATS
+WIDTHS = {"q": HEADS * SIZE, "k": GROUPS * SIZE, "v": GROUPS * SIZE}
+ROWS = 48
+OPERATORS = {
+    "Attention": f"Attention[is_causal=true,kv_num_heads={GROUPS},num_heads={HEADS},past=true,present=true,scale=0.25]",
+    "capped": f"Attention[kv_num_heads={GROUPS},num_heads={HEADS},past=true,present=true,scale=0.25,softcap=2.0]",
+    "GroupQueryAttention": f"GroupQueryAttention[kv_num_heads={GROUPS},num_heads={HEADS},past=true,scale=0.25]",
+}
+
+
+def operator_with_cache(operator: str, new: int = 1, past: Dim = PAST) -> Kernel:
+    """An operator of ``new`` positions behind a cache, with what it returns; tables of a rotary embedding where it takes such."""
+    types = {name: tensor(F32, BATCH, new, width) for name, width in WIDTHS.items()}
+    types |= {f"{name}old": tensor(F32, BATCH, GROUPS, past, SIZE) for name in "kv"}
+    if operator == "GroupQueryAttention":
+        types |= {name: tensor(F32, ROWS, SIZE // 2) for name in ("cos", "sin")}
+    outputs = {f"y{out}": f"{OPERATORS[operator]}.{out}({', '.join(types)})" for out in range(3)}
+    return kernel_of_terms("operator", types, outputs)
+
+
+def schedules_of(kernel: Kernel, split: int = 1) -> list[Schedule]:
+    tiles = {"b0": 1, "b1": 1, "s": 4, "t": 16, "m": 4}
+    return [
+        Schedule(
+            tuple((axis, tiles[axis]) for axis in (*block.grid, block.loop) if axis in tiles), split=split if block.loop else 1
+        )
+        for block in kernel.blocks
+    ]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("new", "past"), [(1, 0), (1, 1), (1, 40), (3, 5)])
+def test_operators_with_a_cache_are_one_kernel(interpreter: Interpreter, operator: str, new: int, past: int) -> None:
+    """A launch attends over the cache and what is new, others append; of several positions each sees those before it."""
+    kernel = operator_with_cache(operator, new, PAST if new == 1 else past)
+    assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+    assert [block.loop for block in kernel.blocks] == ["t", None]
+    assert new > 1 or kernel.blocks[0].sizes["s"] == REPEATS
+    generator = np.random.default_rng(past)
+    sizes = {"b": 2, "p": past}
+    shapes = {t.name: tuple(evaluate_dim(dim, sizes) for dim in t.type.shape) for t in kernel.inputs}
+    inputs = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}  # type: ignore[arg-type]
+    made = interpreter.run(kernel, schedules_of(kernel, split=2 if past > 16 else 1), inputs)
+    for array, expected in zip(made, reference(kernel, inputs), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=3e-5, atol=3e-5)
+
+
+def test_the_rows_of_a_table_behind_a_cache_stay_within_it() -> None:
+    """A cache that is longer than the table is an error in onnxruntime; a kernel reads the last row, and nothing beyond."""
+    kernel = operator_with_cache("GroupQueryAttention")
+    (load, *_) = (load for load in kernel.blocks[0].loads if load.tensor == "cos")
+    assert str(load.view[0].index.offset) == f"min({ROWS - 1},p)"
+    beyond = replace(load, view=(replace(load.view[0], index=replace(load.view[0].index, offset=PAST)), *load.view[1:]))
+    block = replace(kernel.blocks[0], statements=tuple(beyond if s is load else s for s in kernel.blocks[0].statements))
+    with pytest.raises(InvalidBlock, match="addressed up to"):
+        check_kernel(replace(kernel, blocks=(block, *kernel.blocks[1:])))
+
+
+def counted(rows: int) -> Kernel:
+    """Queries over buffers of which the run tells how much counts."""
+    keys = symbol("t")
+    types = {"q": tensor(F32, BATCH, HEADS, rows, SIZE), **{name: tensor(F32, BATCH, GROUPS, keys, SIZE) for name in "kv"}}
+    types |= {"n": tensor(DataType.INT64, BATCH)}
+    return kernel_of_terms("counted", types, {"y": "Attention[is_causal=true,nonpad=true,scale=0.25](q, k, v, n)"})
+
+
+@pytest.mark.parametrize("keys", [24, 600])
+@pytest.mark.parametrize(("rows", "split"), [(1, 1), (1, 3), (3, 1)])
+def test_as_many_keys_count_as_the_run_tells(interpreter: Interpreter, rows: int, split: int, keys: int) -> None:
+    """A sequence without a key gives zeros, as ONNX has it."""
+    kernel, generator = counted(rows), np.random.default_rng(keys)
+    assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+    inputs = {
+        "q": generator.standard_normal((4, HEADS, rows, SIZE)),
+        **{n: generator.standard_normal((4, GROUPS, keys, SIZE)) for n in "kv"},
+    }
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()} | {"n": np.asarray([0, rows, 11, keys])}
+    (y,) = interpreter.run(kernel, schedules_of(kernel, split), inputs)
+    (expected,) = reference(kernel, inputs)
+    assert (y[0] == 0).all() and (expected[0] == 0).all()
+    np.testing.assert_allclose(y, expected, rtol=3e-5, atol=3e-5)
+
+
+def test_tiles_of_keys_that_do_not_count_are_not_visited() -> None:
+    text = generate(counted(1), schedules_of(counted(1))).text
+    assert "t_lasts" in text and "place = t_at" in text
+
+
+@pytest.mark.parametrize("change", ["later", "earlier", "turned", "rows"])
+def test_wrong_places_are_not_proved(change: str) -> None:
+    kernel = counted(3)
+    (block,) = kernel.blocks
+    (tile,) = (s for s in block.statements if isinstance(s, PlaceTile))
+    (key, row), constant = tile.place.terms, tile.place.constant
+    assert key == (Index("t"), 1) and row == (Index("s"), -1) and constant == 3
+    wrong = {
+        "later": Affine((key, row), constant + 1),
+        "earlier": Affine((key, row), constant - 1),
+        "turned": Affine((key, (Index("s"), 1)), constant),
+        "rows": Affine((key,), constant),
+    }[change]
+    mutant = replace(block, statements=tuple(replace(tile, place=wrong) if s is tile else s for s in block.statements))
+    assert why_not_proved(replace(kernel, blocks=(mutant,))) is not None
+    assert replace(kernel, blocks=(mutant,)) != kernel and parse_kernel(format_kernel(kernel)) == kernel
 
 
 APPENDED = "Concat[axis=-2]({0}old, {0}new)"

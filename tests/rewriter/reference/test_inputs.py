@@ -53,6 +53,16 @@ def test_indices_lie_within_their_table_and_some_are_what_they_are_compared_with
     assert set(draws(text, "ids", {"n": 20}, scale=100.0)) == {0, 49}
 
 
+def test_what_is_written_at_a_position_lies_within_the_cache() -> None:
+    rows = "g (float[8,4] x, int64[3,1] at, float[3,4] u) => (float[8,4] y) { y = ScatterND(x, at, u) }"
+    assert set(draws(rows, "at", {})) == set(range(8))
+    cache = """<ir_version: 10, opset_import: ["" : 24]>
+        g (float[2,3,8,4] x, float[2,3,3,4] u, int64[2] at) => (float[2,3,8,4] y) { y = TensorScatter(x, u, at) }"""
+    model = load(parse_model(cache))
+    fed = np.concatenate([random_inputs(model, {}, seed)["at"] for seed in range(60)])
+    assert set(fed) == set(range(6)), "three positions from there on"
+
+
 def test_lengths_lie_within_the_positions_that_they_are_compared_with() -> None:
     text = """g (float[n,s] x, int64[n,1] lengths) => (bool[n,s] y) {
         shape = Shape(x) one = Constant<value = int64 {1}>() zero = Constant<value = int64 {0}>()
