@@ -20,7 +20,7 @@ from mugraph.blocks.statements import (
     statement_names,
     statement_operands,
 )
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 
 __all__ = [
@@ -149,9 +149,9 @@ def tile_shape(block: Block, schedule: Schedule, axes: Sequence[str], sizes: Map
     return tuple(shape)
 
 
-def element_bytes(dtype: DataType) -> int:
-    """Bytes of an element in memory."""
-    return max(1, math.ceil(dtype.bitwidth / 8))
+def element_bytes(dtype: DataType) -> float:
+    """Bytes of an element in memory, half of one where two are a byte."""
+    return dtype.bitwidth / 8
 
 
 def check_fits(kernel: Kernel, schedules: Sequence[Schedule], limits: DeviceLimits) -> None:
@@ -169,14 +169,14 @@ def check_fits(kernel: Kernel, schedules: Sequence[Schedule], limits: DeviceLimi
         element_bytes(t.dtype) * size for t, size in zip(kernel.tensors.values(), sizes, strict=True) if isinstance(size, int)
     )
     if total > limits.memory:
-        raise InvalidBlock(f"kernel {kernel.name}: {total} bytes of tensors, {limits.name} has {limits.memory}")
+        raise InvalidBlock(f"kernel {kernel.name}: {total:.0f} bytes of tensors, {limits.name} has {limits.memory}")
     for block, schedule in zip(kernel.blocks, schedules, strict=True):
         check_schedule(block, schedule)
         _check_block_fits(block, schedule, kernel.tensors, limits)
 
 
 def _check_block_fits(block: Block, schedule: Schedule, tensors: Mapping[str, TensorType], limits: DeviceLimits) -> None:
-    shared, largest = 0, (0, "")
+    shared, largest = 0.0, (0.0, "")
     width = storage_types(block, tensors)
     operands = set()
     for statement in block.statements:
@@ -191,8 +191,8 @@ def _check_block_fits(block: Block, schedule: Schedule, tensors: Mapping[str, Te
         largest = max(largest, (held, name))
     if shared > limits.shared:
         raise InvalidBlock(
-            f"block {block.name}: operands of products take {shared} bytes of shared memory, {largest[1]} alone {largest[0]}; "
-            f"{limits.name} has {limits.shared}"
+            f"block {block.name}: operands of products take {shared:.0f} bytes of shared memory, "
+            f"{largest[1]} alone {largest[0]:.0f}; {limits.name} has {limits.shared}"
         )
     threads = 32 * schedule.warps
     state = {n: math.prod(tile_shape(block, schedule, block.value_axes[n])) for s in block.accumulators for n in s.names}
@@ -215,6 +215,7 @@ def storage_types(block: Block, tensors: Mapping[str, TensorType]) -> dict[str, 
             kinds = [tensors[statement.tensor].dtype]
         else:
             kinds = [storage[operand] for operand in statement_operands(statement)]
+            kinds = [DataType.FLOAT if kind in BYTES | NIBBLES else kind for kind in kinds]
         floats = [kind for kind in kinds if kind in FLOATS]
         best = min(floats, key=lambda kind: kind.bitwidth) if floats else kinds[0] if len(set(kinds)) == 1 else DataType.FLOAT
         if isinstance(statement, Predicate | MaskTile | PlaceTile):

@@ -35,6 +35,7 @@ __all__ = [
     "Viewing",
     "next_power",
     "product",
+    "repeated_along",
     "statement_indices",
     "statement_names",
     "statement_operands",
@@ -87,6 +88,25 @@ def view(sizes: Mapping[str, Dim], *items: str | Index | tuple[str | Index, Dim]
             size = sizes[index.axis]
         factors.append(Factor(index, size))
     return tuple(factors)
+
+
+def repeated_along(view: View) -> dict[str, int]:
+    """Axes to the number of neighbours, a power of two, at which a view has the same entry, such as the scale of a block.
+
+    The neighbours begin at multiples of their number.
+    """
+    along: dict[str, list[Index]] = {}
+    for factor in view:
+        if factor.index.axis is not None:
+            along.setdefault(factor.index.axis, []).append(factor.index)
+    repeated = {}
+    for axis, (index, *others) in along.items():
+        divide = index.divide
+        if others or index.shift != 0 or index.modulo is not None or not isinstance(divide, int):
+            continue
+        if divide > 1 and divide & (divide - 1) == 0:
+            repeated[axis] = divide
+    return repeated
 
 
 @dataclass(frozen=True, slots=True)

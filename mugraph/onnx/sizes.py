@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import AtMost, Counted, FormInput, NotExpressible
+from mugraph.ops import AtMost, Counted, FormInput, NotExpressible, Packed
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
 __all__ = ["SizeWriter", "check_sizes"]
@@ -108,6 +108,8 @@ class SizeWriter:
             return operands[item][0]
         if isinstance(item, np.ndarray):
             return self.literal(item)
+        if isinstance(item, Packed):
+            raise NotExpressible("packed weights that are no constant here")
         if isinstance(item, Counted):
             return self.counted(item, operands)
         if isinstance(item, AtMost):

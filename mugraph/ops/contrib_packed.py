@@ -1,7 +1,7 @@
 """Products with weights of four or eight bits that stand packed in the file: onnxruntime's MatMulNBits.
 
-Of the operator the right factor is a matrix of whole numbers, a row a column of the result, as ``DequantizeLinear`` in blocks along
-the rows takes it. In the file the same numbers are bytes (:class:`mugraph.ops.forms.Packed`), so they have to be constants.
+The right factor is a matrix of whole numbers, a row for each column of the result, as ``DequantizeLinear`` in blocks along the
+rows takes it. In the file the same numbers are bytes (:class:`mugraph.ops.forms.Packed`), so they have to be constants.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from mugraph.ops.forms import (
     type_of,
 )
 from mugraph.ops.traits import Traits
-from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Term
 
@@ -57,7 +56,9 @@ def _check(attrs: AttrMap, types: Sequence[TensorType]) -> None:
     if block < 1:
         raise ShapeError(f"MatMulNBits in blocks of {block}")
     if len(others) not in (count, count + 1):
-        raise ShapeError(f"MatMulNBits with {len(others)} operands beside its weights and scales, asymmetric={attrs['asymmetric']}")
+        raise ShapeError(
+            f"MatMulNBits with {len(others)} operands beside its weights and scales, asymmetric={attrs['asymmetric']}"
+        )
     for bias in others[count:]:
         expect_shape("MatMulNBits", bias, q.shape[:1], x.dtype)
 
@@ -91,7 +92,7 @@ def _packed(node: ForeignNode, index: int, type_: TensorType, stored: tuple[int,
     if given.dtype != of or any(not isinstance(dim, int) for dim in given.shape) or given.size() != int(np.prod(stored)):
         wanted = f"{of.name.lower()}[{','.join(map(str, stored))}]"
         raise NotUnderstood(f"MatMulNBits with {_INPUTS[index]} {given}, not {wanted}")
-    return Packed(index, type_, tuple(map(int, given.shape)))
+    return Packed(index, type_, tuple(integers(given.shape, "packed weights").tolist()))
 
 
 def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:

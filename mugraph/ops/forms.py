@@ -98,9 +98,9 @@ class ForeignNode(Protocol):
 class Packed:
     """A constant that an ONNX node holds as bytes, and its record as the matrix that these stand for.
 
-    A row of whole numbers below 2^bits is packed low bits first and filled up with zeros behind its last entry. Signed
-    numbers are stored with 2^(bits-1) added, as onnxruntime's weights without zero points are. Floats stand as they are, perhaps in
-    another shape.
+    A row of whole numbers below 2^bits is packed low bits first, and filled up with zeros at its end. Signed numbers are stored
+    with 2^(bits-1) added, as onnxruntime's weights without zero points are. Floats stand as they are, perhaps in another
+    shape.
 
     Attributes:
         index: the input of a node to read, or the operand of one to write.
@@ -201,7 +201,8 @@ class LocalFunction:
 class OnnxForm:
     """An ONNX node to write: ``int`` inputs are operand positions, arrays become initializers, ``None`` is absent.
 
-    A ``Packed`` input is an operand that has to be a constant: its bytes become an initializer (:func:`filled`). A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
+    A ``Packed`` input is an operand that has to be a constant: its bytes become an initializer (:func:`filled`).
+    A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
     ``outputs`` are the positions of the record's outputs in the ONNX node; ``None`` is the first ones in order.
     ``function`` is the model-local function that the node calls: its overload is the node's.
     """

@@ -7,8 +7,8 @@ saturates; it is a function of one number that jumps.
 Canonical attributes: ``axis`` is 0 for one scale, a scalar, of the whole tensor; otherwise, counted from the end, the axis along
 which a vector has a scale for each position, or, with a ``block``, a tensor of the operand's rank has one for so many positions
 that follow each other; the last block may be shorter. Zero points have the shape of the scale. One that is a constant zero means
-nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column or
-output channel of that (``columns``).
+nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column
+or output channel of that (``columns``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import BYTES, FLOATS, NIBBLES, Array, Domain
-from mugraph.ops.base import Operator, RuntimeFacts, floating, get_operator, output_size, register
+from mugraph.ops.base import Operator, RuntimeFacts, applied, floating, get_operator, operands, output_size, register
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
     AttrMap,
@@ -36,6 +36,7 @@ from mugraph.ops.forms import (
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import ImageRole, ProductKind, Traits
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, normalize_axis, same_dim
+from mugraph.terms.term import Term
 
 __all__ = ["laid_along", "means_something", "quantized_types"]
 
@@ -250,6 +251,34 @@ def _read_dequantize(node: ForeignNode) -> Reading:
     return Reading({"axis": attributes["axis"], "block": attributes["block"]}, operands)
 
 
+def _decompose_dequantize(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    """Differences and products of floats. Integers of four and eight bits are exact in every float type; others get 32 bits."""
+    q, scale = types[:2]
+    wide = scale.dtype if q.dtype in BYTES | NIBBLES or scale.dtype == DataType.DOUBLE else DataType.FLOAT
+    first, *parameters = operands(len(types))
+    factor, *zeros = (_laid_under(p, type_, q, attrs) for p, type_ in zip(parameters, types[1:], strict=True))
+    number = applied("Cast", first, to=wide)
+    for zero in zeros:
+        number = applied("Sub", number, applied("Cast", zero, to=wide))
+    if wide == scale.dtype:
+        return (applied("Mul", number, factor),)
+    return (applied("Cast", applied("Mul", number, applied("Cast", factor, to=wide)), to=scale.dtype),)
+
+
+def _laid_under(parameter: Term, type_: TensorType, x: TensorType, attrs: AttrMap) -> Term:
+    """A scale or zero point as a tensor that is broadcast to x. Raises Undecided where a last block may be shorter."""
+    axis, block = attrs["axis"], attrs["block"]
+    if not block:
+        return applied("Unsqueeze", parameter, axes=tuple(range(axis + 1, 0))) if axis < -1 else parameter
+    count, *behind = type_.shape[axis:]
+    repeated = applied("Expand", applied("Unsqueeze", parameter, axes=(axis,)), shape=(count, block, *behind))
+    laid = applied("Reshape", repeated, drop=len(behind) + 2, shape=(count * block, *behind))
+    whole = same_dim(count * block, x.shape[axis])
+    if whole is None:
+        raise Undecided(f"whether {x} is of whole blocks of {block}", [(count * block, x.shape[axis])])
+    return laid if whole else applied("Slice", laid, axes=(axis,), starts=(0,), ends=(x.shape[axis],), steps=(1,))
+
+
 register(
     Operator(
         "DequantizeLinear",
@@ -262,6 +291,7 @@ register(
         ),
         flops=lambda a, i, o: 2 * output_size(a, i, o),
         defaults={"axis": 0, "block": 0},
+        decomposition=_decompose_dequantize,
         traits=Traits(keeps_shape=True, inverts_inside=True),
         runtime=RuntimeFacts(folds=False),
         samples=(

@@ -7,7 +7,7 @@ from enum import IntEnum
 import ml_dtypes
 import numpy as np
 
-__all__ = ["DataType"]
+__all__ = ["DataType", "as_stored"]
 
 
 class DataType(IntEnum):
@@ -121,3 +121,12 @@ _NARROW = {
     DataType.FLOAT6E3M2: 6,
 }
 """Bits of the types of which ONNX packs several into a byte; NumPy does not."""
+
+
+def as_stored(array: np.ndarray) -> np.ndarray:
+    """The array as it lies in memory: numbers of four bits two a byte, the first in the low bits, which NumPy has one a byte."""
+    if array.dtype not in (DataType.UINT4.numpy(), DataType.INT4.numpy()):
+        return array
+    nibbles = np.zeros(array.size + array.size % 2, np.uint8)
+    nibbles[: array.size] = array.reshape(-1).astype(np.int8).view(np.uint8) & 15
+    return nibbles[::2] | nibbles[1::2] << 4

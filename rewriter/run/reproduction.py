@@ -88,12 +88,15 @@ def _site(
             raise Undecided(f"the type of {tables.names[value] or f'value {value}'} is unknown")
         return TensorType(type_.dtype, shape)
 
+    def folded(value: int) -> np.ndarray | None:
+        return folder.fold(value) if tables.constant[value] and measured(value).size() <= _LARGEST else None
+
     def enter(value: int) -> None:
         """A value that comes from outside the pattern: stored, or an input."""
         name, type_ = f"v{value}", measured(value)
         if name in stored or name in feeds:
             return
-        array = folder.fold(value) if tables.constant[value] and type_.size() <= _LARGEST else None
+        array = folded(value)
         if array is not None:
             stored[name] = onnx.numpy_helper.from_array(array, name)
         else:
@@ -115,7 +118,7 @@ def _site(
                     enter(value)
             attrs = bind_attrs(node.attrs, sizes)
             form = get_operator(node.op).to_onnx(attrs, [measured(v) for v in operands], model.opset)
-            form = filled(form, lambda operand, of=tuple(operands): folder.fold(of[operand]) if tables.constant[of[operand]] else None)
+            form = filled(form, {i: v for i, value in enumerate(operands) if (v := folded(value)) is not None}.get)
             names = []
             for position, item in enumerate(form.inputs):
                 if item is None or isinstance(item, int):

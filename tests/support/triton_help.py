@@ -14,6 +14,7 @@ import numpy as np
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import bound_sizes
+from mugraph.terms.dtypes import as_stored
 from mugraph.terms.shape import DataType, evaluate_dim
 from rewriter.kernels.triton import generate
 from rewriter.runtime.plan import Argument, Expression
@@ -41,7 +42,8 @@ class Interpreter:
         names: dict[Argument, str] = {}
         for i, tensor in enumerate(kernel.inputs):
             array = inputs[tensor.name]
-            memory[f"in{i}"] = np.ascontiguousarray(array).view(np.int8) if array.dtype == bool else np.ascontiguousarray(array)
+            stored = np.ascontiguousarray(as_stored(array))
+            memory[f"in{i}"] = stored.view(np.int8) if array.dtype == bool else stored
             names[Argument.input(i)] = f"in{i}"
         for i, tensor in enumerate(kernel.outputs):
             shape = [evaluate_dim(dim, sizes) for dim in tensor.type.shape]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-_DTYPES = {"float32": tl.float32, "float16": tl.float16, "int32": tl.int32, "int64": tl.int64, "int8": tl.int8}
+_DTYPES = {"float32": tl.float32, "float16": tl.float16, "int32": tl.int32, "int64": tl.int64, "uint8": tl.uint8, "int8": tl.int8}
 
 
 class Buffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
+from onnx import numpy_helper
 
 from mugraph.onnx import Model, load, to_bytes
 from mugraph.terms.term import walk
@@ -28,7 +30,18 @@ from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench import decoding
 from tools.bench.decoding import OURS, bound_milliseconds
-from tools.zoo.decoders import FIXED, LLAMA_STEP, SPELLINGS, Decoder, Spelling, cache_names, decoder_step
+from tools.zoo.decoders import (
+    FIXED,
+    LLAMA_STEP,
+    SPELLINGS,
+    STORES,
+    Decoder,
+    Spelling,
+    Store,
+    cache_names,
+    decoder_step,
+    step_weights,
+)
 from tools.zoo.steps import STEPS, export_step
 
 SMALL = Decoder()
@@ -48,8 +61,11 @@ def feeds(which: Decoder, batch: int, past: int) -> dict[str, np.ndarray]:
     return {"input_ids": words, **{name: generator.standard_normal(shape).astype(kind) for name, _ in cache_names(which.layers)}}
 
 
-def results(model: onnx.ModelProto, fed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+def results(model: onnx.ModelProto, fed: dict[str, np.ndarray], fuses: bool = True) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    if not fuses:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, fed)
 
 
@@ -85,6 +101,28 @@ def test_a_cache_of_a_fixed_size_counts_up_to_the_position(spelling: Spelling, p
 def test_heads_that_share_keys_are_refused_where_the_operator_has_none() -> None:
     with pytest.raises(ValueError, match="4 heads of queries and 2 of keys"):
         decoder_step(replace(SMALL, spelling="multihead"))
+
+
+@pytest.mark.parametrize("spelling", ["explicit", "attention", "grouped", "packed"])
+@pytest.mark.parametrize("store", STORES[1:])
+def test_stores_give_the_numbers_of_dequantised_floats(store: Store, spelling: Spelling) -> None:
+    """onnxruntime rounds the operands of products by DequantizeLinear to eight bits if it is let."""
+    fed = feeds(SMALL, 2, 9)
+    stored, floats = (decoder_step(replace(SMALL, spelling=spelling, store=kind)) for kind in (store, "floats"))
+    weights = step_weights(stored)
+    for tensor in floats.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+    for one, other in zip(results(stored, fed, fuses=False), results(floats, fed), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("store", STORES[1:])
+@pytest.mark.parametrize("half", [False, True])
+def test_every_node_of_a_step_with_narrow_weights_is_understood(store: Store, half: bool) -> None:
+    model = load(decoder_step(replace(SMALL, half=half, store=store)))
+    assert not model.opaque
+    products = Counter(node.op for node in model.graph.nodes())
+    assert products["MatMulNBits" if store == "packed" else "DequantizeLinear"] == 7 * SMALL.layers + 1
 
 
 @pytest.mark.parametrize("spelling", EVERY)
@@ -226,6 +264,8 @@ def test_a_step_of_transformers_is_exported_as_torch_computes_it(name: str, tmp_
 def test_the_bound_of_a_step_is_what_it_reads() -> None:
     """The figure of four Llama layers, batch 4, 1,024 positions: 396 MB at 4.3 TB/s."""
     assert bound_milliseconds(replace(LLAMA_STEP, batch=4, past=1024)) == pytest.approx(0.092, rel=0.02)
+    narrow = bound_milliseconds(replace(LLAMA_STEP, batch=4, past=0, store="packed"))
+    assert narrow == pytest.approx(bound_milliseconds(replace(LLAMA_STEP, batch=4, past=0)) * 4.5 / 16)
 
 
 def test_rows_that_were_measured_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
     python -m tools.bench.decoding WORK --json FILE
     python -m tools.bench.decoding WORK --json FILE --row 4x8192 --budget 60
+    python -m tools.bench.decoding WORK --json FILE --row 1x1024 --store packed
 
 A row is a batch and the positions in the cache. Of each a file of these sizes (`tools.zoo.decoders`), with ``--dynamic`` the file
 of any, is optimised from an empty cache, and compared with the original on random inputs, against torch in single precision with
 the same weights; what is right is timed in turns. Beside it stand the same step with onnxruntime's GroupQueryAttention, and torch
-with a cache that it writes in place, under torch.compile(max-autotune). ``bound`` is the time for reading weights and cache once.
+with a cache that it writes in place, under torch.compile(max-autotune). Weights of four bits (``--store``) torch has dequantised.
+``bound`` is the time for reading weights, as they are stored, and cache once.
 Rows that FILE has already are left as they are, so that a run that was cut off goes on.
 
 ``--provider cpu --small`` is a dry run of all but CUDA graphs and the GPU's kernels.
@@ -26,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 import onnx
-from onnx import numpy_helper
 from rich.console import Console
 from rich.table import Table
 
@@ -37,7 +38,7 @@ from tools.bench.gpu_models import BANDWIDTH, take_turns
 from tools.bench.gpu_runners import CLOCKS, Array, Feed, OnnxSpec, Remote, Runner, RunnerFailed, Spec, TorchRunner, open_all
 from tools.bench.models import plain, superopt
 from tools.bench.peers import PeerFailed
-from tools.zoo.decoders import LLAMA_STEP, Decoder, cache_names, decoder_step
+from tools.zoo.decoders import LLAMA_STEP, STORES, Decoder, Store, cache_names, decoder_step, step_weights
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +74,7 @@ class _StepRunner(TorchRunner):
     def __init__(self, spec: StepSpec) -> None:
         import torch
 
-        weights = {t.name: torch.from_numpy(numpy_helper.to_array(t).copy()) for t in onnx.load(spec.path).graph.initializer}
+        weights = {name: torch.from_numpy(array.copy()) for name, array in step_weights(onnx.load(spec.path)).items()}
         module, wide = (_step_module(spec.which, weights, kind) for kind in (torch.float16, torch.float32))
         words = torch.zeros((spec.which.batch or 1, 1), dtype=torch.int64)
         mode = "max-autotune" if spec.provider == "cuda" else "eager"
@@ -141,11 +142,17 @@ def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torc
 
 
 def bound_milliseconds(which: Decoder) -> float:
-    """The time for reading the weights of all layers and the cache once, in half precision."""
+    """The time for reading the weights of all layers as they are stored, and the cache in half precision, once."""
     width = which.key_heads * which.size
     layer = 2 * which.hidden * which.hidden + 2 * which.hidden * width + 3 * which.hidden * which.intermediate
     cache = 2 * (which.batch or 1) * (which.past or 0) * width
-    return 2 * (which.layers * (layer + cache) + which.hidden * which.words) / BANDWIDTH * 1e3
+    bytes_ = 2 if which.store == "floats" else 0.5 + 2 / 32
+    return (bytes_ * (which.layers * layer + which.hidden * which.words) + 2 * which.layers * cache) / BANDWIDTH * 1e3
+
+
+def row_name(which: Decoder) -> str:
+    """How a row is called: batch and positions, and how the matrices are stored where that is not as floats."""
+    return f"{which.batch}x{which.past}" + (f" {which.store}" if which.store != "floats" else "")
 
 
 def measure(
@@ -161,12 +168,13 @@ def measure(
 ) -> dict[str, Any]:
     """Optimises, compares and times one row."""
     written = replace(which, batch=None, past=None) if is_dynamic else which
-    sized = "" if is_dynamic else f".{which.batch}x{which.past}"
+    sized = (f".{which.store}" if which.store != "floats" else "") + ("" if is_dynamic else f".{which.batch}x{which.past}")
     source, grouped = work / f"step{sized}.onnx", work / f"grouped{sized}.onnx"
     for path, one in ((source, written), (grouped, replace(written, spelling="grouped"))):
         if not path.exists():
             onnx.save(decoder_step(one), path)
-    target, cache = work / f"fast.{which.batch}x{which.past}.onnx", work / f"cache.{which.batch}x{which.past}"
+    row = row_name(which)
+    target, cache = work / f"fast.{row.replace(' ', '.')}.onnx", work / f"cache.{row.replace(' ', '.')}"
     shutil.rmtree(cache, ignore_errors=True)
     batch, past = which.batch or 1, which.past or 0
     shapes = {"input_ids": (batch, 1), cache_names(1)[0][0]: (batch, which.key_heads, past, which.size)}
@@ -201,7 +209,7 @@ def measure(
         times, failed = take_turns(right, feeds[1:], rounds, 200.0)
     problems |= failed
     return {
-        "row": f"{which.batch}x{which.past}",
+        "row": row,
         "ms": {name: float(np.median(samples)) for name, samples in times.items()},
         "ours_to": {name: paired(times[name], times[OURS]) for name in times if name != OURS} if OURS in times else {},
         "bound_ms": bound_milliseconds(which),
@@ -267,6 +275,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option("--provider", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--clock", type=click.Choice(CLOCKS), default="events", show_default=True)
 @click.option("--small", is_flag=True, help="A decoder of two small layers.")
+@click.option("--store", type=click.Choice(STORES), default="floats", show_default=True, help="How the matrices are stored.")
 @click.option("--dynamic", "is_dynamic", is_flag=True, help="One file for all rows.")
 @click.option("--torch/--no-torch", "with_torch", default=True, help="Time torch, and compare with it in single precision.")
 def main(
@@ -278,6 +287,7 @@ def main(
     provider: str,
     clock: str,
     small: bool,
+    store: Store,
     is_dynamic: bool,
     with_torch: bool,
 ) -> None:
@@ -285,10 +295,10 @@ def main(
     work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = json.loads(json_file.read_text()) if json_file.exists() else []
     for name in chosen or ROWS:
-        if any(row["row"] == name for row in rows):
-            continue
         batch, past = map(int, name.split("x"))
-        which = replace(SMALL if small else LLAMA_STEP, batch=batch, past=past)
+        which = replace(SMALL if small else LLAMA_STEP, batch=batch, past=past, store=store)
+        if any(row["row"] == row_name(which) for row in rows):
+            continue
         row = measure(which, work, provider, clock, budget, rounds, is_dynamic=is_dynamic, with_torch=with_torch)
         rows.append(plain(row))
         json_file.write_text(json.dumps(rows, indent=1) + "\n")

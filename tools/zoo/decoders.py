@@ -20,7 +20,7 @@ from onnx.parser import parse_model
 
 from tools.zoo.draws import Array, gain, normal
 
-__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "STORES", "Decoder", "Spelling", "cache_names", "decoder_step"]
+__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "STORES", "Decoder", "Spelling", "cache_names", "decoder_step", "step_weights"]
 
 Spelling = Literal["explicit", "attention", "grouped", "packed", "multihead", "tensorscatter", "scatternd", "elements", "chosen"]
 SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead")
@@ -138,6 +138,19 @@ def _enter(weights: dict[str, Array], name: str, matrix: Array, store: Store) ->
     weights[f"{name}_s"] = np.ascontiguousarray(scales.T)
 
 
+def step_weights(model: onnx.ModelProto) -> dict[str, Array]:
+    """The constants of a step by name, with matrices as floats, [rows, columns], however they are stored."""
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    weights = {name: array for name, array in tensors.items() if not name.endswith(("_q", "_s"))}
+    for name in (name.removesuffix("_q") for name in tensors if name.endswith("_q")):
+        numbers, scales = tensors[f"{name}_q"], tensors[f"{name}_s"]
+        if numbers.dtype == np.uint8:
+            nibbles = np.stack([numbers & 15, numbers >> 4], -1).reshape(len(numbers), -1)
+            numbers, scales = nibbles.T.astype(np.int8) - np.int8(8), scales.T
+        weights[name] = numbers.astype(scales.dtype) * np.repeat(scales, _BLOCK, axis=0)
+    return weights
+
+
 def _product(result: str, x: str, weight: str, rows: int, columns: int, which: Decoder) -> str:
     """The nodes of a product by a matrix, [rows, columns]."""
     if which.store == "floats":
@@ -165,7 +178,7 @@ def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.Mode
     for before, after in cache_names(which.layers):
         inputs.append(f"{kind}[{cache},{past},{which.size}] {_plain(before)}")
         outputs.append(f"{kind}[{cache},{total},{which.size}] {_plain(after)}")
-    opset = max(_OPSETS.get(which.spelling, 20), 21 if which.store == "blocks" else 20)
+    opset = max(_OPSETS.get(which.spelling, 20), 21 if which.store != "floats" else 20)
     domains = f'"" : {opset}'
     domains += ', "com.microsoft" : 1' if which.spelling in _RUNTIME or which.store == "packed" else ""
     model = parse_model(f"""<ir_version: 10, opset_import: [{domains}], producer_name: "tools.zoo">

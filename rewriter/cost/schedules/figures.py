@@ -84,7 +84,8 @@ class BlockFigures:
     def unique_bytes(self) -> int:
         """Bytes of the tensors that the block graph reads and writes, each once."""
         names = {s.tensor for s in self.block.statements if isinstance(s, Load | Store)}
-        return sum(element_bytes(t.dtype) * self._number(product(t.shape)) for n, t in self.kernel.tensors.items() if n in names)
+        sizes = {name: self._number(product(type_.shape)) for name, type_ in self.kernel.tensors.items() if name in names}
+        return math.ceil(sum(element_bytes(self.kernel.tensors[name].dtype) * size for name, size in sizes.items()))
 
     @cached_property
     def seen_keys(self) -> tuple[str, int | None, int | None, int] | None:
@@ -204,7 +205,7 @@ class BlockFigures:
     def vector(self, load: Load) -> int:
         """Entries that a thread loads at once: 16 bytes, where the rows of the tensor begin at multiples of that."""
         tensor = self.kernel.tensors[load.tensor]
-        return math.gcd(16 // element_bytes(tensor.dtype), self._number(tensor.shape[-1]) if tensor.shape else 1)
+        return math.gcd(int(16 / element_bytes(tensor.dtype)), self._number(tensor.shape[-1]) if tensor.shape else 1)
 
     @cached_property
     def attends(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mugraph.blocks.schedule import element_bytes
-from mugraph.blocks.statements import Dot, Load, MaskTile, next_power
+from mugraph.blocks.statements import Dot, Load, MaskTile, next_power, repeated_along
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.cost.schedules.processor import TALL
 
@@ -38,9 +38,9 @@ class TileMemory:
     """
 
     live: Ints
-    loaded: Ints
-    held: Ints
-    beside: Ints
+    loaded: Floats
+    held: Floats
+    beside: Floats
 
     @staticmethod
     def of(figures: BlockFigures, entries: Callable[[Iterable[str]], Ints]) -> TileMemory:
@@ -53,13 +53,13 @@ class TileMemory:
         operands |= {s.operands[1] for s in block.accumulators if len(s.operands) == 2}
         if not figures.products:
             operands |= {s.name for s in block.loads if block.phases[s.name] == "loop"}
-        loaded, held, beside = (np.zeros_like(entries(())) for _ in range(3))
+        loaded, held, beside = (np.zeros(np.shape(entries(()))) for _ in range(3))
         for load in block.loads:
             if load.name not in operands and block.phases[load.name] == "loop":
                 size = entries(block.value_axes[load.name]) * element_bytes(figures.storage[load.name])
                 beside = beside + np.where(size >= _LEAST_PIPELINED, size, 0)
         for mask in (s for s in block.statements if isinstance(s, MaskTile)):
-            size = entries(block.value_axes[mask.name])
+            size = entries(block.value_axes[mask.name]) * 1.0
             beside = beside + np.where(size >= _LEAST_PIPELINED, size, 0)
         for name in operands:
             size = entries(block.value_axes[name]) * element_bytes(figures.storage[name])
@@ -119,6 +119,13 @@ class Tilings:
                 total = total * self._extents[axis]
             self._entries[key] = total
         return self._entries[key]
+
+    def loaded(self, load: Load) -> Ints:
+        """Entries in memory that a tile of a load has, each once where neighbours have the same."""
+        total, repeated = self.entries(self.figures.block.value_axes[load.name]), repeated_along(load.view)
+        for axis, times in repeated.items():
+            total = total // np.minimum(self.entries((axis,)), times)
+        return total
 
     @cached_property
     def programs(self) -> Ints:

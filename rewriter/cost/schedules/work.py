@@ -86,6 +86,7 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
         entries = tilings.entries(axes | set(block.value_axes[value]))
         if isinstance(statement, Load | Store):
             width = element_bytes(figures.kernel.tensors[statement.tensor].dtype)
+            entries = tilings.loaded(statement) if isinstance(statement, Load) else entries
             payload += entries * width
             moved += entries * width * _scatter(tilings, statement, width)
             if isinstance(statement, Load):
@@ -133,7 +134,8 @@ def _instructions(tilings: Tilings, statement: Compute) -> Floats:
     for part in walk([statement.term]):
         if not part.inputs:
             axes[part] = frozenset(block.value_axes[part.name]) if part.op == "Var" else frozenset()
-            total += tilings.entries(axes[part]) * (part.op == "Var" and isinstance(block.defined[part.name], Load))
+            if part.op == "Var" and isinstance(load := block.defined[part.name], Load):
+                total += tilings.loaded(load)
             continue
         axes[part] = frozenset().union(*(axes[operand] for operand in part.inputs))
         operator = get_operator(part.op)
@@ -144,7 +146,7 @@ def _instructions(tilings: Tilings, statement: Compute) -> Floats:
     return total
 
 
-def _scatter(tilings: Tilings, statement: Load | Store, width: int) -> Floats:
+def _scatter(tilings: Tilings, statement: Load | Store, width: float) -> Floats:
     """How much more than its bytes a tile moves, because it takes parts of memory's lines."""
     last = next((f.index.axis for f in reversed(statement.view) if f.size != 1), None)
     return np.asarray(1 + _WASTE / (width * tilings.entries(() if last is None else (last,))))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES
 from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.indexing import is_place, rows_from
+from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, make, var, variables
 from rewriter.kernels.fuse.access import Access, under, view_of
 from rewriter.kernels.fuse.builder import NotFusable
@@ -73,4 +74,6 @@ class TermEmitter:
         operands = [i if i.op == "Const" else self.emit(i, under(access, terms.shape(i)), hint) for i in term.inputs]
         if not variables(operands):
             raise NotFusable("arithmetic of numbers alone")
+        if term.op == "Cast" and term.attr("to") in FLOATS and terms.types[term.inputs[0]].dtype in BYTES | NIBBLES:
+            return make("Cast", operands, {"to": DataType.FLOAT})  # exact in every float type; tiles of floats are of 32 bits
         return make(term.op, operands, term.attrs)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Node
 from mugraph.ops import Entrywise, ProductKind, get_operator, traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.indexing import rows_from
-from mugraph.terms.shape import DataType, ShapeError, Undecided
+from mugraph.ops.interp import expanded, infer_types
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.kernels.fuse.terms import is_elementwise
@@ -40,6 +43,14 @@ def _is_staged(term: Term) -> bool:
     op, traits = term.op, traits_of(term.op)
     staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
     return staged or op in ("Var", "Const", "Range") or op in POSITION_MASKS or rows_from(term) is not None
+
+
+def _parts(roots: Sequence[Term], operands: Sequence[TensorType]) -> Iterator[Term]:
+    """The terms of a decomposition, and of those that lowering takes apart once more."""
+    types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
+    for part in walk(roots):
+        inner = None if _is_staged(part) else expanded(part, types)
+        yield from [part] if inner is None else (other for other in walk([inner]) if other is not part)
 
 
 class NodeKinds:
@@ -78,6 +89,8 @@ class NodeKinds:
                 return self._composite_kind(node)
             if traits.addresses:
                 return "movement"
+            if traits.entrywise is None and all(t is not None and t.dtype in FLOATS for t in types[: len(node.values)]):
+                return self._composite_kind(node)  # it makes floats of them
             return "pointwise" if traits.entrywise is Entrywise.COMPARISON else "flag" if node.op == "Cast" else "other"
         if node.op == "IsInf":
             return "flag"
@@ -97,11 +110,11 @@ class NodeKinds:
     def _composite_kind(self, node: Node) -> str:
         """The kind of an operator by what it is composed of."""
         record = get_operator(node.op)
-        if not record.composite:
+        if record.decomposition is None:
             return "other"
         operands = [t for v in node.inputs if (t := self._reading.graph.type(v)) is not None]
         try:
-            parts = list(walk(record.decompose(node.attrs, operands)))
+            parts = list(_parts(record.decompose(node.attrs, operands), operands))
         except (ShapeError, Undecided, ValueError):
             return "other"
         if not all(map(_is_staged, parts)):

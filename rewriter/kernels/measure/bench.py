@@ -18,6 +18,7 @@ import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
+from mugraph.terms.dtypes import as_stored
 from mugraph.terms.shape import evaluate_dim
 from rewriter.cost.kernel_times import Measured
 from rewriter.kernels.measure.inputs import TOLERANCES, kernel_inputs, reference_of
@@ -70,7 +71,7 @@ class Bench:
         self.references = reference_of(kernel, inputs) if references is None else list(references)
         types = [(t.type.dtype.numpy(), [int(str(evaluate_dim(d, sizes))) for d in t.type.shape]) for t in kernel.outputs]
         self.outputs = [np.empty(shape, dtype) for dtype, shape in types]
-        moved = sum(x.nbytes for x in inputs.values()) + sum(x.nbytes for x in self.outputs)
+        moved = sum(as_stored(x).nbytes for x in inputs.values()) + sum(x.nbytes for x in self.outputs)
         wanted = min(max(-(-COLD_BYTES // max(moved, 1)), _LEAST_COPIES), _MOST_COPIES)
         self.copies = max(min(wanted, _LARGEST_BYTES // max(moved, 1)), 1)
         self.buffers = [self.upload(x) for x in inputs.values()]
@@ -109,7 +110,7 @@ class Bench:
 
     def upload(self, array: np.ndarray) -> list[int]:
         """Copies of an array, each in memory of its own."""
-        host = np.ascontiguousarray(array)
+        host = np.ascontiguousarray(as_stored(array))
         pointers = [self.allocate(host.nbytes) for _ in range(self.copies)]
         self.call("cuMemcpyHtoD", pointers[0], host.ctypes.data, host.nbytes)
         for pointer in pointers[1:]:

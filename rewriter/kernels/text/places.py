@@ -6,7 +6,7 @@ from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import listed_mask
 from mugraph.blocks.schedule import Schedule, element_bytes
 from mugraph.blocks.statements import MaskTile, Tensor, product
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
@@ -28,6 +28,7 @@ class Places:
         scratch_bytes: sizes of the scratch buffers.
         tables: element types of the tables of stored masks, by name.
         narrow: no float is of more than 16 bits.
+        nibbles: tensors of four bits an entry.
         wide: offsets may not fit 32 bits.
 
     Args:
@@ -40,6 +41,7 @@ class Places:
     def __init__(self, kernel: Kernel, tables_before: int = 0) -> None:
         types = kernel.tensors
         self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
+        self.nibbles = frozenset(name for name, type_ in types.items() if type_.dtype in NIBBLES)
         self.symbols: dict[str, Expression] = {}
         sums: list[tuple[SymDim, Expression]] = []
         for number, tensor in enumerate(kernel.inputs):
@@ -55,7 +57,9 @@ class Places:
         self.arguments = {t.name: Argument.input(i) for i, t in enumerate(kernel.inputs)}
         self.arguments |= {t.name: Argument.output(i) for i, t in enumerate(kernel.outputs)}
         self.arguments |= {t.name: Argument.scratch(i) for i, t in enumerate(kernel.scratch)}
-        self.scratch_bytes = [self.expression(product(t.type.shape) * element_bytes(types[t.name].dtype)) for t in kernel.scratch]
+        self.scratch_bytes = [
+            self.expression(product(t.type.shape) * int(element_bytes(types[t.name].dtype))) for t in kernel.scratch
+        ]
         sizes = [product(t.shape) for t in types.values()]
         self.wide = any(not isinstance(size, int) or size >= 1 << 31 for size in sizes)
         self._taken = set(types)

@@ -54,7 +54,7 @@ class AheadText:
         """Asks for the tile of a load, a pointer a line."""
         inner, steps = load.view[-1].index if load.view else None, dict[str, int]()
         if inner is not None and inner.axis is not None and inner.divide == 1:
-            steps[inner.axis] = min(self._tiling[inner.axis], _LINE // element_bytes(self._types[load.tensor].dtype))
+            steps[inner.axis] = min(self._tiling[inner.axis], int(_LINE / element_bytes(self._types[load.tensor].dtype)))
         tiling = _LineTiling(self._tiling, steps)
         positions = Positions(self._text, tiling, self._places, steps)
         pointer, mask, axes = positions.pointer(load.tensor, load.view)
@@ -75,13 +75,13 @@ class AheadText:
     def ask_in_loop(self, loads: Sequence[Load], loop: str, low: str, high: str) -> None:
         """Asks for the tiles of the first iterations."""
         tiling = self._tiling
-        total = 0
+        total = 0.0
         for load in loads:
             size = element_bytes(self._types[load.tensor].dtype)
             for axis in tiling.block.value_axes[load.name]:
                 size *= tiling[axis]
             total += size
-        span = max(_BYTES // total, 1) * tiling[loop]
+        span = max(int(_BYTES / total), 1) * tiling[loop]
         end = str(min(int(high), span)) if low == "0" and high.isdigit() else f"tl.minimum({high}, {low} + {span})"
         self._text.line(f"for {loop}_start in range({low}, {end}, {tiling[loop]}):")
         with self._text.indented():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from mugraph.blocks.statements import Affine, Index, View
 from mugraph.terms.shape import Dim
@@ -62,12 +63,12 @@ class Positions:
             if tile > 1 and self._tiling.ragged(axis):
                 text.assign(f"{axis}_in", f"{axis}_at < {text.size(block.sizes[axis])}")
 
-    def position(self, index: Index, wanted: Sequence[str]) -> str:
+    def position(self, index: Index, wanted: Sequence[str], grains: Mapping[str, int] = MappingProxyType({})) -> str:
         """The text of an index over the axes ``wanted``, as a factor of a product."""
         size = self._text.size
         if index.axis is None:
             return size(index.offset)
-        text = f"{index.axis}_at"
+        text = self._grains(index.axis, grains[index.axis]) if index.axis in grains else f"{index.axis}_at"
         if index.shift != 0:
             text = f"({text} + {size(index.shift)})"
         if index.divide != 1:
@@ -76,24 +77,62 @@ class Positions:
             text = f"({text} % {size(index.modulo)})"
         if index.offset != 0:
             text = f"({text} + {size(index.offset)})"
-        return laid_under(text, self._tiling.present([index.axis]), wanted)
+        return laid_under(text, self._present([index.axis], grains), wanted)
 
-    def pointer(self, tensor: str, factors: View) -> tuple[str, str, tuple[str, ...]]:
-        """Pointers and mask of a view of a tensor, and the axes they are over."""
+    def _present(self, axes: Sequence[str], grains: Mapping[str, int]) -> tuple[str, ...]:
+        """Those axes that are dimensions of a tensor with an entry for each grain."""
+        return tuple(axis for axis in self._tiling.present(axes) if self._tiling[axis] > grains.get(axis, 1))
+
+    def _grains(self, axis: str, grain: int) -> str:
+        """The first positions of the grains of a tile."""
+        block, tile = self._tiling.block, self._tiling[axis]
+        start = f"{axis}_start" if axis in block.grid or axis == block.loop else ""
+        if start and axis == block.loop and self._places.wide:
+            start = f"tl.cast({start}, tl.int64)"
+        if tile <= grain:
+            return start or "0"
+        within = f"tl.arange(0, {tile // grain}) * {grain}"
+        return f"({start} + {within})" if start else f"({within})"
+
+    def offsets(
+        self, tensor: str, factors: View, grains: Mapping[str, int] = MappingProxyType({})
+    ) -> tuple[list[str], str, tuple[str, ...]]:
+        """The summands of the places of a view's entries in a tensor, the mask of those that exist, and the axes they are over.
+
+        Args:
+            grains: so many neighbours along an axis, of which the first stands for all; where a tile has fewer, it is one grain.
+        """
         if tensor not in self.tensors:
             self.tensors.append(tensor)
         axes = self._tiling.block.ordered({f.index.axis for f in factors if f.index.axis is not None})
-        self.need(axes)
-        wanted = self._tiling.present(axes)
+        self.need([axis for axis in axes if axis not in grains])
+        wanted = self._present(axes, grains)
         stride: Dim = 1
         parts = []
         for factor in reversed(factors):
-            text = self.position(factor.index, wanted)
+            text = self.position(factor.index, wanted, grains)
             if text != "0":
                 parts.append(self._text.times(text, stride))
             stride = stride * factor.size
-        mask = " & ".join(laid_under(f"{axis}_in", (axis,), wanted) for axis in wanted if self._tiling.ragged(axis))
-        return " + ".join([tensor, *reversed(parts)]), mask, wanted
+        exist = []
+        for axis in filter(self._tiling.ragged, wanted):
+            inside = f"{axis}_in"
+            if axis in grains:
+                inside = f"({self._grains(axis, grains[axis])} < {self._text.size(self._tiling.block.sizes[axis])})"
+            exist.append(laid_under(inside, (axis,), wanted))
+        return list(reversed(parts)), " & ".join(exist), wanted
+
+    def pointer(
+        self, tensor: str, factors: View, grains: Mapping[str, int] = MappingProxyType({})
+    ) -> tuple[str, str, tuple[str, ...]]:
+        """Pointers and mask of a view of a tensor, and the axes they are over; as :meth:`offsets`.
+
+        Those of a tensor of four bits are to bytes that hold two entries.
+        """
+        parts, mask, wanted = self.offsets(tensor, factors, grains)
+        if tensor in self._places.nibbles and parts:
+            parts = [f"(({' + '.join(parts)}) >> 1)"]
+        return " + ".join([tensor, *parts]), mask, wanted
 
     def affine(self, condition: Affine, axes: Sequence[str]) -> str:
         """The left side of a condition over axes."""

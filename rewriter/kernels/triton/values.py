@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from mugraph.blocks.schedule import storage_types
 from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, PlaceTile, Predicate, Reduce, Statement, Store
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
 from rewriter.kernels.text.analysis import ChosenLoad, chosen_loads, fused_products, scaled_scores, softmax_predicates
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton.elements import TRITON_TYPES
+from rewriter.kernels.triton.loads import load_grains, unfold
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.products import ProductText, Tile, masked
@@ -113,17 +114,22 @@ class TileValues:
 
     def _load(self, statement: Load) -> None:
         chosen = self.chosen.get(statement.name)
-        pointer, mask, axes = self._positions.pointer(statement.tensor, statement.view if chosen is None else chosen.view)
-        dtype = self._types[statement.tensor].dtype
+        dtype, view = self._types[statement.tensor].dtype, statement.view if chosen is None else chosen.view
+        grains = load_grains(view, dtype, self._tiling) if chosen is None else {}
+        pointer, mask, axes = self._positions.pointer(statement.tensor, view, grains)
         if chosen is not None:
             where = self._where_chosen(chosen, axes)
             mask = f"{mask} & {where}" if mask else where
         self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+        if grains or dtype in NIBBLES:
+            places, _, _ = self._positions.offsets(statement.tensor, view, grains)
+            axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, " + ".join(places) or "0")
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
         if dtype == DataType.BOOL:
             self._text.assign(statement.name, f"{statement.name} != 0")
             kind = "bool"
-        self.written[statement.name] = Tile(statement.name, axes, kind, frozenset(axes))
+        zeroed = frozenset(axis for axis in axes if grains.get(axis, 1) <= 2)  # a pair is padding or it is none
+        self.written[statement.name] = Tile(statement.name, axes, kind, zeroed)
 
     def _where_chosen(self, chosen: ChosenLoad, axes: tuple[str, ...]) -> str:
         """The text of where the entries of a load count, over axes."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, WHOLE_NUMBERS, Unsupported, exact
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES, WHOLE_NUMBERS, Unsupported, exact
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops import Entrywise, traits_of
 from mugraph.ops.indexing import is_place
@@ -45,14 +45,15 @@ _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 
 def refuse_integers(types: Mapping[Term, TensorType]) -> None:
     """Integers are counts of truth values: cast, reduced, compared; operands that are moved and compared alone, which changes
-    none of them; or places and their differences. Raises NotDecided for all others, since they wrap around.
+    none of them, or that become floats where every one of them is one; or places and their differences. Raises NotDecided for
+    all others, since they wrap around.
 
     Args:
         types: of all terms.
     """
     computed_with: set[Term] = set()
     for term in types:
-        if is_place(term):
+        if is_place(term) or _is_exact_float(term, types):
             continue
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
             computed_with.update(_moved(term.inputs))
@@ -62,6 +63,11 @@ def refuse_integers(types: Mapping[Term, TensorType]) -> None:
         counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
         if type_.dtype in WHOLE_NUMBERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
+
+
+def _is_exact_float(term: Term, types: Mapping[Term, TensorType]) -> bool:
+    """Whether a term is an integer of four or eight bits as a float, which every float type has: the same number."""
+    return term.op == "Cast" and term.attr("to") in FLOATS and types[term.inputs[0]].dtype in BYTES | NIBBLES
 
 
 def _refuse_fractions(terms: Iterable[Term]) -> None:

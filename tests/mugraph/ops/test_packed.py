@@ -1,5 +1,5 @@
-"""Weights of four and eight bits: against onnxruntime's CPU kernels and onnx's conformance cases, in every number system, byte for
-byte in and out of files."""
+"""Weights of four and eight bits: against onnxruntime's CPU kernels and onnx's conformance cases, in every number system, byte
+for byte in and out of files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from mugraph.domains import FiniteField, Range, RangeDomain, Real
+from mugraph.graph import Graph
 from mugraph.onnx import load, save
 from mugraph.ops import NotExpressible, NotUnderstood, Packed, filled, get_operator, reader_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.text import parse_type
+from rewriter import optimize
+from rules_db.library import shipped_rules
+from tests.support.graphs import applied
 from tests.support.onnx_helpers import foreign, inferred, make_node, run_node, type_of
 from tests.support.ranges import claims
 
@@ -155,7 +159,7 @@ def nbits(x: np.ndarray, bits: int, rows: int, block: int, asymmetric: bool, bia
     ],
 )
 def test_products(bits: int, asymmetric: bool, columns: int, block: int, bias: bool, flat: bool, half: bool) -> None:
-    """Against onnxruntime's kernel, by definition, in a finite field, within its range; written and run again with the same bits."""
+    """Against onnxruntime's kernel, in a finite field, within its range; written and run again with the same bits."""
     x = np.random.default_rng(columns).normal(size=(2, 3, columns)).astype(np.float16 if half else F)
     inputs = nbits(x, bits, 7, block, asymmetric, bias, flat)
     node = make_node("MatMulNBits", inputs, {"K": columns, "N": 7, "bits": bits, "block_size": block, "accuracy_level": 1}, 1, MS)
@@ -305,6 +309,68 @@ def test_a_new_node_reads_the_bytes_of_the_file(tmp_path: Path) -> None:
     )
     (h,) = get_operator("Relu").run(Real(), {}, [result])
     assert np.array_equal(h.astype(F), expected)
+
+
+PROJECTIONS = {"gate": 96, "up": 64}
+
+
+def projections(path: Path, store: str) -> Path:
+    """Two products of one operand, each with a bias behind it, in either spelling."""
+    generator, nodes, stored = np.random.default_rng(0), list[onnx.NodeProto](), dict[str, np.ndarray]()
+    for name, rows in PROJECTIONS.items():
+        numbers, scales = drawn("int4", rows, 64), floats(rows, 2, seed=rows)
+        if store == "packed":
+            packed = Packed(0, type_of(numbers), (rows, 2, 16))
+            stored |= {f"{name}_q": packed.pack(numbers), f"{name}_s": scales}
+            attrs: dict[str, Any] = {"K": 64, "N": rows, "bits": 4, "block_size": 32, "domain": MS}
+            nodes.append(helper.make_node("MatMulNBits", ["x", f"{name}_q", f"{name}_s"], [name], **attrs))
+        else:
+            stored |= {f"{name}_q": numbers.T.copy(), f"{name}_s": scales.T.copy()}
+            nodes.append(helper.make_node("DequantizeLinear", [f"{name}_q", f"{name}_s"], [f"{name}_d"], axis=0, block_size=32))
+            nodes.append(helper.make_node("MatMul", ["x", f"{name}_d"], [name]))
+        stored[f"{name}_b"] = generator.normal(size=rows).astype(F)
+        nodes.append(helper.make_node("Add", [name, f"{name}_b"], [f"{name}_y"]))
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])]
+    outputs = [helper.make_tensor_value_info(f"{n}_y", TensorProto.FLOAT, [8, rows]) for n, rows in PROJECTIONS.items()]
+    graph = helper.make_graph(nodes, "pair", ends, outputs, [numpy_helper.from_array(a, n) for n, a in stored.items()])
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid(MS, 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
+    return path
+
+
+def assert_equal_results(source: Path, target: Path) -> None:
+    """onnxruntime by itself rounds the operands of products by DequantizeLinear to eight bits, so it fuses nothing here."""
+    x = np.random.default_rng(1).normal(size=(8, 64)).astype(F)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    before, after = (
+        ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, {"x": x}) for path in (source, target)
+    )
+    for one, other in zip(before, after, strict=True):
+        agree(other, one, 1e-6)
+    assert target.stat().st_size < 1.1 * source.stat().st_size
+
+
+@pytest.mark.parametrize("store", ["packed", "blocks"])
+def test_both_spellings_become_the_runtime_s_products_with_their_biases(tmp_path: Path, store: str) -> None:
+    source, target = projections(tmp_path / "model.onnx", store), tmp_path / "fast.onnx"
+    optimize(source, target, provider="cpu", device="cpu", deterministic=True, cache=tmp_path / "cache.sqlite")
+    assert [node.op_type for node in onnx.load(target).graph.node] == ["MatMulNBits", "MatMulNBits"]
+    assert_equal_results(source, target)
+
+
+def test_products_of_one_operand_are_one(tmp_path: Path) -> None:
+    """By a rule that ships; the bytes are packed anew."""
+    source, target = projections(tmp_path / "model.onnx", "packed"), tmp_path / "merged.onnx"
+    model = load(source)
+    merging = [
+        r for r in shipped_rules() if [t.op for t in r.source] == ["MatMulNBits"] * 2 and {t.op for t in r.target} == {"Split"}
+    ]
+    graphs = [graph for one in merging for graph in applied(model.graph, one) if isinstance(graph, Graph)]
+    assert len(graphs) >= 1
+    save(model, graphs[0], target)
+    assert sorted(node.op_type for node in onnx.load(target).graph.node) == ["Add", "Add", "MatMulNBits", "Split"]
+    assert_equal_results(source, target)
 
 
 def test_weights_that_are_computed_stay_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,209 @@
+"""Kernels that read weights of four and eight bits: lowering, interpretation, Triton text, estimates, a file that holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.interp import evaluate_body, evaluate_kernel
+from mugraph.blocks.operator import KERNEL, kernel_attrs
+from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import Factor, Index, repeated_along
+from mugraph.domains import Real
+from mugraph.onnx import load, save
+from mugraph.terms.dtypes import as_stored
+from mugraph.terms.text import parse_term, parse_type
+from rewriter.cost.devices import get_device
+from rewriter.cost.schedules import ranked
+from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.triton import generate
+from rewriter.kernels.triton.compile import Architecture, Compiler
+from rules_db.trust.formulas.proof import why_not_proved
+from tests.support.triton_help import Interpreter
+
+pytest.importorskip("triton")
+
+TYPES = {
+    name: parse_type(text)
+    for name, text in {
+        "x": "float16[m,64]",
+        "q": "int4[24,64]",
+        "u": "uint4[24,64]",
+        "d": "int8[24,64]",
+        "s": "float16[24,2]",
+        "z": "uint4[24,2]",
+        "b": "float16[24]",
+        "y": "float16[m,100]",
+        "r": "int4[7,100]",
+        "t": "float16[7,4]",
+        "o": "int4[7,101]",
+        "w": "float16[m,101]",
+        "c": "uint4[64,24]",
+        "e": "float16[2,24]",
+        "g": "int8[64,24]",
+        "h": "float16[24]",
+        "i": "float16[m,64]",
+    }.items()
+}
+PRODUCTS = {
+    "symmetric": "MatMulNBits[block=32](x, q, s)",
+    "asymmetric": "MatMulNBits[asymmetric=true,block=32](x, u, s, z, b)",
+    "eight bits": "MatMulNBits[block=32](x, d, s, b)",
+    "a short last block": "MatMulNBits[block=32](y, r, t)",
+    "rows that begin within a byte": "MatMulNBits[block=32](w, o, t)",
+    "columns": "MatMul(x, DequantizeLinear[axis=-2,block=32](c, e))",
+    "channels": "MatMul(x, DequantizeLinear[axis=-1](g, h))",
+    "fused": "Add(MatMulNBits[block=32](Mul(x, Sigmoid(i)), q, s), b)",
+}
+SCHEDULES = [
+    Schedule((("m", 16), ("n", 16), ("k", 32)), split=2, warps=4),
+    Schedule((("m", 16), ("n", 16), ("k", 16)), warps=4),
+    Schedule((("n", 8), ("k", 64)), split=2, warps=1),
+    Schedule((("m", 2), ("n", 4), ("k", 2)), warps=1),
+    Schedule((("m", 4), ("n", 1), ("k", 128)), warps=1),
+    Schedule((("m", 4), ("n", 8), ("k", 1)), warps=1),
+]
+
+
+def kernel(text: str, types: Mapping[str, object] = TYPES) -> Kernel:
+    return lower("packed", types, [("result", parse_term(text))])  # type: ignore[arg-type]
+
+
+def inputs_of(made: Kernel, rows: int) -> dict[str, np.ndarray]:
+    generator, inputs = np.random.default_rng(rows), dict[str, np.ndarray]()
+    for tensor in made.inputs:
+        shape, dtype = [dim if isinstance(dim, int) else rows for dim in tensor.type.shape], tensor.type.dtype.numpy()
+        if dtype == np.float16:
+            inputs[tensor.name] = generator.uniform(-1, 1, shape).astype(dtype)
+        else:
+            limits = ml_dtypes.iinfo(dtype)
+            inputs[tensor.name] = generator.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    made = Interpreter()
+    yield made
+    made.close()
+
+
+def test_two_numbers_of_four_bits_are_a_byte() -> None:
+    numbers = np.asarray([[1, -2, 7], [-8, 0, 3]], ml_dtypes.int4)
+    assert as_stored(numbers).tolist() == [0xE1, 0x87, 0x30]
+    tensor = numpy_helper.from_array(numbers)
+    assert as_stored(numbers).tobytes() == tensor.raw_data
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_kernel_dequantises(name: str, interpreter: Interpreter) -> None:
+    """By the interpreter of block graphs and by Triton's, against the body in double precision on dequantised weights."""
+    made = kernel(PRODUCTS[name])
+    for schedule in SCHEDULES:
+        inputs = inputs_of(made, 3)
+        wide = {n: a.astype(np.float64) if a.dtype == np.float16 else a for n, a in inputs.items()}
+        (expected,) = evaluate_body(made, Real(), wide)
+        (result,) = evaluate_kernel(made, Real(), wide, [schedule])
+        assert np.allclose(result, expected)
+        (actual,) = interpreter.run(made, [schedule], inputs)
+        error = np.linalg.norm(actual.astype(np.float64) - expected) / np.linalg.norm(expected)
+        assert error < 1e-3, (schedule, error)
+
+
+def test_a_kernel_is_true_for_all_sizes() -> None:
+    """Interpreted in fields and floats at small sizes, and proved entry by entry."""
+    proposals = KernelProposals(list, lambda rule: True)
+    for text in PRODUCTS.values():
+        made = kernel(text)
+        assert why_not_proved(made) is None
+        proposals.confirm(made)
+
+
+def test_bytes_are_loaded_once_and_taken_apart_in_registers() -> None:
+    """Half as many places are read as there are weights, and one scale a row where a tile is within a block."""
+    text = generate(kernel(PRODUCTS["symmetric"]), SCHEDULES[:1]).text
+    assert "tl.join(q_tile & 15, q_tile >> 4)" in text and "tl.arange(0, 16) * 2)" in text
+    (line,) = [line for line in text.splitlines() if "s_tile = " in line]
+    assert "// 32" in line and "arange" not in line
+    wide = generate(kernel(PRODUCTS["symmetric"]), [Schedule((("n", 8), ("k", 64)), warps=1)]).text
+    assert "tl.broadcast_to(s_tile[:, :, None]" in wide or "tl.permute(tl.broadcast_to(s_tile" in wide
+
+
+def test_where_neighbours_are_the_same() -> None:
+    view = (Factor(Index("n"), 24), Factor(Index("k", divide=32), 2))
+    assert repeated_along(view) == {"k": 32}
+    for other in (Index("k", divide=24), Index("k", shift=1, divide=32), Index("k", divide=32, modulo=2), Index("k")):
+        assert repeated_along((Factor(other, 2),)) == {}
+    assert repeated_along((*view, Factor(Index("k", modulo=32), 32))) == {}
+
+
+def test_the_estimate_follows_the_bytes() -> None:
+    def product(text: str, **types: str) -> Kernel:
+        return kernel(text, {name: parse_type(type_) for name, type_ in types.items()})
+
+    floats = product("MatMul(x, w)", x="float16[1,4096]", w="float16[4096,8192]")
+    sizes = {"x": "float16[1,4096]", "s": "float16[8192,128]"}
+    four, eight = (product("MatMulNBits[block=32](x, q, s)", q=f"int{bits}[8192,4096]", **sizes) for bits in (4, 8))
+    bytes_ = [BlockFigures(k, k.blocks[0], {}).unique_bytes for k in (floats, eight, four)]
+    moved = [2 * (4096 + 8192)] * 3
+    weights = [4096 * 8192 * 2, 4096 * 8192 + 2 * 128 * 8192, 4096 * 8192 // 2 + 2 * 128 * 8192]
+    assert bytes_ == [a + b for a, b in zip(moved, weights, strict=True)]
+    times = [ranked(k, get_device("h200"), {}, most=1)[0][0] for k in (floats, eight, four)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_it_compiles() -> None:
+    """For sm_80 and sm_90, rows of one and tiles on the matrix units."""
+    sources = [
+        (f"{name} {number}", generate(kernel(PRODUCTS[name]), [schedule]))
+        for name in ("symmetric", "asymmetric", "columns")
+        for number, schedule in enumerate((SCHEDULES[0], SCHEDULES[2]))
+    ]
+    compiler = Compiler()
+    try:
+        results = compiler.compile(sources, (Architecture(80), Architecture(90)))
+    finally:
+        compiler.close()
+    assert not [result for result in results if isinstance(result, str | Exception)]
+
+
+def test_a_file_holds_the_kernel_and_its_weights(tmp_path: Path) -> None:
+    """Weights of four bits are an operand of the node as they are of its body, which stock onnxruntime runs."""
+    generator = np.random.default_rng(0)
+    stored = {
+        "B": generator.integers(0, 256, (24, 2, 16)).astype(np.uint8),
+        "S": generator.uniform(0.01, 0.1, (24, 2)).astype(np.float32),
+    }
+    node = helper.make_node("MatMulNBits", ["x", "B", "S"], ["y"], domain="com.microsoft", K=64, N=24, bits=4, block_size=32)
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["m", size]) for n, size in (("x", 64), ("y", 24))]
+    graph = helper.make_graph([node], "one", info[:1], info[1:], [numpy_helper.from_array(a, n) for n, a in stored.items()])
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    source = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), source)
+    model = load(source)
+    (product,) = model.graph.nodes()
+    types = {"x": parse_type("[m,64]"), "q": parse_type("int4[24,64]"), "s": parse_type("[24,2]")}
+    made = kernel("MatMulNBits[block=32](x, q, s)", types)
+    fused = model.tables.apply(KERNEL, kernel_attrs(made), product.inputs)
+    save(model, model.graph.substitute({product.values[0]: (fused, 0)}), tmp_path / "kernel.onnx")
+    written = onnx.load(tmp_path / "kernel.onnx")
+    assert [node.op_type for node in written.graph.node] == ["Kernel"]
+    assert sorted(t.data_type for t in written.graph.initializer) == [TensorProto.FLOAT, TensorProto.INT4]
+    x = generator.normal(size=(3, 64)).astype(np.float32)
+    results = [
+        ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+        for path in (source, tmp_path / "kernel.onnx")
+    ]
+    assert np.linalg.norm(results[0] - results[1]) < 1e-5 * np.linalg.norm(results[0])
+    again = load(tmp_path / "kernel.onnx")
+    assert [n.op for n in again.graph.nodes()] == [KERNEL] and not again.opaque
