@@ -14,7 +14,7 @@ from mugraph.onnx.sizes import check_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
-from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type
+from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type, tensor_type
 from rewriter.search.ranges import RangeOracle
 
 __all__ = ["Plan", "inexpressible", "plan_match", "substitute_match"]
@@ -137,6 +137,8 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> d
                 asked = f"{floats[0].name.lower()} on {match.direction.provider}"
                 raise NoKernel(f"onnxruntime has no {term.op} kernel for {asked}")
             node = tables.apply(term.op, attrs, operands)
+            if not operands and graph.type(node.values[term.out]) != (typed := tensor_type(term.op, attrs, alone)):
+                node = tables.apply("Cast", (("to", typed.dtype),), node.values)
             values[term] = node.values[term.out]
     changes: dict[int, Definition] = {}
     for root, value in zip(match.direction.replacement, match.values, strict=True):

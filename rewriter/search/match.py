@@ -315,6 +315,12 @@ def literal_type(direction: Direction, binding: Mapping[str, AttrValue]) -> Data
     return bound
 
 
+def tensor_type(op: str, attrs: Attrs, literal: DataType) -> TensorType:
+    """The type of a constant tensor in a replacement: its numbers are of what the rule's float type stands for."""
+    (type_,) = get_operator(op).types(attrs, ())
+    return replace(type_, dtype=literal) if type_.dtype == DataType.FLOAT else type_
+
+
 class _ModelMatching(Matching[int]):
     """Values of a model as subjects: looked at through Identity nodes, constants by value.
 
@@ -500,6 +506,8 @@ class ModelFacts(Facts):
                 self._types[term] = TensorType(dtype, ())
             elif term.is_var:
                 raise ShapeError(f"variable {term.name} is not bound")
+            elif not term.inputs:
+                self._types[term] = tensor_type(term.op, close_attrs(term.attrs, self.binding), self._literal)
             else:
                 attrs, literal = close_attrs(term.attrs, self.binding), [i.op == "Const" for i in term.inputs]
                 self._types[term] = infer_output(term.op, attrs, term.out, [self._types[i] for i in term.inputs], literal)
@@ -636,4 +644,13 @@ def _explain(condition: Condition, verdict: bool | None) -> str:
     return f"condition {condition} {'does not hold' if verdict is False else 'could not be shown'}"
 
 
-__all__ += ["ModelFacts", "beyond_numbers", "bind_dims", "check_guards", "close_attrs", "literal_type", "tolerance"]
+__all__ += [
+    "ModelFacts",
+    "beyond_numbers",
+    "bind_dims",
+    "check_guards",
+    "close_attrs",
+    "literal_type",
+    "tensor_type",
+    "tolerance",
+]

@@ -140,7 +140,7 @@ def _passed(candidates: list[CandidateRule], seed: int, workers: UnitWorkers, jo
     Returns:
         The candidates that pass, each with how likely a false one does.
     """
-    passed = {}
+    passed: dict[CandidateRule, str] = {}
     for start in range(0, len(candidates), _PIECE):
         piece = candidates[start : start + _PIECE]
 

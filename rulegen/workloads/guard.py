@@ -22,6 +22,7 @@ GUARD = (
             "Div(1, any)",
         ),
         constants=(0.0,),
+        max_ops=5,
         uses={"x": 3, "y": 1, "c": 1, "w": 1},
         exponentials=True,
     ),

@@ -58,6 +58,7 @@ LINEAR = (
             "Transpose[perm=(1,0)](leaf)",
         ),
         uses=dict.fromkeys("XWRbs", 1) | {"Gemm": 1, "MatMul": 1},
+        max_ops=5,
     ),
     Workload(
         name="linear-batch",

@@ -1,9 +1,9 @@
 """The figures of rule generation, with ratios to TASO's where it has them: ``python -m tools.bench.rulegen [--only SECTION]``.
 
 Sections, each runnable alone: ``enumeration`` (terms, time, peak memory), ``groups`` (growth of every group: rules, certified
-share, time), ``minimal`` (the minimal set of taso-paper), ``certificates``, ``audit``, ``false`` (false rules accepted of many),
-``determinism``, ``processes`` (a growth shared among several) and ``axioms``. What is measured for memory runs in a process of
-its own.
+share, time), ``depth`` (what more operators add to the shipped rules), ``minimal`` (the minimal set of taso-paper),
+``certificates``, ``audit``, ``false`` (false rules accepted of many), ``determinism``, ``processes`` (a growth shared among
+several) and ``axioms``. What is measured for memory runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -95,6 +95,21 @@ def _grow(group: str, max_ops: str = "", seed: str = "0") -> Mapping[str, Any]:
     }
 
 
+def _deeper(part: str, max_ops: str) -> Mapping[str, Any]:
+    """The growth of a part behind all shipped rules: seconds of this processor."""
+    known = shipped_rules()
+    start = time.process_time()
+    growth = grow(get_workload(part), int(max_ops), before=known)
+    return {
+        "seconds": time.process_time() - start,
+        "peak": _peak_mb(),
+        "stages": [(stage.name, stage.left, stage.seconds) for stage in growth.stages],
+        "unproved": len(growth.unproved),
+        "survivors": growth.survivors,
+        "derived": len(growth.derived),
+    }
+
+
 def _share(part: str, jobs: str) -> Mapping[str, Any]:
     """A growth by so many processes, after its terms: seconds of the clock, and of this processor and those of the others."""
     begin = [0.0, 0.0]
@@ -136,6 +151,7 @@ def _attack(count: str, seed: str) -> Mapping[str, Any]:
 TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "enumerate": _enumerate,
     "grow": _grow,
+    "deeper": _deeper,
     "share": _share,
     "classes": _classes,
     "attack": _attack,
@@ -174,6 +190,29 @@ def groups() -> None:
         console.print(f"{group}: {rules} rules, {growth['seconds']:.1f} s", style="dim")
     rows.append(("all", "", "", "", "", total, ""))
     _show("Growth of all groups", ["group", "rules", "macros", "after the gate", "certified", "s", "peak MB"], rows)
+
+
+DEPTHS = (
+    ("taso", 4),
+    ("taso-parts", 4),
+    ("taso-constants", 3),
+    ("conv-channels", 5),
+    ("conv-scale", 5),
+    ("guard", 5),
+    ("linear-gemm", 5),
+    ("lowrank", 5),
+)
+
+
+def depth() -> None:
+    """What parts add at depths, of which the shipped rules derive nothing."""
+    rows: list[Row] = []
+    for part, max_ops in DEPTHS:
+        figures = _fresh("deeper", part, max_ops)
+        counts = [_left(figures, stage) for stage in ("terms", "field", "proved", "minimal", "macros")]
+        rows.append((f"{part}, {max_ops}", *counts, figures["unproved"], figures["seconds"], figures["peak"]))
+    columns = ["part, operators", "terms", "candidates", "proved, not derived", "minimal", "macros", "unproved", "s", "peak MB"]
+    _show("Beyond what ships", columns, rows)
 
 
 def certificates() -> None:
@@ -257,6 +296,7 @@ SECTIONS: dict[str, Callable[[], None]] = {
     "enumeration": enumeration,
     "minimal": minimal,
     "groups": groups,
+    "depth": depth,
     "certificates": certificates,
     "audit": audits,
     "false": false_rules,

@@ -19,7 +19,8 @@ CHANNELS = 8
 class Branches:
     """Convolutions over one image [1,8,11,13], each with a bias."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: int = TensorProto.FLOAT) -> None:
+        self.dtype, self.numbers = dtype, helper.tensor_dtype_to_np_dtype(dtype)
         self.generator = np.random.default_rng(0)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -31,14 +32,14 @@ class Branches:
     def conv(self, height: int, width: int, out: int = CHANNELS, stride: int = 1) -> str:
         names = []
         for shape in ((out, CHANNELS, height, width), (out,)):
-            array = self.generator.standard_normal(shape).astype(np.float32)
+            array = self.generator.standard_normal(shape).astype(self.numbers)
             self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
             names.append(self.weights[-1].name)
         return self.node("Conv", "x", *names, pads=[height // 2, width // 2] * 2, strides=[stride] * 2)
 
     def save(self, path: Path, result: str) -> Path:
-        ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, CHANNELS, 11, 13))]
-        ends.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, None))
+        ends = [helper.make_tensor_value_info("x", self.dtype, (1, CHANNELS, 11, 13))]
+        ends.append(helper.make_tensor_value_info(result, self.dtype, None))
         graph = helper.make_graph(self.nodes, "branches", ends[:1], ends[1:], self.weights)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.save(onnx.shape_inference.infer_shapes(proto), path)
@@ -74,10 +75,10 @@ def test_kernels_that_are_added_are_one(tmp_path: Path) -> None:
     assert ops["Conv"] == 1 and not ops["Add"]
 
 
-@pytest.mark.parametrize("side", [3, 5])
-def test_the_image_itself_is_a_branch(tmp_path: Path, side: int) -> None:
-    """RepVGG's third branch: an identity kernel of the size that the pads tell."""
-    b = Branches()
+@pytest.mark.parametrize(("side", "dtype"), [(3, TensorProto.FLOAT), (5, TensorProto.FLOAT), (3, TensorProto.FLOAT16)])
+def test_the_image_itself_is_a_branch(tmp_path: Path, side: int, dtype: int) -> None:
+    """RepVGG's third branch: an identity kernel of the size that the pads tell, in the model's own element type."""
+    b = Branches(dtype)
     summed = b.node("Add", b.node("Add", b.conv(side, side), b.conv(1, 1)), "x")
     ops = written(b.save(tmp_path / "image.onnx", b.node("Relu", summed)))
     assert ops["Conv"] == 1 and not ops["Add"]

@@ -32,6 +32,15 @@ def test_grow_writes_text_and_database(tmp_path: Path) -> None:
     assert "0 new rules" in again.output
 
 
+def test_what_ships_derives_what_it_grew_from(tmp_path: Path) -> None:
+    out = tmp_path / "beyond.rules"
+    grow = ["grow", "--group", "taso-parts", "--max-ops", "2", "--jobs", "1", "--out", str(out)]
+    for option, none in ((["--beyond-shipped"], True), ([], False)):
+        result = CliRunner().invoke(cli, [*grow, *option])
+        assert result.exit_code == 0, result.output
+        assert (not read_rules(out)) == none
+
+
 def test_show_explains_the_rule() -> None:
     rule = shipped_group("lowrank")[1]
     result = CliRunner().invoke(cli, ["show", rule.id[:8]])
