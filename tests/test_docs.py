@@ -34,6 +34,11 @@ def test_the_example_of_cleaning_runs() -> None:
     exec(compile(block, "docs/cleaning.md", "exec"), {})
 
 
+def test_the_example_of_kernels_in_c_runs() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "kernels_cpu.md").read_text(), re.S)
+    exec(compile(block, "docs/kernels_cpu.md", "exec"), {})
+
+
 def test_the_rule_shown_is_the_rule_shipped() -> None:
     page = (ROOT / "docs" / "rules.md").read_text()
     (shown,) = re.findall(r"```\n(rule .*?)```", page, re.S)

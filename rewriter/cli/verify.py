@@ -9,11 +9,11 @@ from rich.console import Console
 from mugraph.files import Scratch
 from rewriter.kernels.c.objects import ObjectCompiler
 from rewriter.kernels.triton.compile import Compiler
-from rewriter.kernels.verify import Compilers, Verdict, verify
+from rewriter.kernels.verify import Compilers, Rebuilding, verify
 
 __all__ = ["print_verdicts"]
 
-_EXIT = {Verdict.EQUAL: 0, Verdict.DIFFERENT: 1, Verdict.UNKNOWN: 2}
+_EXIT = {Rebuilding.EQUAL: 0, Rebuilding.DIFFERENT: 1, Rebuilding.UNKNOWN: 2}
 
 
 def print_verdicts(model: Path, console: Console) -> int:
@@ -35,4 +35,4 @@ def print_verdicts(model: Path, console: Console) -> int:
     if not verified:
         console.print(f"{model}: no compiled kernels in it", soft_wrap=True, highlight=False)
     verdicts = {kernel.verdict for kernel in verified}
-    return next((_EXIT[v] for v in (Verdict.DIFFERENT, Verdict.UNKNOWN) if v in verdicts), 0)
+    return next((_EXIT[v] for v in (Rebuilding.DIFFERENT, Rebuilding.UNKNOWN) if v in verdicts), 0)

@@ -244,6 +244,7 @@ class CustomKernels:
 
     def _untimed(self, graph: Graph, trials: int) -> list[Kernel]:
         """The kernels of a candidate of which fewer trials are known; none where they cannot be timed."""
+        self._constants |= constant_inputs(graph)
         return [k for k in self._own(graph) if len(recall_all(self.store, k, self.sizes)) < trials] if self._can_time else []
 
     def _settle(self, kernel: Kernel, compiled: Callable[[], Sequence[Trial]]) -> bool:
@@ -315,8 +316,11 @@ class CustomKernels:
         self, chosen: Sequence[Scheduled], architectures: Sequence[Architecture]
     ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
         """Compiles kernels, which ask for their constants before they wait for the kernel before them."""
-        asking = [each.asking_ahead(self._constants.get(each.kernel, ())) for each in chosen]
-        return compile_kernels(asking, self.compiler, architectures)
+        return compile_kernels(list(map(self._with_constants, chosen)), self.compiler, architectures)
+
+    def _with_constants(self, chosen: Scheduled) -> Scheduled:
+        """A kernel whose schedules say which of its inputs are constants."""
+        return chosen.asking_ahead(self._constants.get(chosen.kernel, ()))
 
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """Raises InvalidBlock and Undecided, as :func:`rewriter.kernels.programs.scheduled`."""

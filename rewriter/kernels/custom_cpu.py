@@ -78,10 +78,11 @@ class CpuKernels(CustomKernels):
         chosen = cpu_schedules(kernel, self.sizes, min(most, _TRIALS))
 
         def compiled(schedules: tuple[Schedule, ...]) -> CpuTrial | str:
-            programs, problems = compile_on_cpu([Scheduled.one(kernel, *schedules)], self.objects, here[:1])
+            tried = self._with_constants(Scheduled.one(kernel, *schedules))
+            programs, problems = compile_on_cpu([tried], self.objects, here[:1])
             if kernel not in programs:
                 return problems[kernel]
-            return CpuTrial(schedules, programs[kernel].attributes, programs[kernel].tables)
+            return CpuTrial(tried.variants.schedules[0], programs[kernel].attributes, programs[kernel].tables)
 
         with ThreadPoolExecutor(self.objects.workers) as threads:
             # In copies of this context, so that they heed the deadline of this thread.
@@ -95,7 +96,7 @@ class CpuKernels(CustomKernels):
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]
     ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
-        return compile_on_cpu(chosen, self.objects, _LEVELS)
+        return compile_on_cpu(list(map(self._with_constants, chosen)), self.objects, _LEVELS)
 
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""

@@ -26,6 +26,7 @@ from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.schedules import SchedulePrices, points_of
+from rewriter.cost.schedules.cpu import blocks_a_thread
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import c
 from rewriter.kernels.c import CSource
@@ -37,7 +38,7 @@ from rewriter.kernels.triton.codegen import generate
 from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
 from rewriter.kernels.triton.plans import attributes_of, choice_of, plan_of
 from rewriter.kernels.triton.source import Source
-from rewriter.runtime.plan import ObjectImage, cpu_attributes
+from rewriter.runtime.plan import ObjectImage, Plan, cpu_attributes
 from rewriter.runtime_env import c_compiler_version, triton_version
 from rules_db.files import StoreError, write_text
 
@@ -173,7 +174,10 @@ def compile_on_cpu(
             problems[scheduled.kernel] = str(next(result for result in compiled if isinstance(result, NotBuilt)))
             continue
         tables = _tables(of_it)
-        plans = [replace(source.plan, inputs=len(scheduled.kernel.inputs) + len(tables)) for source in of_it]
+        plans = [
+            _shared_out(scheduled.kernel, schedules, replace(source.plan, inputs=len(scheduled.kernel.inputs) + len(tables)))
+            for schedules, source in zip(scheduled.variants.schedules, of_it, strict=True)
+        ]
         plan = plans[0] if len(plans) == 1 else choice_of(scheduled.kernel, scheduled.variants, plans)
         attributes = {**cpu_attributes(plan, objects), "compiler": made_by(str(c_compiler_version()), of_it)}
         programs[scheduled.kernel] = CompiledKernel(scheduled.variants, attributes, tables, on_cpu=True)
@@ -195,6 +199,15 @@ def _written(
         except (InvalidBlock, NotGenerated) as problem:
             problems[scheduled.kernel] = f"kernel {scheduled.kernel.label}: {problem}"
     return sources, problems
+
+
+def _shared_out(kernel: Kernel, schedules: Sequence[Schedule], plan: Plan) -> Plan:
+    """The plan with how many blocks a thread gets at least; where a loop is split, a block graph has two launches."""
+    least = []
+    for block, schedule in zip(kernel.blocks, schedules, strict=True):
+        least += [blocks_a_thread(block, schedule)] * (2 if schedule.split > 1 else 1)
+    launches = [replace(launch, threads=count) for launch, count in zip(plan.launches, least, strict=True)]
+    return replace(plan, launches=tuple(launches))
 
 
 def _tables(sources: Sequence[Source] | Sequence[CSource]) -> tuple[np.ndarray, ...]:

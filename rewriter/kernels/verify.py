@@ -30,10 +30,10 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, compiler_is_
 from rewriter.runtime.plan import unpack_images, unpack_objects
 from rewriter.runtime_env import c_compiler_version
 
-__all__ = ["Compilers", "Verdict", "VerifiedKernel", "verify"]
+__all__ = ["Compilers", "Rebuilding", "VerifiedKernel", "verify"]
 
 
-class Verdict(Enum):
+class Rebuilding(Enum):
     """What came of rebuilding a kernel."""
 
     EQUAL = "equal"
@@ -53,7 +53,7 @@ class VerifiedKernel:
     label: str
     nodes: int
     targets: tuple[str, ...]
-    verdict: Verdict
+    verdict: Rebuilding
     reason: str = ""
 
 
@@ -113,7 +113,7 @@ def _verified(
     node, targets = nodes[0], tuple[str, ...]()
     label = f"kernel {node.overload[:16]}"
 
-    def verdict(verdict: Verdict, reason: str = "") -> VerifiedKernel:
+    def verdict(verdict: Rebuilding, reason: str = "") -> VerifiedKernel:
         return VerifiedKernel(label, len(nodes), targets, verdict, reason)
 
     try:
@@ -123,25 +123,25 @@ def _verified(
         label = f"kernel {kernel.label}"
         program = compiled_kernel(foreign)
         if program is None:
-            return verdict(Verdict.DIFFERENT, "it does not say all that a runtime needs")
+            return verdict(Rebuilding.DIFFERENT, "it does not say all that a runtime needs")
         build, targets = _builder(program, compilers)
     except (NotUnderstood, ValueError) as problem:
-        return verdict(Verdict.DIFFERENT, f"it cannot be read: {problem}")
-    if problem := _body_problem(kernel, program, node, function, opset):
-        return verdict(Verdict.DIFFERENT, problem)
-    if problem := _obstacle(program):
-        return verdict(Verdict.UNKNOWN, problem)
+        return verdict(Rebuilding.DIFFERENT, f"it cannot be read: {problem}")
+    if foreign_body := _body_problem(kernel, program, node, function, opset):
+        return verdict(Rebuilding.DIFFERENT, foreign_body)
+    if obstacle := _obstacle(program):
+        return verdict(Rebuilding.UNKNOWN, obstacle)
     programs, problems = build([Scheduled(kernel, program.variants)])
     if kernel not in programs:
-        return verdict(Verdict.UNKNOWN, problems[kernel])
+        return verdict(Rebuilding.UNKNOWN, problems[kernel])
     rebuilt = programs[kernel].attributes
     made, here = program.attributes.get("compiler"), rebuilt["compiler"]
     differing = [name for name in rebuilt if name != "compiler" and not np.array_equal(program.attributes[name], rebuilt[name])]
     if not differing:
-        return verdict(Verdict.EQUAL)
+        return verdict(Rebuilding.EQUAL)
     if made == here:
-        return verdict(Verdict.DIFFERENT, f"its {' and '.join(differing)} are not what {here} gives")
-    return verdict(Verdict.UNKNOWN, f"made by {made or 'what the file does not tell'}; here is {here}")
+        return verdict(Rebuilding.DIFFERENT, f"its {' and '.join(differing)} are not what {here} gives")
+    return verdict(Rebuilding.UNKNOWN, f"made by {made or 'what the file does not tell'}; here is {here}")
 
 
 def _input(node: NodeProto, tensors: _Tensors, index: int) -> np.ndarray | None:

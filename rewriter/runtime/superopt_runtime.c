@@ -96,6 +96,7 @@ static const OrtApi *ort;
 #define ShapeInferContext_GetInputTypeShape SLOT(268, OrtStatus *, const Handle *, size_t, Handle **)
 #define ShapeInferContext_GetAttribute SLOT(269, OrtStatus *, const Handle *, const char *, const Handle **)
 #define ShapeInferContext_SetOutputTypeShape SLOT(270, OrtStatus *, const Handle *, size_t, const Handle *)
+#define SetSymbolicDimensions SLOT(271, OrtStatus *, const Handle *, const char *const *, size_t)
 #define ReadOpAttr SLOT(272, OrtStatus *, const Handle *, int, void *, size_t, size_t *)
 #define KernelContext_GetAllocator SLOT(253, OrtStatus *, const Handle *, const Handle *, Handle **)
 #define ReleaseAllocator SLOT(132, void, Handle *)
@@ -1175,13 +1176,22 @@ static OrtStatus *infer(const void *op, Handle *context) {
         TRY(shape_of(info, &shapes[i]));
     }
     for (int i = 0; i < plan->outputs; i++) {
+        static _Atomic unsigned unknown; /* no two sizes that nobody knows are said to be equal */
         int64_t dims[MAX_RANK];
+        char names[MAX_RANK][32];
+        const char *symbols[MAX_RANK];
         Handle *info = NULL;
-        for (int d = 0; d < plan->output[i].rank; d++) dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, &bad);
+        for (int d = 0; d < plan->output[i].rank; d++) {
+            dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, &bad);
+            symbols[d] = names[d];
+            if (dims[d] < 0) snprintf(names[d], sizeof names[d], "onnx.superopt.%u", unknown++);
+            else names[d][0] = 0;
+        }
         if (bad) { status = fail("onnx.superopt: the inputs do not fit the plan%s%.0ld", "", 0); goto done; }
         TRY(CreateTensorTypeAndShapeInfo(&info));
         status = SetTensorElementType(info, plan->output[i].type);
         if (status == NULL) status = SetDimensions(info, dims, (size_t)plan->output[i].rank);
+        if (status == NULL) status = SetSymbolicDimensions(info, symbols, (size_t)plan->output[i].rank);
         if (status == NULL) status = ShapeInferContext_SetOutputTypeShape(context, (size_t)i, info);
         ReleaseTensorTypeAndShapeInfo(info);
         if (status != NULL) goto done;

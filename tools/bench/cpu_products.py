@@ -29,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
+from rewriter.kernels.c.calling import aligned
 from rewriter.kernels.c.compile import LEVELS, build, level_of_processor
 from rewriter.kernels.c.products import (
     FLOAT32,
@@ -42,7 +43,7 @@ from rewriter.kernels.c.products import (
 )
 from rewriter.kernels.c.tiles import TileTarget
 
-__all__ = ["NativeProduct", "aligned", "plain_product"]
+__all__ = ["NativeProduct", "plain_product"]
 
 SHAPES = (
     "1x768x768",
@@ -60,13 +61,6 @@ _WEIGHTS = 4
 """Products of a case."""
 _SECONDS = 4.0
 """For the rounds of a case."""
-
-
-def aligned(size: int) -> np.ndarray:
-    """Bytes that begin at a multiple of 64."""
-    memory = np.zeros(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size]
 
 
 def plain_product(name: str, k: int, n: int, target: TileTarget, arithmetic: Arithmetic) -> StoredProduct:

@@ -13,15 +13,20 @@ from collections.abc import Mapping, Sequence
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import next_power
+from mugraph.blocks.statements import Dot, next_power
 from mugraph.terms.shape import Undecided, evaluate_dim
 
-__all__ = ["cpu_schedules"]
+__all__ = ["blocks_a_thread", "cpu_schedules"]
 
 _CACHE_BYTES = 24 << 10
 """Of the tiles of a block: most of a first cache of 32 KiB."""
+_WORTH_BYTES = 32 << 10
+"""What has to be moved for the way to another thread, a microsecond or two, to be worth while."""
 _LONG, _ROWS, _LOOP = (64, 256, 1024), (1, 4, 16), (32, 128, 512)
 """Tiles along the memory of an output, beside it and along the loop."""
+_PRODUCT_BYTES = 256 << 10
+_PRODUCT_LONG, _PRODUCT_ROWS, _PRODUCT_LOOP = (64, 256), (16, 64, 128), (128, 512)
+"""The same of sums of products: what is loaded serves as many rows as a second cache has room for."""
 
 
 def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int) -> list[tuple[Schedule, ...]]:
@@ -44,6 +49,14 @@ def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int) -> list[t
     return [best, *(schedules for _, schedules in sorted(others, key=lambda item: item[0]))][: max(most, 1)]
 
 
+def blocks_a_thread(block: Block, schedule: Schedule) -> int:
+    """The least number of blocks that is worth the way to another thread; one that has a loop always is."""
+    if block.loop is not None:
+        return 1
+    whole = {axis: size if isinstance(size, int) else schedule.tile(axis) for axis, size in block.sizes.items()}
+    return min(max(_WORTH_BYTES // _bytes(block, schedule, whole), 1), 1024)
+
+
 def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
     extents = {axis: evaluate_dim(size, sizes) for axis, size in block.sizes.items()}
     known = {axis: size for axis, size in extents.items() if isinstance(size, int)}
@@ -51,18 +64,32 @@ def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
         raise Undecided(f"the schedules of block {block.name} of unknown size")
     along = {store.view[-1].index.axis for store in block.stores if store.view}
     beside = [axis for axis in block.grid if axis not in along]
-    choices: dict[str, Sequence[int]] = {axis: _LONG for axis in block.grid if axis in along}
-    choices |= {axis: _ROWS for axis in beside[-1:]}
+    long: Sequence[int] = _LONG
+    rows, loop, room = _ROWS, _LOOP, _CACHE_BYTES
+    if _sums_products(block):
+        long, rows, loop, room = _PRODUCT_LONG, _PRODUCT_ROWS, _PRODUCT_LOOP, _PRODUCT_BYTES
+    choices: dict[str, Sequence[int]] = {axis: long for axis in block.grid if axis in along}
+    choices |= {axis: rows for axis in beside[-1:]}
     if block.loop is not None:
-        choices[block.loop] = _LOOP
+        choices[block.loop] = loop
     capped = {axis: sorted({min(tile, next_power(max(known[axis], 1))) for tile in tiles}) for axis, tiles in choices.items()}
     made = [Schedule(tuple(zip(capped, tiles, strict=True)), warps=1, stages=1) for tiles in itertools.product(*capped.values())]
-    return sorted(made, key=lambda schedule: abs(math.log2(_bytes(block, schedule, known) / _CACHE_BYTES)))
+    return sorted(made, key=lambda schedule: abs(math.log2(_bytes(block, schedule, known) / room)))
+
+
+def _sums_products(block: Block) -> bool:
+    """Whether all that a block's loop does is to add up products of matrices."""
+    products = {statement.name for statement in block.statements if isinstance(statement, Dot)}
+    return bool(block.accumulators) and all(a.monoid == "sum" and set(a.operands) <= products for a in block.accumulators)
 
 
 def _bytes(block: Block, schedule: Schedule, sizes: Mapping[str, int]) -> int:
     """About what the tiles of a block take in memory, of floats."""
     cut = {*block.grid, block.loop}
     tiles = {axis: min(schedule.tile(axis), size) if axis in cut else size for axis, size in sizes.items()}
-    views = [statement.view for statement in (*block.loads, *block.stores)]
-    return sum(4 * math.prod(tiles.get(axis, 1) for axis in {factor.index.axis for factor in view}) for view in views) or 4
+    views = [*(load.view for load in block.loads), *(store.view for store in block.stores)]
+    entries = 0
+    for view in views:
+        axes = {factor.index.axis for factor in view}
+        entries += math.prod(tile for axis, tile in tiles.items() if axis in axes)
+    return 4 * max(entries, 1)

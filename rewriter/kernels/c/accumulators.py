@@ -1,4 +1,4 @@
-"""Accumulators as steps: their start, one iteration, and the combination of two states (:mod:`mugraph.blocks.block`)."""
+"""AccumulatorSteps as steps: their start, one iteration, and the combination of two states (:mod:`mugraph.blocks.block`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from mugraph.blocks.statements import Accumulate, Dot, InvalidBlock
 from mugraph.terms.term import Term, const, make, var
 from rewriter.kernels.c.nests import IDENTITY
 from rewriter.kernels.c.steps import Fold, Let, Step
-from rewriter.kernels.c.tiling import Tiling
+from rewriter.kernels.c.tiling import TileSizes
 from rewriter.kernels.text.analysis import fused_products
 
-__all__ = ["Accumulators"]
+__all__ = ["AccumulatorSteps"]
 
 _LOWEST = const(-math.inf)
 
 
-class Accumulators:
+class AccumulatorSteps:
     """Steps of one function's accumulators; the values of a state are named as they are.
 
     Args:
         product: steps of a product of two values over an axis, added to a state.
     """
 
-    def __init__(self, tiling: Tiling, product: Callable[[str, Dot, bool], list[Step]]) -> None:
+    def __init__(self, tiling: TileSizes, product: Callable[[str, Dot, bool], list[Step]]) -> None:
         self._tiling, self._product = tiling, product
         self._fused = fused_products(tiling.block)
 

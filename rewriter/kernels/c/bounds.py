@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from mugraph.blocks.statements import Predicate
-from rewriter.kernels.c.lines import Lines
-from rewriter.kernels.c.tiling import Tiling
+from rewriter.kernels.c.lines import CLines
+from rewriter.kernels.c.tiling import TileSizes
 from rewriter.kernels.text.analysis import LoopBound, loop_bounds
 
 __all__ = ["narrowed"]
 
 
-def narrowed(lines: Lines, tiling: Tiling, low: str, high: str) -> tuple[str, str]:
+def narrowed(lines: CLines, tiling: TileSizes, low: str, high: str) -> tuple[str, str]:
     """Writes the bounds of the loop without the tiles in which nothing is kept, and returns their texts.
 
     Args:
@@ -38,7 +38,7 @@ def narrowed(lines: Lines, tiling: Tiling, low: str, high: str) -> tuple[str, st
     return low, high
 
 
-def _greatest(lines: Lines, tiling: Tiling, bound: LoopBound) -> str:
+def _greatest(lines: CLines, tiling: TileSizes, bound: LoopBound) -> str:
     """The greatest value of a condition in a tile, but for its term along the loop."""
     text = lines.size(bound.condition.constant)
     for index, coefficient in bound.others:

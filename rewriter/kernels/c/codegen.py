@@ -4,9 +4,9 @@ One function a launch, as in Triton's text of the same kernel: the block graph i
 that combines the parts. A function runs a range of its blocks, one after another; blocks may run at the same time on several
 threads. A tile that is asked in more than one loop nest is an array on the stack; tiles at an edge are shorter, so nothing is
 padded. Floats are computed in 32 bits whatever they are in memory. Of a schedule the sizes of tiles and the parts of the loop
-count; warps, stages, groups and what is asked for ahead are a GPU's.
+count, and its constants (what a GPU asks for ahead), which products read from panels; warps, stages and groups are a GPU's.
 
-A text stands alone: functions.h and dots.h are in it.
+A text stands alone: functions.h, dots.h and what reads packed weights are in it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.mask_lists import mask_tables
-from mugraph.blocks.schedule import Schedule, check_schedule
+from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
 from mugraph.blocks.statements import InvalidBlock
-from rewriter.kernels.c.function import FunctionWriter
+from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.nests import ELEMENTS
+from rewriter.kernels.c.panels import pack_function, packed_bytes, panels_text
 from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.text.thread import NotGenerated
-from rewriter.runtime.plan import Output, Plan
+from rewriter.runtime.plan import Output, Packing, Plan
 
 __all__ = ["CSource", "generate"]
 
@@ -66,10 +67,15 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     if kernel.is_empty:
         raise NotGenerated("a tensor or an axis without entries")
     names = _names()
+    check_ahead(kernel, schedules)
+    before = [tensor.name for tensor in kernel.inputs]
     digest, kernel = kernel.digest, names.with_identifiers(names.tensors_apart(kernel))
-    _check_names(kernel, names)
+    for name in (name for block in kernel.blocks for name in (block.name, *block.sizes, *block.defined)):
+        if not name.isascii():
+            raise NotGenerated(f"the name {name!r}, which is not of ASCII")
     types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
     texts, launches = list[str](), []
+    renamed = dict(zip(before, (tensor.name for tensor in kernel.inputs), strict=True))
     for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
         check_schedule(block, schedule)
         if any(other.name == block.name for other in kernel.blocks[:number]):
@@ -80,14 +86,21 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
             states, roles = places.add_states(block, schedule.split), [FunctionRole.PART, FunctionRole.COMBINE]
         taken = {*names.reserved, *(f"{axis}_{suffix}" for axis in block.sizes for suffix in names.suffixes)}
         for role in roles:
-            function = FunctionWriter(block, schedule, types, places, role, states, masks, taken)
+            function = CFunction(
+                block, schedule, types, places, role, states, masks, taken, {renamed[name] for name in schedule.ahead}
+            )
             texts.append(function.write())
             launches.append(function.launch())
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
-    headers = ["functions.h", *(["dots.h"] if any("dot_add(" in text for text in texts) else [])]
-    text = "\n".join([f"/*\n{comment}\n */", *map(_header, headers), *texts]) + "\n"
+    headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
+    headers += [panels_text()] if places.packed else []
+    order, packings = [t.name for t in kernel.inputs], list[Packing]()
+    for tensor in places.packed:
+        packings.append(Packing(order.index(tensor), f"pack_{tensor}", packed_bytes(types[tensor])))
+        texts.append(pack_function(packings[-1].function, types[tensor]))
+    text = "\n".join([f"/*\n{comment}\n */", *headers, *texts]) + "\n"
     outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
-    plan = Plan(len(kernel.inputs) + len(tables), outputs, tuple(launches), tuple(places.scratch_bytes))
+    plan = Plan(len(kernel.inputs) + len(tables), outputs, tuple(launches), tuple(places.scratch_bytes), tuple(packings))
     return CSource(text, plan, tables)
 
 
@@ -101,23 +114,15 @@ auto break case char const continue default do double else enum extern float for
 short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof main
 """
 _OWN = "arguments grid first last block part number entry bound"
-_OF_HEADERS = re.compile(r"\b(?:f32_|f16_|bf16_|at_|dot_|DOT_)\w+")
+_OF_HEADERS = re.compile(r"\b(?:f32_|f16_|bf16_|at_|rank_|dot_|DOT_|floats_|panel_|PANEL)\w*")
 _STANDARD = """
-memcpy fabsf copysignf sinf cosf floorf ceilf rintf powf sqrtf INFINITY NAN INT64_MIN INT64_MAX
+memcpy fabsf copysignf sinf cosf floorf ceilf rintf powf sqrtf INFINITY NAN INT32_MIN INT32_MAX INT64_MIN INT64_MAX
 int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 """
 
 
 @cache
 def _names() -> Names:
-    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h"))
+    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + panels_text())
     reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
     return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))
-
-
-def _check_names(kernel: Kernel, names: Names) -> None:
-    """Raises NotGenerated where a name that is written as it stands means something else in C."""
-    for block in kernel.blocks:
-        for name in (*block.sizes, block.name):
-            if not name.isascii() or name in names.reserved:
-                raise NotGenerated(f"the name {name!r}, which is taken in C")

@@ -1,5 +1,6 @@
 /* Sums of products of tiles, blocked for registers: c[m][n] += sum over k of a[m][k] b[k][n]. Entries of a row of b and of c lie one
- * after another. The terms of an entry are added in the order of k, so an entry is the same whatever block it is in. */
+ * after another. The terms of an entry are added up in the order of k before they are added to what c has, so an entry does not
+ * depend on the block that it is in, and long sums are sums of shorter ones. */
 #ifdef __AVX512F__
 #define DOT_LANES 16
 #else
@@ -12,13 +13,13 @@ typedef float dot_lanes __attribute__((vector_size(4 * DOT_LANES), aligned(4), m
         float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *b, int64_t b_k, int64_t depth) {         \
         dot_lanes sums[ROWS][VECTORS];                                                                                         \
         for (int m = 0; m < ROWS; ++m)                                                                                         \
-            for (int v = 0; v < VECTORS; ++v) sums[m][v] = *(const dot_lanes *)(c + m * c_m + v * DOT_LANES);                  \
+            for (int v = 0; v < VECTORS; ++v) sums[m][v] = (dot_lanes){0};                                                     \
         for (int64_t k = 0; k < depth; ++k)                                                                                    \
             for (int m = 0; m < ROWS; ++m)                                                                                     \
                 for (int v = 0; v < VECTORS; ++v)                                                                              \
                     sums[m][v] += a[m * a_m + k * a_k] * *(const dot_lanes *)(b + k * b_k + v * DOT_LANES);                    \
         for (int m = 0; m < ROWS; ++m)                                                                                         \
-            for (int v = 0; v < VECTORS; ++v) *(dot_lanes *)(c + m * c_m + v * DOT_LANES) = sums[m][v];                        \
+            for (int v = 0; v < VECTORS; ++v) *(dot_lanes *)(c + m * c_m + v * DOT_LANES) += sums[m][v];                       \
     }
 DOT_BLOCK(6, 2)
 DOT_BLOCK(2, 2)
@@ -47,9 +48,9 @@ static __attribute__((noinline)) void dot_add(float *c, int64_t c_m, const float
         }
         for (int64_t i = 0; n < columns && i < step; ++i)
             for (int64_t j = n; j < columns; ++j) {
-                float sum = c_at[i * c_m + j];
+                float sum = 0.0f;
                 for (int64_t k = 0; k < depth; ++k) sum = __builtin_fmaf(a_at[i * a_m + k * a_k], b[k * b_k + j], sum);
-                c_at[i * c_m + j] = sum;
+                c_at[i * c_m + j] += sum;
             }
         m += step;
     }

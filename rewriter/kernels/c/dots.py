@@ -1,28 +1,35 @@
 """Products of tiles that are matrices: a call of what rewriter/kernels/c/dots.h has, with strides.
 
 The columns of the result are the columns of the right operand, which lie one after another: it is read where it is if they do in
-memory, else copied to the stack first. The left operand may lie in any way.
+memory, else copied to the stack first. The left operand may lie in any way. A right operand that is a constant matrix is read
+from panels (:mod:`rewriter.kernels.c.panels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mugraph.blocks.statements import Load, View
 from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
+from rewriter.kernels.c.panels import PANELS_STACK, WIDEST_PANEL, reads_panels
 from rewriter.kernels.c.steps import Group, Let, Product, Step
+from rewriter.kernels.text.places import Places
 
 __all__ = ["Dots"]
 
 
 class Dots:
-    """Writes the products of one function."""
+    """Writes the products of one function.
 
-    def __init__(self, nests: Nests) -> None:
-        self._nests = nests
+    Args:
+        constants: tensors that may be packed once.
+    """
+
+    def __init__(self, nests: Nests, places: Places, constants: Collection[str]) -> None:
+        self._nests, self._places, self._constants = nests, places, constants
 
     def steps(
         self,
@@ -92,7 +99,8 @@ class Dots:
             nests.array(step.name, "float", step.axes)
             nests.fill(step.name, "0.0f")
         left, left_strides = self._place(step.left)
-        right, right_strides = self._place(step.right)
+        packed = self._packed(step)
+        right, right_strides = packed or self._place(step.right)
         result, result_strides = self._place(step.name)
         columns = step.axes[-1]
         assert right_strides[columns] == result_strides[columns] == "1"
@@ -111,8 +119,29 @@ class Dots:
             right_strides[step.over],
             *(tiling.length(axis) for axis in (step.rows, columns, step.over)),
         ]
-        self._write_loops(outer, f"dot_add({', '.join(operands)});")
+        function = "dot_add"
+        if packed:
+            function, nests.lines.stack["panel_add"] = "panel_add", PANELS_STACK
+        self._write_loops(outer, f"{function}({', '.join(operands)});")
         return True
+
+    def _packed(self, step: Product) -> tuple[str, dict[str, str]] | None:
+        """A pointer to the panels of a right operand that is a constant matrix, and its strides: the length of a column for that
+        of the contracted axis, as ``panel_add`` has it. Tiles begin where panels do.
+        """
+        load, columns, tiling = self._load(step.right), step.axes[-1], self._nests.tiling
+        if load is None or load.tensor not in self._constants or step.right in self._nests.chosen:
+            return None
+        type_ = self._nests.types[load.tensor]
+        if not reads_panels(load, type_, step.over, columns):
+            return None
+        if tiling.is_cut(columns) and tiling[columns] % WIDEST_PANEL and tiling[columns] < int(str(type_.shape[1])):
+            return None
+        name, depth = self._places.add_packed(load.tensor), str(type_.shape[0])
+        if name not in self._nests.tensors:
+            self._nests.tensors.append(name)
+        start = f"{name} + {tiling.start(columns)} * {depth} + {tiling.start(step.over)} * PANEL"
+        return start, {columns: "1", step.over: depth}
 
     def _write_loops(self, outer: Sequence[str], call: str) -> None:
         lines = self._nests.lines

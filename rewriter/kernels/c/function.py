@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.mask_lists import listed_mask
@@ -25,28 +25,28 @@ from mugraph.blocks.statements import (
     product,
     statement_operands,
 )
-from mugraph.terms.shape import TensorType
+from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import make, var
-from rewriter.kernels.c.accumulators import Accumulators
+from rewriter.kernels.c.accumulators import AccumulatorSteps
 from rewriter.kernels.c.bounds import narrowed
 from rewriter.kernels.c.dots import Dots
-from rewriter.kernels.c.lines import Lines, times
+from rewriter.kernels.c.lines import CLines, times
 from rewriter.kernels.c.nests import ELEMENTS, Held, MaskSource, Nests, StateLoad
 from rewriter.kernels.c.shown import shown_bounds
 from rewriter.kernels.c.steps import Fold, Let, Put, Step, grouped
-from rewriter.kernels.c.tiling import Tiling
+from rewriter.kernels.c.tiling import TileSizes
 from rewriter.kernels.text.analysis import chosen_loads, fused_products
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.runtime.plan import Argument, Expression, Launch
 
-__all__ = ["STACK", "FunctionWriter"]
+__all__ = ["STACK", "CFunction"]
 
 STACK = 256 << 10
 """Bytes of tiles that a function may have on the stack of the thread that runs it."""
 
 
-class FunctionWriter:
+class CFunction:
     """Writes one function. :meth:`write` is called once, and :meth:`launch` after it.
 
     Args:
@@ -55,6 +55,7 @@ class FunctionWriter:
         states: scratch tensors for the states of the accumulators, where the loop is split.
         tables: names of the tables of each stored mask.
         taken: names that mean something else in the text.
+        constants: tensors that may be packed once.
 
     Raises:
         InvalidBlock: the tiles are too large for the stack, or a whole axis has a symbolic size.
@@ -71,16 +72,17 @@ class FunctionWriter:
         states: Mapping[str, Tensor],
         tables: Mapping[str, tuple[str, ...]],
         taken: set[str],
+        constants: Collection[str] = (),
     ) -> None:
         self._block, self._places, self._role, self._states, self._tables = block, places, role, states, tables
         self.name = f"kernel_{block.name}{role.value}"
         self._types = {**types, **{tensor.name: tensor.type for tensor in states.values()}}
         self._types |= {name: TensorType(dtype, ()) for name, dtype in places.tables.items()}
-        self._tiling = Tiling(block, schedule)
-        self._lines = Lines({*taken, self.name, *self._types, *places.symbols})
+        self._tiling = TileSizes(block, schedule)
+        self._lines = CLines({*taken, self.name, *self._types, *places.symbols})
         self._nests = Nests(self._lines, self._tiling, self._types, chosen_loads(block))
-        self._dots = Dots(self._nests)
-        self._accumulators = Accumulators(self._tiling, self._product_steps)
+        self._dots = Dots(self._nests, places, constants)
+        self._accumulators = AccumulatorSteps(self._tiling, self._product_steps)
         self._fused = fused_products(block)
         self._listed = listed_mask(block, schedule) if tables else None
 
@@ -109,6 +111,7 @@ class FunctionWriter:
                 f"block {block.name}: {used} bytes of tiles on the stack, {worst} alone {lines.stack[worst]}; "
                 f"a function may have {STACK}: take smaller tiles"
             )
+        self._types |= {name: TensorType(DataType.FLOAT, ()) for name in self._places.packed.values()}
         head = f"void {self.name}(void *const *arguments, const int64_t *grid, int64_t first, int64_t last)"
         return "\n".join(["", head + " {", *self._parameters(), *lines.lines, "}"])
 

@@ -2,7 +2,7 @@
  *
  * Errors are in units in the last place against the exact result rounded once, over all exponents; tests measure them. NaN stays
  * NaN, infinities and denormal numbers are what they are in the standard library. The polynomials are near-minimax fits at
- * Chebyshev nodes (tools/ship/polynomials.py). */
+ * Chebyshev nodes, made with mpmath's chebyfit. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -14,17 +14,27 @@ static inline float f32_fma(float a, float b, float c) { return __builtin_fmaf(a
 /* NaN where one of both is, as onnxruntime has it. */
 static inline float f32_max(float a, float b) { return (a > b) | (a != a) ? a : b; }
 static inline float f32_min(float a, float b) { return (a < b) | (a != a) ? a : b; }
-#pragma omp declare reduction(f32_max : float : omp_out = f32_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(f32_min : float : omp_out = f32_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
+
+/* Integers in the order of floats, NaN the greatest or the least of all: their maximum is found in vectors and across them. */
+static inline int32_t f32_rank(float x) { int32_t bits = f32_bits(x); return bits ^ (bits >> 31 & 0x7fffffff); }
+static inline int32_t f32_rank_of_max(float x) { return x != x ? INT32_MAX : f32_rank(x); }
+static inline int32_t f32_rank_of_min(float x) { return x != x ? INT32_MIN : f32_rank(x); }
+static inline float f32_of_rank(int32_t rank) {
+    float x = f32_of_bits(rank ^ (rank >> 31 & 0x7fffffff));
+    return (rank == INT32_MAX) | (rank == INT32_MIN) ? NAN : x;
+}
+static inline int32_t rank_most(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t rank_least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static inline float f32_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 
-/* exp(x) = 2^n exp(r) with |r| <= log(2)/2; 1 unit. The power of two is two factors, so that denormal results are rounded once
- * and 2^128 is none. */
+/* exp(x) = 2^n exp(r) with |r| <= log(2)/2; 1.1 units. n is what adding 1.5 2^23 leaves in the last bits. 2^n is two factors, whose
+ * biased exponents add up to n + 254, so that denormal results are rounded once and 2^128 is none. */
 static inline float f32_exp(float x) {
-    float n = __builtin_rintf(x * 1.44269504f);
-    n = n > 200.0f ? 200.0f : n < -200.0f ? -200.0f : n;
-    float within = x > 150.0f ? 150.0f : x < -150.0f ? -150.0f : x;
+    float within = 100.0f < x ? 100.0f : x;
+    within = -110.0f > within ? -110.0f : within;
+    float shifted = f32_fma(within, 1.44269504f, 0x1.8p23f + 254.0f);
+    float n = shifted - (0x1.8p23f + 254.0f);
     float r = f32_fma(n, -0.693359375f, within);
     r = f32_fma(n, 2.12194440e-4f, r);
     float p = 0.0013926387f;
@@ -32,9 +42,10 @@ static inline float f32_exp(float x) {
     p = f32_fma(p, r, 0.041666552f);
     p = f32_fma(p, r, 0.16666576f);
     p = f32_fma(p, r, 0.5f);
-    p = f32_fma(p * r, r, r) + 1.0f;
-    int32_t whole = (int32_t)n, half = whole >> 1;
-    return p * f32_of_bits((half + 127) << 23) * f32_of_bits((whole - half + 127) << 23);
+    p = f32_fma(p, r, 1.0f);
+    p = f32_fma(p, r, 1.0f);
+    int32_t whole = f32_bits(shifted) & 0x3ff, half = whole >> 1;
+    return p * f32_of_bits(half << 23) * f32_of_bits((whole - half) << 23);
 }
 
 /* log(x) = k log(2) + log(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); 1 unit. */

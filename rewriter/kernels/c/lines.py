@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from mugraph.terms.shape import Dim
 
-__all__ = ["Lines", "times"]
+__all__ = ["CLines", "times"]
 
 
-class Lines:
-    """Lines of a function's body.
+class CLines:
+    """CLines of a function's body.
 
     Args:
         taken: names that mean something already.

@@ -14,10 +14,10 @@ from mugraph.blocks.statements import Affine, Extent, Index, Load, MaskTile, Pre
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, TensorType
 from mugraph.terms.term import variables
-from rewriter.kernels.c.lines import Lines, times
+from rewriter.kernels.c.lines import CLines, times
 from rewriter.kernels.c.scalar import CText, c_type
 from rewriter.kernels.c.steps import Fold, Group, Let, Put, Step
-from rewriter.kernels.c.tiling import Tiling
+from rewriter.kernels.c.tiling import TileSizes
 from rewriter.kernels.text.analysis import ChosenLoad
 from rewriter.kernels.text.thread import Expr, bare, write_thread
 
@@ -36,8 +36,9 @@ IDENTITY = {"sum": "0.0f", "max": "(-INFINITY)", "min": "INFINITY"}
 _WHOLE_IDENTITY = {"sum": "0", "max": "INT64_MIN", "min": "INT64_MAX"}
 _JOINED = {"sum": "{} + {}", "max": "f32_max({}, {})", "min": "f32_min({}, {})"}
 _WHOLE_JOINED = {"sum": "{} + {}", "max": "at_most({}, {})", "min": "at_least({}, {})"}
-_REDUCTIONS = {"sum": "+", "max": "f32_max", "min": "f32_min"}
-_WHOLE_REDUCTIONS = {"sum": "+", "max": "max", "min": "min"}
+_REDUCTIONS = {"sum": "+", "max": "max", "min": "min"}
+_RANKED = {"max": ("f32_rank_of_max", "rank_most"), "min": ("f32_rank_of_min", "rank_least")}
+"""How a float is ranked, and which rank is kept: along the innermost loop extremes are found among ranks."""
 _SHORTEST = 8
 """Entries from which on a piece of a loop within which no digit wraps is one of its own."""
 
@@ -89,7 +90,7 @@ class Nests:
         tensors: those that are pointed to: arguments of the function.
     """
 
-    def __init__(self, lines: Lines, tiling: Tiling, types: Mapping[str, TensorType], chosen: Chosen) -> None:
+    def __init__(self, lines: CLines, tiling: TileSizes, types: Mapping[str, TensorType], chosen: Chosen) -> None:
         self.lines, self.tiling, self.types, self.chosen = lines, tiling, types, chosen
         self.held: dict[str, Held] = {}
         self.inline: dict[str, Inline] = {}
@@ -297,11 +298,19 @@ class _Nest:
             self._body.append(f"{place} = {text if is_first else joined[step.kind].format(place, text)};")
             return
         local = lines.fresh(f"{step.name}_in")
-        self._start.append(f"{c_type(kind)} {local} = {identity[step.kind]};")
-        self._body.append(f"{local} = {joined[step.kind].format(local, text)};")
-        self._reductions.setdefault((_WHOLE_REDUCTIONS if is_whole else _REDUCTIONS)[step.kind], []).append(local)
+        found, start, type_ = local, identity[step.kind], c_type(kind)
+        added = joined[step.kind].format(local, text)
+        if step.kind in _RANKED and not is_whole:
+            rank, keep = _RANKED[step.kind]
+            found, start, type_ = f"f32_of_rank({local})", f"f32_rank({start})", "int32_t"
+            added = f"{keep}({local}, {rank}({text}))"
+        elif not is_whole:
+            found, start, type_, added = f"(float){local}", "0.0", "double", f"{local} + {text}"
+        self._start.append(f"{type_} {local} = {start};")
+        self._body.append(f"{local} = {added};")
+        self._reductions.setdefault(_REDUCTIONS[step.kind], []).append(local)
         is_first = over == [inner] and not step.is_state
-        self._after.append(f"{place} = {local if is_first else joined[step.kind].format(place, local)};")
+        self._after.append(f"{place} = {found if is_first else joined[step.kind].format(place, found)};")
 
     def _put(self, step: Put) -> None:
         value, dtype = self._value(step.value), self._nests.types[step.tensor].dtype

@@ -24,7 +24,7 @@ by the sums of rows and columns: the integers of MatMulInteger.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 
 from rewriter.kernels.c.tiles import (
@@ -32,6 +32,7 @@ from rewriter.kernels.c.tiles import (
     FLOATS,
     PAIRS,
     PartPair,
+    TileLayout,
     TileTarget,
     WordKind,
     matrix_tiles,
@@ -218,17 +219,14 @@ class StoredProduct:
         if target.matrix or target.has("avx512_bf16") or target.has("avx512_vnni"):
             texts.append("#include <immintrin.h>\n")
         texts.append(self._constants())
-        layout = {"sums_row": self.columns, "right_part": f"steps * {target.columns}"}
-        terms, left_row = self.arithmetic.terms, self._left_row
+        layout = TileLayout(self._left_row, f"steps * {target.columns}", self.columns)
         if self.uses_matrix:
-            texts += [target.matrix, matrix_tiles(target, terms=terms, left_row=left_row, **layout)]
+            texts += [target.matrix, matrix_tiles(target, self.arithmetic.terms, layout)]
         else:
-            texts.append(vector_tiles(kind, target, terms=terms, left_row=left_row, most_rows=target.rows, **layout))
+            texts.append(vector_tiles(kind, target, self.arithmetic.terms, layout))
         if kind is PAIRS:
-            texts += [
-                vector_tiles(FLOATS, target, terms=(_LEADING,), left_row=FLOATS.stride, most_rows=target.rows, **layout),
-                _RANGES,
-            ]
+            few = replace(layout, left_row=FLOATS.stride)
+            texts += [vector_tiles(FLOATS, target, FLOAT32.terms, few), _RANGES]
         elif kind is BYTES:
             texts.append(_QUANTIZED)
         texts += [self._packing(), self._launch()]

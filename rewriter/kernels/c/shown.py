@@ -11,7 +11,7 @@ from mugraph.blocks.statements import Load, Predicate
 from mugraph.terms.shape import TensorType
 from rewriter.kernels.c.nests import Held, Nests
 from rewriter.kernels.c.steps import Fold, Group, Let
-from rewriter.kernels.c.tiling import Tiling
+from rewriter.kernels.c.tiling import TileSizes
 
 __all__ = ["shown_bounds"]
 
@@ -38,7 +38,7 @@ def shown_bounds(nests: Nests, types: Mapping[str, TensorType], low: str, high: 
                 assert isinstance(defined, Load)
                 axes = tiling.present(block.value_axes[value])
                 nests.write(Group(axes, [Fold(name, "min" if end == "least" else "max", value, axes, ())]), set(), set())
-        single = Tiling(block, replace(schedule, tiles=tuple({**dict(schedule.tiles), loop: 1}.items())))
+        single = TileSizes(block, replace(schedule, tiles=tuple({**dict(schedule.tiles), loop: 1}.items())))
         scan = copy(nests)
         scan.tiling, scan.held = single, dict(nests.held)
         lines.line(f"{first} = {high}, {last} = {low};")

@@ -26,6 +26,7 @@ __all__ = [
     "MATRIX_EMULATED",
     "PAIRS",
     "PartPair",
+    "TileLayout",
     "TileTarget",
     "WordKind",
     "matrix_tiles",
@@ -182,6 +183,21 @@ def _tile_types(kind: WordKind, target: TileTarget) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TileLayout:
+    """Where operands and sums lie.
+
+    Attributes:
+        left_row: words from one row of the left tile to the next; its parts lie :attr:`WordKind.stride` words apart.
+        right_part: words from one part of a panel to the next, as C text in which ``steps`` may stand.
+        sums_row: words from one row of sums to the next.
+    """
+
+    left_row: int
+    right_part: str
+    sums_row: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartPair:
     """A product of one part of the left operand and one of the right."""
 
@@ -189,38 +205,24 @@ class PartPair:
     right: int
 
 
-def vector_tiles(
-    kind: WordKind,
-    target: TileTarget,
-    *,
-    terms: Sequence[PartPair],
-    left_row: int,
-    right_part: str,
-    sums_row: int,
-    most_rows: int,
-) -> str:
-    """Functions for register tiles of one to ``most_rows`` rows, and a table of them, ``{kind}_tiles``, by the number of rows.
+def vector_tiles(kind: WordKind, target: TileTarget, terms: Sequence[PartPair], layout: TileLayout) -> str:
+    """Functions for register tiles of one row to the target's most, and a table of them, ``{kind}_tiles``, by the number of rows.
 
     Args:
         terms: products that are added up, in this order.
-        left_row: words from one row of the left tile to the next; its parts lie :attr:`WordKind.stride` words apart.
-        right_part: words from one part of a panel to the next, as C text in which ``steps`` may stand.
-        sums_row: words from one row of sums to the next.
 
     A function's arguments are the left tile, the right panel, the sums, the number of steps, and whether the sums count or are
     written anew.
     """
     texts = [_tile_types(kind, target)]
-    texts += [_vector_tile(kind, target, rows, terms, left_row, right_part, sums_row) for rows in range(1, most_rows + 1)]
-    names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, most_rows + 1))
+    texts += [_vector_tile(kind, target, rows, terms, layout) for rows in range(1, target.rows + 1)]
+    names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, target.rows + 1))
     arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int"
     texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
     return "\n".join(texts)
 
 
-def _vector_tile(
-    kind: WordKind, target: TileTarget, rows: int, terms: Sequence[PartPair], left_row: int, right_part: str, sums_row: int
-) -> str:
+def _vector_tile(kind: WordKind, target: TileTarget, rows: int, terms: Sequence[PartPair], layout: TileLayout) -> str:
     columns, lanes, step = 2, target.lanes, kind.step(target).replace("(total)", f"({kind.name}_total)")
     chains = max(1, 8 // (rows * columns))  # as many sums at once as hide the latency of a multiplication
     vector, total = f"{kind.name}_words", f"{kind.name}_total"
@@ -232,7 +234,7 @@ def _vector_tile(
         lines = [" ".join(loads), *([" ".join(ahead)] if rows >= 8 else [])]
         for i in range(rows):
             products = " ".join(step.format(s=f"s{chain}_{i}_{j}", l="l", r=f"r{j}") for j in range(columns))
-            lines.append(f"{{ const {kind.word} l = left[{i * left_row + chain}]; {products} }}")
+            lines.append(f"{{ const {kind.word} l = left[{i * layout.left_row + chain}]; {products} }}")
         return ["{", *lines, "}"]
 
     name = f"{kind.name}_{rows}"
@@ -243,7 +245,7 @@ def _vector_tile(
     if len(terms) == 1 and terms[0] == PartPair(0, 0):
         lines += _loops(chains, columns * lanes, steps)
     else:
-        offsets = ", ".join(f"{{{t.left * kind.stride}, {t.right} * ({right_part})}}" for t in terms)
+        offsets = ", ".join(f"{{{t.left * kind.stride}, {t.right} * ({layout.right_part})}}" for t in terms)
         lines += [
             f"const int64_t terms[{len(terms)}][2] = {{{offsets}}};",
             f"const {kind.word} *const left_parts = left, *const right_parts = right;",
@@ -253,7 +255,7 @@ def _vector_tile(
             "}",
         ]
     for i, j in cells:
-        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * sums_row + j * lanes});")
+        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * layout.sums_row + j * lanes});")
         value = " + ".join(f"s{chain}_{i}_{j}" for chain in range(chains))
         lines.append(f"const {total} sum = {value}; if (add) *to += sum; else *to = sum; }}")
     return "\n".join([*lines, "}", ""])
@@ -271,7 +273,7 @@ def _loops(chains: int, panel: int, steps: Callable[[int], list[str]]) -> list[s
     return [*lines, f"for ({start} at < steps; ++at, ++left, right += {panel})", *steps(0)]
 
 
-def matrix_tiles(target: TileTarget, *, terms: Sequence[PartPair], left_row: int, right_part: str, sums_row: int) -> str:
+def matrix_tiles(target: TileTarget, terms: Sequence[PartPair], layout: TileLayout) -> str:
     """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them, ``matrix_tiles``, by sixteens of rows.
 
     The arguments are those of :func:`vector_tiles`. The last term is the product of the leading parts: all others are added up
@@ -289,12 +291,12 @@ def matrix_tiles(target: TileTarget, *, terms: Sequence[PartPair], left_row: int
         ]
         for together in (terms[:-1], terms[-1:]):
             if together:
-                lines += _matrix_loop(together, tall, left_row, right_part)
+                lines += _matrix_loop(together, tall, layout)
         lines += [
             *(f"TILE_STORE({2 * i + j}, &sum[{16 * i}][{16 * j}], 128);" for i in range(tall) for j in range(2)),
             f"for (int row = 0; row < {16 * tall}; ++row)",
             "for (int column = 0; column < 32; ++column) {",
-            f"float *const to = sums + row * {sums_row} + column;",
+            f"float *const to = sums + row * {layout.sums_row} + column;",
             "*to = add ? *to + sum[row][column] : sum[row][column];",
             "}",
             "}",
@@ -306,16 +308,18 @@ def matrix_tiles(target: TileTarget, *, terms: Sequence[PartPair], left_row: int
     return "\n".join(texts)
 
 
-def _matrix_loop(terms: Sequence[PartPair], tall: int, left_row: int, right_part: str) -> list[str]:
+def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout) -> list[str]:
     lines, before = ["for (int64_t at = 0; at < steps; at += 16) {"], None
     for term in terms:
         if before is None or before.left != term.left:
             lines += [
-                f"TILE_LOAD({4 + i}, left + {16 * i * left_row + term.left * PAIRS.stride} + at, {4 * left_row});"
+                f"TILE_LOAD({4 + i}, left + {16 * i * layout.left_row + term.left * PAIRS.stride} + at, {4 * layout.left_row});"
                 for i in range(tall)
             ]
         if before is None or before.right != term.right:
-            lines += [f"TILE_LOAD({6 + j}, right + {term.right} * ({right_part}) + at * 32 + {16 * j}, 128);" for j in range(2)]
+            lines += [
+                f"TILE_LOAD({6 + j}, right + {term.right} * ({layout.right_part}) + at * 32 + {16 * j}, 128);" for j in range(2)
+            ]
         lines += [f"TILE_PAIRS({2 * i + j}, {4 + i}, {6 + j});" for i in range(tall) for j in range(2)]
         before = term
     return [*lines, "}"]

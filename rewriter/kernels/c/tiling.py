@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from mugraph.blocks.block import Block
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
-from rewriter.kernels.c.lines import Lines
+from rewriter.kernels.c.lines import CLines
 
-__all__ = ["Tiling"]
+__all__ = ["TileSizes"]
 
 
-class Tiling:
+class TileSizes:
     """The tile size of every axis of a block graph. A whole axis is its size; no tile is longer than an axis of known size.
 
     Raises:
@@ -61,13 +61,13 @@ class Tiling:
         """The text of how many entries a tile has along an axis."""
         return f"{axis}_n" if self.is_ragged(axis) else str(self.tiles[axis])
 
-    def write_length(self, axis: str, lines: Lines) -> None:
+    def write_length(self, axis: str, lines: CLines) -> None:
         """Writes how many entries the tile has that starts here."""
         if self.is_ragged(axis):
             size, tile = lines.size(self.block.sizes[axis]), self.tiles[axis]
             lines.line(f"const int64_t {axis}_n = at_least({size} - {axis}_start, {tile});")
 
-    def count(self, axis: str, lines: Lines) -> str:
+    def count(self, axis: str, lines: CLines) -> str:
         """The text of the number of tiles along an axis."""
         size, tile = self.block.sizes[axis], self.tiles[axis]
         if isinstance(size, int):

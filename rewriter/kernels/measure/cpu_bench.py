@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from onnx import numpy_helper
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
@@ -71,14 +72,22 @@ class CpuBench:
         except RuntimeFailure as failure:
             return Measured((), None, problem=f"kernel {self.kernel.label}: {failure}")
 
+    def _signature(self, trial: CpuTrial) -> Signature:
+        """That of a node whose constants are those that the schedules of a trial tell."""
+        constants = {name for schedule in trial.schedules for name in schedule.ahead}
+        return dataclasses.replace(self.signature, constant=tuple(t.name in constants for t in self.kernel.inputs))
+
     def _checked(self, trial: CpuTrial) -> tuple[float, str]:
         """The error of a trial, and what is wrong with it."""
-        model = node_model(self.signature, _OPSET, 1, trial.program)
+        signature = self._signature(trial)
+        model = node_model(signature, _OPSET, 1, trial.program)
         assert model is not None
+        arrays = {f"x{i}_0": np.ascontiguousarray(array) for i, array in enumerate(self.inputs.values())}
+        for constant in (each for each in model.graph.initializer if each.name in arrays):
+            constant.CopyFrom(numpy_helper.from_array(arrays.pop(constant.name), constant.name))
         session = new_session(model.SerializeToString())
-        feed = {f"x{i}_0": np.ascontiguousarray(array) for i, array in enumerate(self.inputs.values())}
         with calling_runtime():
-            outputs = session.run(None, feed)
+            outputs = session.run(None, arrays)
         error = 0.0
         for tensor, output, wanted in zip(self.kernel.outputs, outputs, self.references, strict=True):
             difference = compare(output, wanted).relative_l2
@@ -89,8 +98,9 @@ class CpuBench:
 
     def timed(self, trial: CpuTrial, rounds: int) -> float:
         """Microseconds of a trial, as a node of a model; the least of several rounds."""
-        copies = copies_of(self.signature)
-        model = node_model(self.signature, _OPSET, copies, trial.program)
+        signature = self._signature(trial)
+        copies = copies_of(signature)
+        model = node_model(signature, _OPSET, copies, trial.program)
         assert model is not None
         rounds = min(rounds, 3)  # each repeats what it times
         return min(max(microseconds_of(model) - self.empty, 0.0) for _ in range(rounds)) / copies

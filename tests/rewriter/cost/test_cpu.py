@@ -29,7 +29,7 @@ def test_copies_exceed_the_caches_of_the_cores(side: int, copies: int) -> None:
 
 def test_a_node_takes_its_share_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[onnx.ModelProto] = []
-    monkeypatch.setattr(cpu, "_microseconds", lambda model: seen.append(model) or 5.0 + 7.0 * len(model.graph.node))
+    monkeypatch.setattr(cpu, "microseconds_of", lambda model: seen.append(model) or 5.0 + 7.0 * len(model.graph.node))
     assert cpu.time_on_cpu(signature("Exp", "float[512,512]"), 20, empty=5.0) == pytest.approx(7.0)
     assert len(seen[0].graph.node) == 8 and len(seen[0].graph.input) == 8
 

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.parser import parse_model
 
-from rewriter.kernels.c.compile import LEVELS, build, level_of_processor
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.terms.shape import DataType, Dim, TensorType, symbol
+from mugraph.terms.text import parse_term
+from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.kernels.c import generate
+from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
+from rewriter.kernels.c.objects import ObjectCompiler, levels_here
 from rewriter.kernels.c.products import (
     FLOAT32,
     ONE_PRODUCT,
@@ -25,7 +32,12 @@ from rewriter.kernels.c.products import (
     dynamic_quantized,
 )
 from rewriter.kernels.c.tiles import MATRIX_EMULATED, TileTarget
-from rewriter.runtime.plan import Expression
+from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
+from rewriter.kernels.programs import Scheduled, compile_on_cpu
+from rewriter.runtime import is_built
+from rewriter.runtime.plan import Argument, Expression
+from tests.support.c_help import Processor, levels
 from tools.bench.cpu_products import NativeProduct, plain_product
 
 HERE = level_of_processor()
@@ -343,3 +355,62 @@ def test_products_that_cannot_be_are_refused() -> None:
     tall = replace(TARGETS["x86-64-v3"], lanes=512)
     with pytest.raises(ValueError, match="bytes on the stack, more than 262144"):
         plain_product("product", 64, 64, tall, SIX_PRODUCTS).source()
+
+
+# Within block graphs
+
+
+def linear(m: Dim, k: int, n: int) -> Kernel:
+    types = {name: TensorType(DataType.FLOAT, shape) for name, shape in {"x": (m, k), "w": (k, n), "b": (n,)}.items()}
+    return lower("linear", types, [("y", parse_term("Relu(Add(MatMul(x, w), b))"))])
+
+
+@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("tiles", [{"m": 64, "n": 64, "k": 128}, {"m": 8, "n": 32, "k": 32}, {"m": 16, "n": 1024, "k": 512}])
+def test_a_block_graph_reads_constant_weights_from_panels(level: Level, tiles: dict[str, int]) -> None:
+    """Of symbolic rows, with ragged tiles along all three axes; the weights as they are stored are no argument."""
+    kernel, random = linear(symbol("rows"), 150, 70), np.random.default_rng(2)
+    inputs = {"x": random.standard_normal((37, 150), np.float32), "w": random.standard_normal((150, 70), np.float32)}
+    inputs["b"] = random.standard_normal(70, np.float32)
+    schedules = [Schedule(tuple((axis, tiles.get(axis, 1)) for axis in kernel.blocks[0].sizes), ahead=("w",))]
+    plan = generate(kernel, schedules).plan
+    assert [packing.input for packing in plan.packings] == [1]
+    assert Argument.input(1) not in plan.launches[0].arguments
+    (result,) = Processor(level).run(kernel, schedules, inputs)
+    expected = np.maximum(inputs["x"].astype(np.float64) @ inputs["w"] + inputs["b"], 0)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4)
+
+
+def test_weights_are_packed_only_where_tiles_begin_with_panels_and_inputs_are_constants() -> None:
+    kernel = linear(37, 150, 70)
+    tiles = (("m", 8), ("n", 32), ("k", 32))
+    assert generate(kernel, [Schedule(tiles, ahead=("w", "b"))]).plan.packings
+    assert not generate(
+        kernel, [Schedule((("m", 8), ("n", 16), ("k", 32)), ahead=("w",))]
+    ).plan.packings  # it would begin within one
+    assert not generate(kernel, [Schedule(tiles)]).plan.packings
+    assert not generate(kernel, [Schedule(tiles, ahead=("x", "b"))]).plan.packings
+
+
+@pytest.mark.skipif(not is_built(), reason="the run-time library is not built")
+def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them() -> None:
+    """What is timed is what a file would have: weights are initializers of the model, and are packed when it is loaded."""
+    kernel, objects = linear(37, 150, 70), ObjectCompiler()
+    schedule = Schedule((("m", 16), ("n", 64), ("k", 128)))
+    scheduled = Scheduled.one(kernel, schedule).asking_ahead({"w", "b"})
+    programs, problems = compile_on_cpu([scheduled], objects, levels_here()[:1])
+    assert not problems
+    trial = CpuTrial(scheduled.variants.schedules[0], programs[kernel].attributes)
+    assert trial.schedules[0].ahead == ("w", "b")
+    with bench_here(1, kernel, {}, None, None) as bench:
+        measured = bench.examine(trial)
+    assert not measured.problem and measured.microseconds is not None and measured.error < 1e-6
+
+
+def test_schedules_of_products_have_many_rows() -> None:
+    kernel = linear(512, 768, 768)
+    tiles = [dict(schedules[0].tiles) for schedules in cpu_schedules(kernel, {}, 6)]
+    assert all(tile["m"] >= 16 and tile["k"] >= 128 for tile in tiles)
+    types = {"x": TensorType(DataType.FLOAT, (512, 768))}
+    row = lower("softmax", types, [("y", parse_term("Softmax[axis=-1](x)"))])
+    assert all(dict(schedules[0].tiles)["m"] <= 16 for schedules in cpu_schedules(row, {}, 6))

@@ -20,7 +20,7 @@ from mugraph.terms.text import parse_term, parse_type
 from rewriter.cli.main import main
 from rewriter.cost import DEVICES, ProfileStore
 from rewriter.cost.kernel_times import recall_all
-from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
 from rewriter.kernels.c.codegen import generate
 from rewriter.kernels.c.compile import LEVELS, NotBuilt
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler, levels_here
@@ -123,6 +123,18 @@ def test_the_schedules_to_try_are_all_valid() -> None:
         for schedules in chosen:
             generate(kernel, schedules)
     assert len(cpu_schedules(SPLIT.kernel, {"m": 100}, 1)) == 1
+
+
+def test_small_blocks_go_to_another_thread_in_company(compiler: ObjectCompiler) -> None:
+    (rows,) = ROWS.kernel.blocks
+    assert blocks_a_thread(rows, Schedule((("m", 4),))) == (32 << 10) // (2 * 4 * 4 * 96)
+    assert blocks_a_thread(rows, Schedule((("m", 64),))) == 1
+    (product,) = SPLIT.kernel.blocks
+    assert blocks_a_thread(product, SPLIT.variants.schedules[0][0]) == 1
+    compiled, _ = compile_on_cpu([ROWS], compiler, V3)
+    plan = compiled[ROWS.kernel].attributes["plan"]
+    (source,) = ROWS.c_sources()
+    assert 10 in plan and 10 not in source.plan.packed()
 
 
 # Within a run

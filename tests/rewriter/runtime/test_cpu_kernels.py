@@ -68,6 +68,7 @@ def elsewhere(script: str, *arguments: str, **environment: str) -> str:
         check=False,
     )
     assert done.returncode == 0, (done.returncode, done.stderr)
+    assert not done.stderr
     return done.stdout
 
 
@@ -153,6 +154,25 @@ def test_the_object_is_the_best_that_the_processor_has(folder: Path, summing: by
     assert "the model holds no object of kernel sum for this processor; run it without the library" in elsewhere(
         _CHOOSE, str(path)
     )
+
+
+_RUN = """
+import sys
+import numpy as np, onnxruntime as ort
+from rewriter.runtime import register
+options = ort.SessionOptions()
+register(options, cpu_only=True)
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+for rows in (1, 7):
+    print(session.run(None, {n: np.ones((rows, 2), np.float32) for n in "ab"})[0].shape)
+"""
+
+
+def test_sizes_that_are_not_known_are_no_surprise(folder: Path, doubling: bytes) -> None:
+    """onnxruntime warns on standard error of outputs that have not the sizes that were inferred."""
+    path = folder / "dynamic.onnx"
+    path.write_bytes(cpu_model(SUM, [ObjectImage(V3, doubling)], BODY, SHAPES))
+    assert elsewhere(_RUN, str(path)) == "(1, 2)\n(7, 2)\n"
 
 
 def test_without_the_library_the_body_runs(doubling: bytes) -> None:
