@@ -65,7 +65,8 @@ def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
     along = {store.view[-1].index.axis for store in block.stores if store.view}
     beside = [axis for axis in block.grid if axis not in along]
     long: Sequence[int] = _LONG
-    rows, loop, room = _ROWS, _LOOP, _CACHE_BYTES
+    loop: Sequence[int] = _LOOP
+    rows, room = _ROWS, _CACHE_BYTES
     if _sums_products(block):
         long, rows, loop, room = _PRODUCT_LONG, _PRODUCT_ROWS, _PRODUCT_LOOP, _PRODUCT_BYTES
     choices: dict[str, Sequence[int]] = {axis: long for axis in block.grid if axis in along}
