@@ -34,15 +34,15 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
 from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.kernels.c import generate
-from rewriter.kernels.c.calling import Prepared, opened, prepared
+from rewriter.kernels.c.calling import BoundKernel, opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.fuse.lower import lower
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "NodeCase"]
 
 
 @dataclass(frozen=True)
-class Case:
+class NodeCase:
     """A body as terms by output, and as ONNX text with the same inputs and outputs."""
 
     name: str
@@ -57,14 +57,14 @@ _Q = (1, 12, 128, 64)
 _KEYS = "Transpose[perm=(1,0)](k)"
 _ROTATED = "Concat[axis=-1](Neg(Split[axis=-1,sizes=(32,32)].1(q)), Split[axis=-1,sizes=(32,32)].0(q))"
 CASES = (
-    Case(
+    NodeCase(
         "LayerNorm 128×768",
         {"x": _X, "scale": (768,), "bias": (768,)},
         {"y": "LayerNormalization[axis=-1,epsilon=0.00001](x, scale, bias)"},
         "y = LayerNormalization <axis = -1, epsilon = 0.00001> (x, scale, bias)",
         {"y": _X},
     ),
-    Case(
+    NodeCase(
         "RMSNorm 128×768",
         {"x": _X, "scale": (768,)},
         {"y": "RMSNormalization[axis=-1,epsilon=0.00001](x, scale)"},
@@ -72,36 +72,36 @@ CASES = (
         "s = Pow (x, p) m = ReduceMean (s, a) d = Add (m, e) r = Sqrt (d) n = Div (x, r) y = Mul (n, scale)",
         {"y": _X},
     ),
-    Case(
+    NodeCase(
         "residual + LayerNorm 128×768",
         {"x": _X, "skip": _X, "scale": (768,), "bias": (768,)},
         {"total": "Add(x, skip)", "y": "LayerNormalization[axis=-1,epsilon=0.00001](Add(x, skip), scale, bias)"},
         "total = Add (x, skip) y = LayerNormalization <axis = -1, epsilon = 0.00001> (total, scale, bias)",
         {"total": _X, "y": _X},
     ),
-    Case("softmax 12×128×128", {"x": (12, 128, 128)}, {"y": "Softmax[axis=-1](x)"}, "y = Softmax (x)", {"y": (12, 128, 128)}),
-    Case(
+    NodeCase("softmax 12×128×128", {"x": (12, 128, 128)}, {"y": "Softmax[axis=-1](x)"}, "y = Softmax (x)", {"y": (12, 128, 128)}),
+    NodeCase(
         "bias + GELU 128×3072",
         {"x": (128, 3072), "bias": (3072,)},
         {"y": "Gelu(Add(x, bias))"},
         "t = Add (x, bias) y = Gelu (t)",
         {"y": (128, 3072)},
     ),
-    Case(
+    NodeCase(
         "GELU by tanh, gated, 128×3072",
         {"x": (128, 3072), "gate": (128, 3072)},
         {"y": "Mul(Gelu[approximate='tanh'](gate), x)"},
         'g = Gelu <approximate = "tanh"> (gate) y = Mul (g, x)',
         {"y": (128, 3072)},
     ),
-    Case(
+    NodeCase(
         "SwiGLU 128×3072",
         {"x": (128, 3072), "gate": (128, 3072)},
         {"y": "Mul(Mul(gate, Sigmoid(gate)), x)"},
         "s = Sigmoid (gate) g = Mul (gate, s) y = Mul (g, x)",
         {"y": (128, 3072)},
     ),
-    Case(
+    NodeCase(
         "rotary 12×128×64",
         {"q": _Q, "cos": (128, 64), "sin": (128, 64)},
         {"y": f"Add(Mul(q, cos), Mul({_ROTATED}, sin))"},
@@ -109,7 +109,7 @@ CASES = (
         "c = Mul (q, cos) d = Mul (r, sin) y = Add (c, d)",
         {"y": _Q},
     ),
-    Case(
+    NodeCase(
         "attention 12×128×64",
         {"q": _Q, "k": _Q, "v": _Q},
         {"y": f"MatMul(Softmax[axis=-1](Mul(MatMul(q, {_KEYS}), 0.125)), v)"},
@@ -117,7 +117,7 @@ CASES = (
         "p = Softmax (m) y = MatMul (p, v)",
         {"y": _Q},
     ),
-    Case(
+    NodeCase(
         "attention 12×512×64",
         {x: (1, 12, 512, 64) for x in "qkv"},
         {"y": f"MatMul(Softmax[axis=-1](Mul(MatMul(q, {_KEYS}), 0.125)), v)"},
@@ -125,7 +125,7 @@ CASES = (
         "p = Softmax (m) y = MatMul (p, v)",
         {"y": (1, 12, 512, 64)},
     ),
-    Case(
+    NodeCase(
         "heads split and merged 128×12×64",
         {"x": _X, "bias": (768,)},
         {"y": "Transpose[perm=(1,0,2)](Reshape[drop=2,shape=(128,12,64)](Add(x, bias)))"},
@@ -135,7 +135,7 @@ CASES = (
 )
 
 
-def _model(case: Case) -> bytes:
+def _model(case: NodeCase) -> bytes:
     def values(shapes: dict[str, tuple[int, ...]]) -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
 
@@ -164,9 +164,9 @@ _TRIALS = 8
 """Schedules that are tried."""
 
 
-def _fastest(kernel: Kernel, level: Level, given: Sequence[np.ndarray]) -> tuple[tuple[Schedule, ...], Prepared]:
+def _fastest(kernel: Kernel, level: Level, given: Sequence[np.ndarray]) -> tuple[tuple[Schedule, ...], BoundKernel]:
     """The schedules under which a kernel is fastest, and it under them."""
-    best: tuple[float, tuple[Schedule, ...], Prepared] | None = None
+    best: tuple[float, tuple[Schedule, ...], BoundKernel] | None = None
     for schedules in cpu_schedules(kernel, {}, _TRIALS):
         try:
             source = generate(kernel, schedules)
@@ -186,7 +186,7 @@ _NOTHING = "y = Identity (x)"
 def _overhead(rounds: int) -> tuple[float, float]:
     """Seconds of a call that does nothing: of onnxruntime's with bound tensors, and of a function in C."""
     x = np.zeros((2, 2), np.float32)
-    empty = Case("", {"x": (2, 2)}, {}, _NOTHING, {"y": (2, 2)})
+    empty = NodeCase("", {"x": (2, 2)}, {}, _NOTHING, {"y": (2, 2)})
     theirs, _ = _runtime(_model(empty), {"x": x}, ["y"])
     kernel = lower("nothing", {"x": TensorType(DataType.FLOAT, (2, 2))}, [("y", parse_term("Neg(x)"))])
     source = generate(kernel, cpu_schedules(kernel, {}, 1)[0])

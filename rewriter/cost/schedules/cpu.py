@@ -13,20 +13,24 @@ from collections.abc import Mapping, Sequence
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import Dot, next_power
+from mugraph.blocks.statements import Accumulate, Dot, next_power
 from mugraph.terms.shape import Undecided, evaluate_dim
 
 __all__ = ["blocks_a_thread", "cpu_schedules"]
 
 _CACHE_BYTES = 24 << 10
 """Of the tiles of a block: most of a first cache of 32 KiB."""
+_PRODUCT_BYTES = 96 << 10
+"""Of the tiles of a block with products."""
 _WORTH_BYTES = 32 << 10
 """What has to be moved for the way to another thread, a microsecond or two, to be worth while."""
 _LONG, _ROWS, _LOOP = (64, 256, 1024), (1, 4, 16), (32, 128, 512)
 """Tiles along the memory of an output, beside it and along the loop."""
-_PRODUCT_BYTES = 256 << 10
-_PRODUCT_LONG, _PRODUCT_ROWS, _PRODUCT_LOOP = (64, 256), (16, 64, 128), (128, 512)
+_SUM_BYTES = 256 << 10
+_SUM_LONG, _SUM_ROWS, _SUM_LOOP = (64, 256), (16, 64, 128), (128, 512)
 """The same of sums of products: what is loaded serves as many rows as a second cache has room for."""
+_PRODUCT_ROWS = (4, 16, 64)
+"""Of other blocks with products, such as attention."""
 
 
 def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int) -> list[tuple[Schedule, ...]]:
@@ -68,7 +72,9 @@ def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
     loop: Sequence[int] = _LOOP
     rows, room = _ROWS, _CACHE_BYTES
     if _sums_products(block):
-        long, rows, loop, room = _PRODUCT_LONG, _PRODUCT_ROWS, _PRODUCT_LOOP, _PRODUCT_BYTES
+        long, rows, loop, room = _SUM_LONG, _SUM_ROWS, _SUM_LOOP, _SUM_BYTES
+    elif any(isinstance(s, Dot) or (isinstance(s, Accumulate) and len(s.operands) == 2) for s in block.statements):
+        rows, room = _PRODUCT_ROWS, _PRODUCT_BYTES
     choices: dict[str, Sequence[int]] = {axis: long for axis in block.grid if axis in along}
     choices |= {axis: rows for axis in beside[-1:]}
     if block.loop is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from rewriter.kernels.c.codegen import CSource
 from rewriter.runtime.plan import Argument, Expression
 
-__all__ = ["Prepared", "aligned", "opened", "prepared"]
+__all__ = ["BoundKernel", "aligned", "opened", "prepared"]
 
 _INPUT, _OUTPUT, _SCRATCH = (make(0).packed[0] for make in (Argument.input, Argument.output, Argument.scratch))
 _INT64, _PACKED = (make(0).packed[0] for make in (Argument.int64, Argument.weights))
@@ -34,7 +34,7 @@ def opened(content: bytes) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
 
 
-class Prepared:
+class BoundKernel:
     """The launches of a plan for concrete inputs, with memory for what they write.
 
     Attributes:
@@ -52,7 +52,7 @@ class Prepared:
         return self.outputs
 
 
-def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray]) -> Prepared:
+def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray]) -> BoundKernel:
     """Binds the plan of a source to inputs. Scratch memory holds no numbers.
 
     Args:
@@ -70,7 +70,7 @@ def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray])
     for packing, panels in zip(source.plan.packings, packed, strict=True):
         library[packing.function](ctypes.c_void_p(inputs[packing.input].ctypes.data), ctypes.c_void_p(panels.ctypes.data), None)
     memory = {_INPUT: inputs, _OUTPUT: outputs, _SCRATCH: scratch, _PACKED: packed}
-    launches, kept = [], [inputs, scratch, packed]
+    launches, kept = list[tuple[Callable[..., Any], Any, Any, int]](), list[Any]((inputs, scratch, packed))
     for launch in source.plan.launches:
         extents = [Expression.of(extent).value(shapes) for extent in launch.grid]
         values: list[Any] = []
@@ -86,4 +86,4 @@ def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray])
         function.restype = None
         launches.append((function, pointers, (ctypes.c_int64 * 3)(*extents), extents[0] * extents[1] * extents[2]))
         kept.append(values)
-    return Prepared(outputs, launches, kept)
+    return BoundKernel(outputs, launches, kept)
