@@ -30,12 +30,13 @@ audit: $(STAMP)
 	$(BIN)/rulegen audit --axioms --record rules_db/axioms/audited.json
 	$(BIN)/rulegen audit
 
-# Everything that ships, anew: what the providers here run, the groups, the spellings, the kernels of the Mirage paper.
+# Everything that ships, anew: what the providers here run, the groups, the spellings from definitions and from models, the kernels of the Mirage paper.
 rules: $(STAMP)
 	$(BIN)/python -m tools.ship.probe
 	$(BIN)/rulegen ship
+	$(BIN)/python -m tools.ship.spelled rules_db/shipped/spelled.rules
 	$(BIN)/python -m tools.ship.spellings --out build/spellings
-	$(BIN)/rulegen mine build/spellings/*.onnx --out rules_db/shipped/spelling.rules
+	$(BIN)/rulegen mine build/spellings/*.onnx --after rules_db/shipped/spelled.rules --out rules_db/shipped/spelling.rules
 	$(BIN)/python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
 	$(MAKE) checked
 

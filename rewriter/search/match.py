@@ -27,7 +27,19 @@ from mugraph.ops import REGISTRY, get_operator
 from mugraph.ops.interp import infer_output
 from mugraph.terms.equations import Equation, equations, solve
 from mugraph.terms.shape import DataType, ShapeError, TensorType
-from mugraph.terms.term import Attrs, AttrValue, AttrVar, Term, bind_attrs, bind_value, open_names, variables, walk
+from mugraph.terms.term import (
+    Attrs,
+    AttrValue,
+    AttrVar,
+    Term,
+    bind_attrs,
+    bind_value,
+    open_names,
+    substitute,
+    var,
+    variables,
+    walk,
+)
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.ranges import Assumption, RangeOracle, is_square
 from rewriter.search.windows import has_windows, needs_fitting_windows
@@ -192,7 +204,9 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
 
     A condition may determine an attribute variable instead: ``product($c, $a, $b)`` determines ``$c``. With a provider,
     directions produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have no usable
-    direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`).
+    direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`). Of the spellings of an
+    operator's application that were found from its definition, only the first, which is the nearest to that, is read from the
+    operator as well: the others would be as many candidates that cost nearly the same.
 
     Equal rules give the same objects, so that the runs of a process share what directions know of themselves.
     """
@@ -201,11 +215,16 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
 
 @lru_cache(maxsize=4)
 def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction, ...]:
-    directions = []
+    directions, taken_apart = list[Direction](), set[tuple[Side, str]]()
     for rule in rules:
         if any(term.op == "Kernel" for term in walk([*rule.source, *rule.target])):
             continue
         for forward in (True, False):
+            if not forward and _SPELLED in rule.provenance:
+                applied = _application(rule)
+                if applied in taken_apart:
+                    continue
+                taken_apart.add(applied)
             direction = Direction(rule, forward, provider)
             roots_are_operators = all(root.inputs for root in direction.pattern)
             bound = set(variables(direction.pattern))
@@ -214,6 +233,20 @@ def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction,
             if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
                 directions.append(direction)
     return tuple(directions)
+
+
+_SPELLED = "spelled"
+"""The name under which the provenance of a rule has the operator whose definition it was found from."""
+
+
+def _application(rule: Rule) -> tuple[Side, str]:
+    """The target of a rule, and the types of its variables, whatever these and open attributes are called."""
+    names = {variable: var(f"x{i}") for i, variable in enumerate(variables(rule.target))}
+    terms = {variable.name: name for variable, name in names.items()}
+    opened = dict.fromkeys(name for term in walk(rule.target) for _, value in term.attrs for name in open_names(value))
+    attrs = {name: AttrVar(f"a{i}") for i, name in enumerate(opened)}
+    dtypes = " ".join(str(rule.types[variable.name].dtype) for variable in names)
+    return tuple(substitute(root, terms, attrs) for root in rule.target), dtypes
 
 
 @dataclass(frozen=True, eq=False, slots=True)

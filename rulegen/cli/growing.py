@@ -33,6 +33,7 @@ from rulegen.grow.tested import rules_on_tests
 from rulegen.journal import Journal
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.miner import mine
+from rulegen.mine.remaining import remaining
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import mine_kernels
@@ -42,7 +43,7 @@ from rulegen.workers import UnitWorkers
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
 from rules_db.files import StoreError, check_writable, write_text
-from rules_db.library import shipped_rules
+from rules_db.library import open_rules, shipped_rules
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
@@ -177,6 +178,13 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
 @click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
+@click.option(
+    "--after",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.rules",
+    multiple=True,
+    help="Rules that are there: what they derive at once is no rule.",
+)
 @click.option("--leaves", type=click.IntRange(1, 8), default=Cutting.leaves, show_default=True, help="Of a cone, at most.")
 @click.option("--operators", type=click.IntRange(1, 40), default=Cutting.operators, show_default=True, help="Of a cone, at most.")
 @click.option("--kernels", is_flag=True, help="Search kernels for the Lax subprograms of the models instead.")
@@ -195,6 +203,7 @@ def mine_command(
     rules: str | None,
     unproved: Path | None,
     seed: int,
+    after: tuple[Path, ...],
     leaves: int,
     operators: int,
     kernels: bool,
@@ -210,8 +219,8 @@ def mine_command(
     and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
     graphs that compute a subprogram are enumerated. A search that was interrupted or killed resumes where it stopped.
     """
-    if kernels and unproved is not None:
-        raise click.UsageError("--unproved is for spellings: of kernels, what is not computed right is no rule")
+    if kernels and (unproved is not None or after):
+        raise click.UsageError("--unproved and --after are for spellings: of kernels, what is not computed right is no rule")
     check_targets(rules, out, unproved)
     loaded = {}
     for path in sorted(models):
@@ -229,6 +238,8 @@ def mine_command(
     journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
     with bar("mine") as show:
         mining = mine(graphs, cutting, seed, show, journal)
+    if after:
+        mining.rules = remaining(mining.rules, (rule for file in after for rule in open_rules(str(file))))
     if out is not None:
         write_text(out, mined_text(mining.rules, seed))
     if unproved is not None:

@@ -13,12 +13,11 @@ from rich.table import Table
 from mugraph.terms.term import walk
 from rulegen.cli.console import bar, check_targets, output, print_rules, store_rules
 from rulegen.cli.texts import spelled_text
-from rulegen.mine.certified import GROUP
 from rulegen.spell.extraction import ExtractionLimits
 from rulegen.spell.saturation import SaturationLimits
-from rulegen.spell.speller import FormSpelling, SpellingLimits, spell
+from rulegen.spell.speller import FormSpelling, SpellingLimits, grown_rules, spell
 from rules_db.files import StoreError, write_text
-from rules_db.library import open_rules, shipped_rules
+from rules_db.library import open_rules
 
 __all__ = ["spell_command"]
 
@@ -69,12 +68,12 @@ def spell_command(
     that are equal to it become certified rules, unless others lead to it from there. The table says which limits were met.
     """
     check_targets(rules, out)
-    limits = SpellingLimits(SaturationLimits(nodes, seconds), ExtractionLimits(most, places), slack, half, seconds)
-    known = [rule for rule in shipped_rules() if rule.provenance.get("group") != GROUP]
+    saturation, extraction = SaturationLimits(nodes, seconds), ExtractionLimits(most, places)
+    limits = SpellingLimits(saturation, extraction, slack, half, seconds=seconds)
     before = [rule for file in after for rule in open_rules(file)]
     try:
         with bar("spell") as show:
-            forms = spell(operators, known, before, limits, seed, show)
+            forms = spell(operators, grown_rules(), before, limits, seed, show)
     except (KeyError, ValueError) as problem:
         raise StoreError(problem.args[0]) from None
     found = [rule for form in forms for rule in form.rules]

@@ -99,16 +99,17 @@ class Deriver:
         """Whether the other rules derive this one, under its own conditions."""
         law = self._law_of(rule)
         self._laws.suspend(law)
-        derived = self.derives(rule, rule.conditions) or (bool(rule.attrs) and self._derives_sample(rule))
+        derived = self.derives(rule, rule.conditions) or (bool(rule.attrs) and self.derivation_of_sample(rule) is not None)
         self._laws.resume(law)
         return derived
 
-    def _derives_sample(self, rule: Rule) -> bool:
-        """Whether the rule is derived with its sample attributes, by rules that do not fix the attributes that it leaves open."""
+    def derivation_of_sample(self, rule: Rule) -> tuple[Rule, ...] | None:
+        """The rules that derive a rule with its sample attributes and do not fix the attributes that it leaves open."""
         sample = rule.sample()
         used = self.derivation(sample, sample.conditions)
         left_open = _attributes(rule, True)
-        return used is not None and not any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
+        fixing = used is not None and any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
+        return None if fixing else used
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from mugraph.ops.traits import Movement
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, make, var, walk
 from rulegen.candidate import CandidateRule, candidate_types, operator_count
-from rulegen.mine.certified import Contradicted, certified
+from rulegen.mine.certified import GROUP, Contradicted, certified
 from rulegen.mine.normalise import Normaliser
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
@@ -28,11 +28,12 @@ from rulegen.spell.definitions import definitions
 from rulegen.spell.extraction import ExtractionLimits, extracted
 from rulegen.spell.saturation import Saturated, SaturationLimits, saturated
 from rulegen.spell.vocabulary import named, smallest, written
+from rules_db.library import shipped_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["ORIGIN", "FormSpelling", "SpellingLimits", "finding", "plain_rules", "spell", "spell_forms"]
+__all__ = ["ORIGIN", "FormSpelling", "SpellingLimits", "finding", "grown_rules", "plain_rules", "spell", "spell_forms"]
 
 ORIGIN = "spelled"
 """The name under which the provenance of a rule has the operator whose definition it was found from."""
@@ -47,6 +48,8 @@ class SpellingLimits:
         extraction: of its programs. Programs of as many operators as the definition are always admitted.
         slack: operators, casts apart, that a program may have more than the plain definition.
         half: whether there are forms in float16, too, whose programs may cast; rules of float32 without casts serve both.
+        parts: whether parts of programs that have shorter equals give rules of their own. Without, there are more rules, and each
+            leads to the operator at once: a search need not take steps that do not pay by themselves.
         seconds: of processor time for saturating, extracting and certifying; the limit says how many programs were left by then.
     """
 
@@ -54,6 +57,7 @@ class SpellingLimits:
     extraction: ExtractionLimits = field(default_factory=ExtractionLimits)
     slack: int = 1
     half: bool = True
+    parts: bool = True
     seconds: float = 300.0
 
 
@@ -148,6 +152,11 @@ def plain_rules(rules: Iterable[Rule]) -> list[Rule]:
     return [r for r in single if not any(traits_of(term.op).named_whole for term in walk([*r.source, *r.target]))]
 
 
+def grown_rules() -> list[Rule]:
+    """The shipped rules of one output that name no composite operator, without those for spellings."""
+    return plain_rules(rule for rule in shipped_rules() if rule.provenance.get("group") != GROUP)
+
+
 class _Speller:
     """Goes through the forms; rules found for one shorten the next."""
 
@@ -174,8 +183,10 @@ class _Speller:
             result.limits.append(f"{self.limits.extraction.steps} steps")
         normaliser = finding(definition.operator, (*self._spelled, *self._plain))
         self._shortest, self._tried = smallest(graph.graph, written), set[Term]()
-        self._enter_copies(definition, result, normaliser)
-        for program in extraction.programs:  # what is shorter in part is so in all of them, and many are one then
+        if self.limits.parts:
+            self._enter_copies(definition, result, normaliser)
+        # What is shorter in part is so in all programs, and many are one then.
+        for program in extraction.programs if self.limits.parts else ():
             if time.process_time() - start > self.limits.seconds / 2:
                 break
             self._shortened(graph, definition, program.roots, normaliser, result)
@@ -221,6 +232,8 @@ class _Speller:
         graph = saturated.graph
         while True:
             program = normaliser.normal(program, definition.types)
+            if not self.limits.parts:
+                return program
             parts = [t for t in walk(program) if t.inputs and t not in program and t not in self._tried and not _has_casts(t)]
             for part in sorted(parts, key=lambda t: (t.size, str(t))):
                 self._tried.add(part)

@@ -20,12 +20,11 @@ from rich.table import Table
 from mugraph.onnx import load
 from mugraph.terms.term import walk
 from rulegen.cli.console import bar, output
-from rulegen.mine.certified import GROUP
 from rulegen.mine.cuts import whole
 from rulegen.mine.normalise import Normaliser
 from rulegen.mine.numbers import snapped
-from rulegen.spell.speller import finding, plain_rules
-from rules_db.library import open_rules, shipped_rules
+from rulegen.spell.speller import finding, grown_rules
+from rules_db.library import open_rules
 from rules_db.trust.rule import Rule
 from tools.ship.spellings import SPELLINGS, Spelling
 
@@ -53,7 +52,7 @@ def is_found(spelling: Spelling, finder: Normaliser) -> bool:
 def shares(rules: Iterable[Rule]) -> dict[str, Share]:
     """By operator, what the rules find. Those of them that were mined take no part."""
     spelled = [rule for rule in rules if "model" not in rule.provenance]
-    plain = plain_rules(rule for rule in shipped_rules() if rule.provenance.get("group") != GROUP)
+    plain = grown_rules()
     found: dict[str, Share] = {}
     finders = {name: finding(name, [*spelled, *plain]) for name in sorted({s.expected for s in SPELLINGS.values()})}
     with bar("spellings") as show:

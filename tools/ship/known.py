@@ -4,7 +4,8 @@ python -m tools.ship.known rewriter/cost/known CACHE...
 
 CACHE is a profile store that runs have filled (``profile.sqlite``) or a cost table ('superopt-costs export'). There is one file
 for each GPU in them; what it says already stays where it is faster. And there is one for each provider with the fusions that
-onnxruntime makes by itself: asked anew where the provider works here, else as the stores have it.
+onnxruntime makes by itself: asked anew where the provider works here, else as the stores have it, and as the file says of rules
+that still ship.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import onnxruntime as ort
 
 from rewriter.cost.fused import asked_directions, kept_directions
 from rewriter.cost.kernel_times import without_compiler
-from rewriter.cost.known import device_in
+from rewriter.cost.known import device_in, known_directions
 from rewriter.cost.store import ProfileStore
 from rewriter.cost.table import CostTable, merge_tables, read_table, write_table
 from rewriter.runtime_env import PROVIDERS, usable_providers
@@ -63,8 +64,9 @@ def main(arguments: Sequence[str]) -> None:
         path = folder / f"{device}.json"
         write_table(merge_tables([*([read_table(path)] if path.exists() else []), *found]), path)
     rules = shipped_rules()
+    ids = {rule.id for rule in rules}
     for provider in PROVIDERS:
-        answers: dict[str, bool] = {}
+        answers = {direction: known for direction, known in known_directions(provider).items() if direction[:-1] in ids}
         for cache in caches if provider not in usable_providers() else ():
             if cache.suffix != ".json":
                 store = ProfileStore(cache, "")

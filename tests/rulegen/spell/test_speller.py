@@ -13,14 +13,12 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
-from rulegen.mine.certified import GROUP
 from rulegen.mine.normalise import Normaliser
 from rulegen.spell.definitions import definitions
 from rulegen.spell.extraction import ExtractionLimits
 from rulegen.spell.saturation import SaturationLimits
-from rulegen.spell.speller import FormSpelling, SpellingLimits, finding, plain_rules, spell, spell_forms
+from rulegen.spell.speller import FormSpelling, SpellingLimits, finding, grown_rules, spell, spell_forms
 from rules_db.exchange import format_rules
-from rules_db.library import shipped_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -33,7 +31,7 @@ SPELLED = ("OrtGelu", "BiasGelu", "QuickGelu", "SimplifiedLayerNormalization")
 
 @cache
 def known() -> tuple[Rule, ...]:
-    return tuple(plain_rules(rule for rule in shipped_rules() if rule.provenance["group"] != GROUP))
+    return tuple(grown_rules())
 
 
 @cache

@@ -1,0 +1,34 @@
+"""Regions as exporters write them: each is a model that runs, and what the shipped rules recognise of them."""
+
+from __future__ import annotations
+
+import onnxruntime as ort
+import pytest
+
+from tools.bench.exporters import recognition
+from tools.zoo.exporters import DIALECTS, FAMILIES, ExportedRegion, regions
+
+REGIONS = tuple(regions())
+
+
+def test_every_family_is_there_in_every_dialect() -> None:
+    assert len(FAMILIES) >= 15
+    assert {(r.family, r.dialect) for r in REGIONS} == {(family, dialect) for family in FAMILIES for dialect in DIALECTS}
+
+
+@pytest.mark.parametrize("region", [r for r in REGIONS if r.family == "llama" and r.dialect.opset in (13, 20)], ids=str)
+def test_a_region_is_a_model_that_runs(region: ExportedRegion) -> None:
+    ort.InferenceSession(region.build().SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("family", ["t5", "efficientnet"])
+def test_what_is_recognised_of_a_family(family: str) -> None:
+    """All of it; of other families see docs/generator.md."""
+    found = recognition(r for r in REGIONS if r.family == family)
+    assert found.share >= 0.95, list(map(str, found.missing))
+
+
+def test_what_no_rule_knows_is_named() -> None:
+    """tf.nn.batch_normalization adds the mean to the offset: no shipped rule has that."""
+    (region,) = (r for r in REGIONS if str(r) == "swin-tf2onnx-13-norm")
+    assert recognition([region]).missing == (region,)

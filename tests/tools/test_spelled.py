@@ -1,0 +1,56 @@
+"""The spellings that ship are those that the steps enumerate, and what is mined beside them does not follow from them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import rules_db
+from rulegen.mine.certified import GROUP
+from rulegen.mine.remaining import remaining
+from rulegen.spell.speller import ORIGIN
+from rules_db.exchange import format_rules, read_rules
+from rules_db.library import shipped_rules
+from rules_db.trust.rule import Rule
+from tools.bench.spellings import shares
+from tools.ship.spelled import STEPS, spelled
+
+FILE = Path(rules_db.__file__).parent / "shipped" / "spelled.rules"
+
+
+@cache
+def shipped() -> tuple[Rule, ...]:
+    return tuple(read_rules(FILE))
+
+
+def test_the_first_step_gives_the_text_that_ships() -> None:
+    (step, *_) = STEPS
+    forms = spelled([step])
+    assert not any(form.limits or form.suspicious for form in forms)
+    found = [rule for form in forms for rule in form.rules]
+    assert format_rules(found) == format_rules(shipped()[: len(found)]), "run 'make rules'"
+
+
+def test_every_step_found_something_and_nothing_else_is_there() -> None:
+    operators = {operator for step in STEPS for operator in step.operators}
+    assert {rule.provenance[ORIGIN] for rule in shipped()} == operators
+    text = re.search(r"rulegen spell (.*) --seed", FILE.read_text(encoding="utf-8").splitlines()[0])
+    assert text is not None and set(text[1].split()) == operators
+
+
+def test_no_step_stops_for_want_of_time() -> None:
+    """A limit of seconds that a machine met would give other rules on another machine."""
+    assert all(limit.seconds >= 3600 for step in STEPS for limit in (step.limits, step.limits.saturation))
+
+
+def test_what_was_written_by_hand_is_found_by_what_ships_and_was_not_mined() -> None:
+    found = shares(shipped())
+    of_steps = [share for operator, share in found.items() if any(operator in step.operators for step in STEPS)]
+    assert sum(share.count for share in of_steps) == 76
+    assert sum(len(share.missing) for share in of_steps) <= 0.05 * 76
+
+
+def test_no_mined_rule_follows_from_those_that_were_spelled() -> None:
+    mined = [rule for rule in shipped_rules() if rule.provenance["group"] == GROUP and "model" in rule.provenance]
+    assert mined and remaining(mined, shipped()) == mined
