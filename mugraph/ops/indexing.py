@@ -25,7 +25,7 @@ from mugraph.ops.forms import (
     type_of,
 )
 from mugraph.ops.traits import DegreeBound, Movement, Traits
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, concrete, normalize_axis
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, concrete, normalize_axis
 from mugraph.terms.term import Term
 
 __all__ = ["is_place", "rows_from"]
@@ -257,7 +257,7 @@ register(
 
 def _infer_pad(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (x,), begins, ends = inputs, attrs["begins"], attrs["ends"]
-    if len(begins) != len(ends) or len(begins) > x.rank or any(p < 0 for p in (*begins, *ends)):
+    if len(begins) != len(ends) or len(begins) > x.rank or any(isinstance(p, SymDim) or p < 0 for p in (*begins, *ends)):
         raise ShapeError(f"Pad of {x} by {begins} and {ends}")
     shape = list(x.shape)
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True), start=x.rank - len(begins)):

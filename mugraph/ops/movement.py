@@ -260,8 +260,8 @@ def _infer_slice(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
             raise ShapeError(f"Slice of {x} on axis {axis} from {start} to {end} by {step}")
         if None in inside:
             raise Undecided(f"whether {start}:{end} is within {x.shape[axis]}")
-        if step == 1:
-            shape[axis] = length
+        if step in (1, -1):
+            shape[axis] = step * length
         elif isinstance(length, int):
             shape[axis] = max(0, -(-length // step))
         else:

@@ -82,12 +82,15 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
     """Validates the operator properties and counts who cites them (TASO, table 2)."""
     with bar("axioms") as show:
         report = properties_report(rules=rules_of(rules), processes=jobs, progress=show)
-    table = Table("property", "standing", "cases", "parameters", "by Z3", "samples", "exact", "runs", "lemma", "cited by")
+    table = Table(
+        "property", "standing", "sizes", "cases", "parameters", "by Z3", "samples", "exact", "runs", "lemma", "cited by"
+    )
     for record in report.properties:
         symbolic, numeric, runtime = record.symbolic, record.numeric, record.runtime
         table.add_row(
             record.name,
             record.standing,
+            "all" if record.everywhere else "bounded",
             f"{symbolic.cases}{' (all)' if symbolic.exhaustive else ''}",
             str(symbolic.parameters),
             str(symbolic.by_z3),
@@ -111,7 +114,11 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
     counts = Counter(record.standing for record in report.properties)
     counted = ", ".join(f"{number} {found}" for found, number in counts.items())
     lemmas = sum(bool(record.lemma) for record in report.properties)
+    everywhere = sum(record.everywhere for record in report.properties)
     least = f"at least {LEAST_CASES} cases or all, {LEAST_HITS} samples"
-    console.print(f"{len(report.properties)} properties ({least}): {counted}; {lemmas} follow from others", markup=False)
+    console.print(
+        f"{len(report.properties)} properties ({least}): {counted}; {everywhere} at all sizes; {lemmas} follow from others",
+        markup=False,
+    )
     if not report.passed:
         sys.exit(1)

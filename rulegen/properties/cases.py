@@ -26,7 +26,7 @@ from mugraph.ops import REGISTRY
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, Term, substitute, var, walk
 from rulegen.properties.case_typing import CaseTyping, TypedSides
-from rulegen.properties.parameters import WINDOWS, attribute_choices, boolean_variables, open_attributes, quantized_variables
+from rulegen.properties.parameters import WINDOWS, attribute_choices, open_attributes, quantized_variables, stated_types
 from rulegen.properties.solving import SMALL, solutions
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
@@ -179,8 +179,7 @@ class _CaseSearch:
         self.stages = list(_stages(self.names, left, right, conditions, self.typing))
         self.ground = [_AskedOfCase(c, (), {}) for c in conditions if c.terms() and not any(t.is_var for t in walk(c.terms()))]
         quantized = {name: like.dtype for name, like in quantized_variables(axiom).items()}
-        booleans = dict.fromkeys(boolean_variables(axiom), DataType.BOOL)
-        self.dtypes = [(quantized | booleans).get(name, DataType.FLOAT) for name in self.names]
+        self.dtypes = [(quantized | stated_types(axiom)).get(name, DataType.FLOAT) for name in self.names]
 
     def run(self, budget: int, children: int | None) -> list[Case]:
         """The admitted cases, of which :attr:`complete` says whether they are all."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mugraph.domains.base import BYTES, FLOATS, NIBBLES, Array
 from mugraph.domains.field import FiniteField
+from mugraph.ops import Movement, traits_of
+from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
-from mugraph.terms.term import AttrValue
+from mugraph.terms.term import AttrValue, Term, substitute, walk
 from rulegen.numeric.samples import HIDING, POSITIONED, positioned, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
@@ -17,19 +19,34 @@ from rules_db.trust.properties import Axiom
 __all__ = ["field_inputs", "places", "real_inputs"]
 
 
-def places(types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
-    """Entries for the integer variables beside others that are floats: places within every table among those."""
+def places(sides: Sequence[Term], types: Mapping[str, TensorType], generator: np.random.Generator) -> dict[str, np.ndarray]:
+    """Entries for the variables that pick entries of tables: places within all tables that they pick of.
+
+    Those of other integer variables beside floats are places, too: an operator may have its tables inside.
+    """
+    limits: dict[str, int] = {}
+    inferred = infer_types(sides, types)
+    for term in walk(sides):
+        if traits_of(term.op).movement is Movement.LOOKUP:
+            (size,) = concrete((inferred[term.inputs[0]].shape[term.attr("axis", -2)],)) or (1,)
+            for variable in walk(term.inputs[1:]):
+                if variable.is_var:
+                    limits[variable.name] = min(limits.get(variable.name, size), size)
     tables = [t for t in types.values() if t.dtype in FLOATS]
-    if not tables:
-        return {}
     rows = min((int(t.shape[-2]) for t in tables if t.rank >= 2), default=1)  # type: ignore[arg-type]
-    integers = {name: t for name, t in types.items() if t.dtype not in (*FLOATS, *BYTES, *NIBBLES, DataType.BOOL)}
-    return {n: generator.integers(0, rows, concrete(t.shape) or ()).astype(t.dtype.numpy()) for n, t in integers.items()}
+    others = (*FLOATS, *BYTES, *NIBBLES, DataType.BOOL)
+    integers = {n: t for n, t in types.items() if t.dtype not in others and (tables or n in limits)}
+    return {
+        n: generator.integers(0, limits.get(n, rows), concrete(t.shape) or ()).astype(t.dtype.numpy())
+        for n, t in integers.items()
+    }
 
 
-def field_inputs(types: Mapping[str, TensorType], field: FiniteField, generator: np.random.Generator) -> dict[str, Array]:
+def field_inputs(
+    sides: Sequence[Term], types: Mapping[str, TensorType], field: FiniteField, generator: np.random.Generator
+) -> dict[str, Array]:
     """Residues, coin tosses, and places in tables."""
-    whole = places(types, generator)
+    whole = places(sides, types, generator)
     return {name: whole[name] if name in whole else random_input(field, generator, t) for name, t in types.items()}
 
 
@@ -42,7 +59,8 @@ def real_inputs(
     masks = {c.terms()[0].name: c for c in conditions if c.predicate in POSITIONED and c.terms()[0].is_var}
     hiding = {name for predicate, name in cited if predicate in HIDING}
     bounded = {name for predicate, name in cited if GUARDS[predicate].of_ranges}
-    whole = places(types, generator)
+    sides = [substitute(side, {}, attrs) for side in (axiom.left, axiom.right)]
+    whole = places(sides, types, generator)
     inputs = {}
     for name, type_ in types.items():
         shape = tuple(int(d) for d in type_.shape)  # type: ignore[arg-type]

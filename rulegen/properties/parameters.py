@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mugraph.domains.base import BYTES, NIBBLES
 from mugraph.domains.range import Range
 from mugraph.ops import Movement, get_operator, traits_of
+from mugraph.ops.traits import Entrywise
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import AttrValue, AttrVar, Term, walk
 from mugraph.terms.text import parse_term, parse_type
@@ -19,7 +20,7 @@ from rulegen.numeric.samples import STORED_MASKS
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 
-__all__ = ["WINDOWS", "QuantizedVariable", "attribute_choices", "boolean_variables", "open_attributes", "quantized_variables"]
+__all__ = ["WINDOWS", "QuantizedVariable", "attribute_choices", "open_attributes", "quantized_variables", "stated_types"]
 
 _AXES = (-1, -2, -3, -4)
 _PERMS = (*(p for n in (0, 2, 3, 4) for p in itertools.permutations(range(n)) if not p or p[0]), (0, 1), (0, 2, 1))
@@ -66,6 +67,9 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "size": (1, 2, 3, 4),
     "starts": ((0,), (1,), (0, 0), (1, 0)),
     "steps": ((1,), (2,), (1, 1)),
+    "start": (0, 1),
+    "limit": (1, 2, 3, 4),
+    "dtype": (DataType.INT64,),
     "mode": ("constant", "edge", "reflect"),
     "interleaved": (False, True),
     "num_heads": (1, 2),
@@ -113,14 +117,28 @@ _NUMBERS = (0.25, 2.0, -0.5)
 """The range of any other attribute."""
 
 
-def boolean_variables(axiom: Axiom) -> set[str]:
-    """Term variables that stand, perhaps expanded, where truth values are wanted."""
-    names = set()
+def stated_types(axiom: Axiom) -> dict[str, DataType]:
+    """Term variables that stand, perhaps expanded, where truth values are wanted, or whole numbers."""
+    types: dict[str, DataType] = {}
     for term in walk([axiom.left, axiom.right]):
-        for operand in term.inputs if term.op == "And" else term.inputs[:1] if term.op in ("Where", "Not") else ():
-            wanted = operand.inputs[0] if operand.op == "Expand" else operand
-            names |= {wanted.name} if wanted.is_var else set()
-    return names
+        wanted, among = None, term.inputs
+        if term.is_var or term.op == "Const":
+            continue
+        if traits_of(term.op).entrywise is Entrywise.LOGIC:
+            wanted = DataType.BOOL
+        elif term.op == "Where":
+            wanted, among = DataType.BOOL, term.inputs[:1]
+        elif term.op == "Equal" and any(isinstance(operand.attr("value"), bool) for operand in term.inputs):
+            wanted = DataType.BOOL
+        elif term.op == "Mod":
+            wanted = DataType.INT64
+        elif traits_of(term.op).movement is Movement.LOOKUP:
+            wanted, among = DataType.INT64, term.inputs[1:]
+        for operand in among if wanted is not None else ():
+            inner = operand.inputs[0] if operand.op == "Expand" else operand
+            if inner.is_var and wanted is not None:
+                types[inner.name] = wanted
+    return types
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +231,17 @@ def _names(value: AttrValue) -> set[str]:
 def _solved(axiom: Axiom) -> dict[str, tuple[Condition, int]]:
     """Attribute variables that a condition determines from free ones, with the condition and the variable's position in it."""
     solved: dict[str, tuple[Condition, int]] = {}
+    free: set[str] = set()
+    ranged = open_attributes(axiom)
     for condition in axiom.conditions:
-        for position in condition.guard.solvers:
+        # What stands in conditions alone has no range of its own.
+        for position in sorted(condition.guard.solvers, key=lambda p: bool(_names(condition.arguments[p]) & ranged.keys())):
             wanted = condition.arguments[position]
-            if isinstance(wanted, AttrVar) and wanted.name not in solved:
+            if isinstance(wanted, AttrVar) and wanted.name not in free | set(solved):
                 rest = set().union(*(_names(a) for i, a in enumerate(condition.arguments) if i != position))
                 if not rest & set(solved):
                     solved[wanted.name] = (condition, position)
+                    free |= rest
                     break
     return solved
 

@@ -28,6 +28,7 @@ from typing import Any
 from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, SetPart
 from rulegen.properties.cases import shape_of
 from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, sides_of
+from rulegen.properties.everywhere import holds_everywhere
 from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
 from rulegen.properties.validate import NumericEvidence, validate_numerically
@@ -86,6 +87,7 @@ class PropertyRecord:
     """A row of the report.
 
     Attributes:
+        everywhere: whether it is proved at all sizes and ranks (:mod:`rulegen.properties.everywhere`).
         lemma: whether the other properties derive it; ``None`` where that was not asked.
         needed_by: rules whose certificates cite it.
     """
@@ -98,6 +100,7 @@ class PropertyRecord:
     numeric: NumericEvidence
     runtime: RuntimeEvidence
     standing: Standing
+    everywhere: bool
     lemma: bool | None
     needed_by: int
 
@@ -134,6 +137,7 @@ class PropertiesReport:
             record.name: {
                 "digest": record.digest,
                 "standing": record.standing,
+                "sizes": "all" if record.everywhere else "bounded",
                 "cases": record.symbolic.cases,
                 "samples": record.numeric.hits,
                 "exact": record.numeric.exact,
@@ -207,6 +211,7 @@ def properties_report(
                 axiom.digest,
                 *evidence_of[axiom.name],
                 standing(axiom, evidence_of[axiom.name]),
+                holds_everywhere(axiom),
                 axiom.name in derived if as_a_set else None,
                 cited[axiom.name],
             )

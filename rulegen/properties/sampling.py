@@ -11,10 +11,10 @@ import numpy as np
 from mugraph.domains.base import BYTES, NIBBLES
 from mugraph.ops import ImageRole, traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
 from rulegen.numeric.samples import STORED_MASKS
-from rulegen.properties.parameters import boolean_variables, open_attributes, quantized_variables
+from rulegen.properties.parameters import open_attributes, quantized_variables, stated_types
 from rules_db.trust.properties import Axiom
 
 __all__ = ["Sample", "Sampler"]
@@ -114,6 +114,12 @@ class _Draws:
                 return self.pick("none", "tanh")
             case "to":
                 return self.pick(DataType.FLOAT, DataType.FLOAT, DataType.FLOAT16, DataType.DOUBLE, DataType.INT64)
+            case "dtype":
+                return DataType.INT64
+            case "start":
+                return self.pick(0, 0, 1)
+            case "limit":
+                return self.pick(1, a, b)
             case "min":
                 return self.pick(-0.5, 0.0, 0.25)
             case "max":
@@ -141,7 +147,7 @@ class _TensorDraws:
 
     def __init__(self, draws: _Draws) -> None:
         self.draws, self.axiom, self.generator, self.pick = draws, draws.axiom, draws.generator, draws.pick
-        self.booleans, self.quantized = boolean_variables(self.axiom), quantized_variables(self.axiom)
+        self.stated, self.quantized = stated_types(self.axiom), quantized_variables(self.axiom)
         wanted = {c.terms()[0]: (*c.arguments[1:], 1)[0] for c in self.axiom.conditions if c.predicate in ("rank", "vector")}
         self.ranks = {term.name: rank for term, rank in wanted.items() if term.is_var and isinstance(rank, int)}
 
@@ -159,7 +165,7 @@ class _TensorDraws:
             if like is not None and like.rank is not None:
                 rank = like.rank
             shape = [base[4 - rank + i] if self.generator.random() < aligned else self.pick(*sizes) for i in range(rank)]
-            dtype = DataType.BOOL if name in self.booleans else DataType.FLOAT
+            dtype = self.stated.get(name, DataType.FLOAT)
             if like is not None:
                 dtype = byte if like.dtype in BYTES else narrow if like.dtype in NIBBLES else dtype
             types[name] = TensorType(dtype, tuple(shape))
@@ -168,15 +174,28 @@ class _TensorDraws:
         return (types, attrs) if self.draws.solved(attrs) else None
 
     def _measure(self, types: Mapping[str, TensorType], attrs: dict[str, AttrValue]) -> None:
-        """Sets most of the sizes that conditions name to those of the variables, one time in four all of them."""
+        """Sets most of the sizes and shapes that conditions name to those of the terms, one time in four all of them."""
         usual = self.pick(0.5, 0.9, 0.9, 1.0)
         for condition in self.axiom.conditions:
-            if condition.predicate == "dim" and condition.terms()[0].is_var and self.generator.random() < usual:
-                arguments: tuple[Any, ...] = condition.arguments
-                x, axis, size = arguments
-                shape, axis = types[x.name].shape, attrs[axis.name] if isinstance(axis, AttrVar) else axis
-                if isinstance(size, AttrVar) and len(shape) >= -axis:
-                    attrs[size.name] = shape[axis]
+            arguments: tuple[Any, ...] = condition.arguments
+            if condition.predicate == "dim":
+                measured, axis, wanted = arguments
+            elif condition.predicate == "same_shape":
+                measured, axis, wanted = arguments[0], None, arguments[1].attr("shape")
+            else:
+                continue
+            if not isinstance(wanted, AttrVar) or self.generator.random() >= usual:
+                continue
+            term = substitute(measured, {}, attrs)
+            try:
+                shape = infer_types([term], types)[term].shape
+            except (ValueError, TypeError, IndexError, AttributeError, Undecided):
+                continue
+            axis = attrs[axis.name] if isinstance(axis, AttrVar) else axis
+            if axis is None:
+                attrs[wanted.name] = shape
+            elif len(shape) >= -axis:
+                attrs[wanted.name] = shape[axis]
 
 
 class _ImageDraws:

@@ -23,7 +23,7 @@ from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, variables, walk
 from rulegen.properties.case_typing import TypedSides
-from rulegen.properties.parameters import attribute_choices, boolean_variables, open_attributes, quantized_variables
+from rulegen.properties.parameters import attribute_choices, open_attributes, quantized_variables, stated_types
 from rulegen.typings.dimensions import Dimensions
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
@@ -398,8 +398,8 @@ def _ranks_of_operands(term: Term) -> Sequence[int]:
 
 def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
     """Element types of the variables: floats and booleans, then places in a table, then another one for a single variable."""
-    booleans, quantized = boolean_variables(axiom), {n: like.dtype for n, like in quantized_variables(axiom).items()}
-    base = dict.fromkeys(axiom.variables, DataType.FLOAT) | quantized | dict.fromkeys(booleans, DataType.BOOL)
+    stated, quantized = stated_types(axiom), {n: like.dtype for n, like in quantized_variables(axiom).items()}
+    base = dict.fromkeys(axiom.variables, DataType.FLOAT) | quantized | stated
     terms = walk([axiom.left, axiom.right])
     places = [t.inputs[1].name for t in terms if traits_of(t.op).movement is Movement.LOOKUP and t.inputs[1].is_var]
     if not places:
@@ -407,5 +407,5 @@ def _element_types(axiom: Axiom) -> Iterator[dict[str, DataType]]:
     for dtype in (DataType.INT64, DataType.INT32) if places else ():
         yield base | dict.fromkeys(places, dtype)
     for name, dtype in itertools.product(axiom.variables, (DataType.INT64, DataType.BOOL)):
-        if not (places or quantized) and name not in booleans:
+        if not (places or quantized) and name not in stated:
             yield base | {name: dtype}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +25,10 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
-__all__ = ["SymbolicEvidence", "validate_symbolically"]
+__all__ = ["SymbolicEvidence", "examined", "validate_symbolically"]
 
+_FEW_TRUTHS = 4
+"""Most truth values of which every choice is tried."""
 _RELATIONS = {"nonnegative": ">=", "positive": ">", "nonzero": "!="}
 """Range predicates as relations of every entry to zero; the others say nothing of real numbers."""
 
@@ -59,10 +63,13 @@ class SymbolicEvidence:
 
 
 def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
-    """Truth values for the boolean variables: all, none, and two mixtures."""
+    """Truth values for the boolean variables: every choice of a few entries, else all true, all false, and two mixtures."""
     names = {name: concrete(t.shape) or () for name, t in case.types.items() if t.dtype == DataType.BOOL}
-    if not names:
-        yield {}
+    sizes = [math.prod(shape) for shape in names.values()]
+    if sum(sizes) <= _FEW_TRUTHS:
+        for choice in itertools.product((False, True), repeat=sum(sizes)):
+            parts = np.split(np.array(choice, bool), np.cumsum(sizes)[:-1]) if names else []
+            yield {name: part.reshape(shape) for (name, shape), part in zip(names.items(), parts, strict=True)}
         return
     for constant in (False, True):
         yield {name: np.full(shape, constant) for name, shape in names.items()}
@@ -71,10 +78,11 @@ def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
         yield {name: generator.random(shape) < 0.5 for name, shape in names.items()}
 
 
-class _WithLeast(Symbolic):
-    """Polynomials among which is one number below all others: what masks hide. Its exponential is zero.
+class _Ordered(Symbolic):
+    """Polynomials that are compared: a truth value is one that is 1 or 0, by the sign of a difference, which Z3 decides.
 
-    It is an input of its own otherwise, so that nothing else is assumed of it.
+    Among them is one number below all others: what masks hide. Its exponential is zero; it is an input of its own otherwise, so
+    that nothing else is assumed of it.
     """
 
     _LEAST = ("x", "-inf", ())
@@ -85,6 +93,44 @@ class _WithLeast(Symbolic):
     def exp(self, a: Any) -> Any:
         hidden = frozenset({(self._LEAST, 1)})
         return self._map(lambda x: Poly({}) if x.terms.get(hidden, 0) > 0 else Poly.atom("exp", x), a)
+
+    def less(self, a: Any, b: Any) -> Any:
+        return self.maximum(self.apply("sign", self.sub(b, a)), super().const(0))
+
+    def equal(self, a: Any, b: Any) -> Any:
+        if object not in (np.asarray(a).dtype, np.asarray(b).dtype):
+            return super().equal(a, b)
+        a, b = _as_number(a), _as_number(b)
+        return self.sub(super().const(1), self.apply("abs", self.apply("sign", self.sub(a, b))))
+
+    def logic(self, function: Callable[..., np.ndarray], *operands: Any) -> Any:
+        if all(np.asarray(operand).dtype != object for operand in operands):
+            return super().logic(function, *operands)
+        one, (a, *rest) = super().const(1), map(_as_number, operands)
+        if function is np.logical_not:
+            return self.sub(one, a)
+        both = self.mul(a, *rest)
+        if function is np.logical_and:
+            return both
+        if function is np.logical_or:
+            return self.sub(self.add(a, *rest), both)
+        raise Unsupported("the logic of polynomials")
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        if np.asarray(condition).dtype != object:
+            return super().where(condition, a, b)
+        return self.add(self.mul(condition, a), self.mul(self.sub(super().const(1), condition), b))
+
+
+def _as_number(truth: Any) -> np.ndarray:
+    """Truth values as polynomials, which are 1 or 0; polynomials as they are."""
+    values = np.asarray(truth)
+    if values.dtype == object:
+        return values
+    numbers = np.empty(values.shape, object)
+    for index in np.ndindex(*values.shape):
+        numbers[index] = Poly.constant(int(values[index]))
+    return numbers
 
 
 def _repeated(x: Any, axis: int) -> Any:
@@ -130,8 +176,8 @@ class _SymbolicCheck:
         self, left: Term, right: Term, about: Sequence[Condition], case: Case, masks: Mapping[str, np.ndarray]
     ) -> ScalarVerdict:
         """Compares the sides entry by entry: canonical forms first, then floats, which refute quickly, then Z3."""
-        domain = _WithLeast()
-        fixed = dict(masks) | places(case.types, np.random.default_rng(3))
+        domain = _Ordered()
+        fixed = dict(masks) | places([left, right], case.types, np.random.default_rng(3))
         inputs = {n: fixed[n] if n in fixed else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
         for name, mask in _positioned(about, case).items():
             if name not in masks:
@@ -155,6 +201,8 @@ class _SymbolicCheck:
         except ZeroDivisionError:
             return ScalarVerdict(Verdict.PROVED)  # the sides have no value here
         a, b = (np.asarray(values[side]).reshape(-1) for side in (left, right))
+        if a.dtype != b.dtype:
+            a, b = _as_number(a), _as_number(b)
         pairs = [(one, other) for one, other in zip(a, b, strict=True) if one != other]
         if pairs and self._floats_differ(left, right, case, masks, {}):
             return ScalarVerdict(Verdict.REFUTED, "values differ in floats")
@@ -216,6 +264,11 @@ class _SymbolicCheck:
         a, b = (np.asarray(values[side], np.float64) for side in (left, right))
         finite = np.isfinite(a) & np.isfinite(b)
         return not np.allclose(a[finite], b[finite], rtol=1e-8, atol=1e-8)
+
+
+def examined(axiom: Axiom, case: Case) -> Verdict:
+    """The verdict on one case."""
+    return _SymbolicCheck(axiom).examine(case).verdict
 
 
 def validate_symbolically(axiom: Axiom, limit: int = 60) -> SymbolicEvidence:

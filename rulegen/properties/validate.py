@@ -81,7 +81,7 @@ def _compared(
         domain = FiniteField(seed % 3, system - 1, negative=(0.5, 0.7)[system - 1]) if system else Real()
         inputs: Mapping[str, Array]
         if isinstance(domain, FiniteField):
-            inputs = field_inputs(types, domain, generator)
+            inputs = field_inputs(sides, types, domain, generator)
         else:
             inputs = real_inputs(axiom, attrs, types, generator)
         try:

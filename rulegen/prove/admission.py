@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mugraph.terms.term import AttrValue
+from mugraph.terms.term import AttrValue, variables
 from rulegen.prove.egraph import EGraph
 from rulegen.prove.instances import Instances
 from rulegen.prove.language import is_sealed, sample_value
@@ -42,7 +42,7 @@ class Admission:
             return False
         for number, (predicate, arguments, is_term) in enumerate(direction.conditions):
             if GUARDS[predicate].of_values:
-                holds = self._assumed is None and not direction.collapses
+                holds = self._assumed is None and not direction.collapses and not self._is_of_numbers(direction, number, binding)
                 holds = holds or (bool(self._assumed) and self._is_assumed(direction, number, binding))
                 if not holds and not self._is_evident(direction, number, binding):
                     self.withheld = True
@@ -64,8 +64,14 @@ class Admission:
         """Fills in the places that predicates and types determine and compares computed dimensions."""
         graph = self._graph
         for slot, places in direction.sizes:
-            for variable, axis in places:
-                shape = graph.language.types[graph.type[graph.find(binding[variable])]][0].shape
+            for measured, axis in places:
+                type_ = self._instances.type_of(measured, binding)
+                if type_ is None:
+                    continue
+                shape = graph.language.types[type_][0].shape
+                if axis is None:
+                    binding[slot] = shape
+                    break
                 at: Any = sample_value(fill(axis, binding))
                 if len(shape) >= -at:
                     binding[slot] = shape[at]
@@ -123,6 +129,15 @@ class Admission:
         predicate = direction.conditions[number].predicate
         nodes = [node for nodes in self._graph.members[classes[0]].values() for node in nodes]
         return any(self._graph.language.evident(predicate, self._graph.term(node)) for node in nodes)
+
+    def _is_of_numbers(self, direction: LawDirection, number: int, binding: Binding) -> bool:
+        """Whether a condition is about the range of numbers alone: assuming what is false of them proves anything."""
+        if not GUARDS[direction.conditions[number].predicate].of_ranges:
+            return False
+        peek = direction.peek_cited[number][0]
+        assert peek is not None, "a condition on values is about a term"
+        classes = peek(self._graph, binding)
+        return classes is not None and not variables([self._graph.term(self._graph.best[self._graph.find(classes[0])])])
 
     def _is_assumed(self, direction: LawDirection, number: int, binding: Binding) -> bool:
         """Whether a condition is among the assumed ones, up to equality of terms."""

@@ -144,19 +144,26 @@ class _PatternCompiler:
         return tuple(solved)
 
     def _sizes(self, conditions: Sequence[LawCondition], bound: set[int]) -> tuple[MeasuredSize, ...]:
-        """Sizes that ``dim`` asks of variables, or sample types show, beyond ``bound``, to which they are added."""
+        """Sizes that conditions ask of terms, or sample types show, beyond ``bound``, to which they are added.
+
+        ``dim`` tells one, and ``same_shape`` the whole shape that an operator is given: what is expanded to that of another term.
+        """
         sizes: list[MeasuredSize] = []
         for predicate, arguments, _ in conditions:
-            if predicate == "dim" and isinstance(arguments[0], Slot) and isinstance(arguments[2], Slot):
-                variable, axis, size = arguments
-                if size.index not in bound and self.slots_in((variable, axis)) <= bound:
-                    sizes.append(MeasuredSize(size.index, ((variable.index, axis),)))
-                    bound.add(size.index)
+            if predicate == "dim":
+                measured, axis, size = arguments
+            elif predicate == "same_shape" and isinstance(arguments[1], Apply):
+                measured, axis, size = arguments[0], None, dict(arguments[1].attrs).get("shape")
+            else:
+                continue
+            if isinstance(size, Slot) and size.index not in bound and self.slots_in((measured, axis)) <= bound:
+                sizes.append(MeasuredSize(size.index, ((measured, axis),)))
+                bound.add(size.index)
         for name, slot in self.dims_at.items():
             if slot.index in bound:
                 continue
             places = tuple(
-                (self.terms_at[v].index, axis)
+                (self.terms_at[v], axis)
                 for v, type_ in self.law.types.items()
                 if v in self.terms_at and self.terms_at[v].index in bound
                 for axis in range(-type_.rank, 0)

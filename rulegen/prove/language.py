@@ -11,7 +11,7 @@ from mugraph.ops import get_operator
 from mugraph.ops.forms import NotExpressible
 from mugraph.ops.interp import infer_output
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided
-from mugraph.terms.term import Attrs, AttrValue, Term, attr_symbols, bind_attrs, walk
+from mugraph.terms.term import Attrs, AttrValue, Term, attr_symbols, bind_attrs, variables, walk
 from rules_db.trust.condition import Facts
 from rules_db.trust.guards import GUARDS
 
@@ -117,8 +117,8 @@ class Language:
         return self._holds[key]
 
     def evident(self, predicate: str, term: Term) -> bool:
-        """Whether a condition on signs follows from the operators, whatever the inputs, if these are finite."""
-        if predicate not in ("nonnegative", "positive"):
+        """Whether a condition on signs, or any on the range of a number, follows from the operators, if inputs are finite."""
+        if predicate not in ("nonnegative", "positive") and (not GUARDS[predicate].of_ranges or variables([term])):
             return False
         return GUARDS[predicate].predicate(Facts(lambda t: TensorType(DataType.FLOAT, ()), self._range), term) is True
 

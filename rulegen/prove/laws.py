@@ -82,10 +82,13 @@ class SolvedAttribute(NamedTuple):
 
 
 class MeasuredSize(NamedTuple):
-    """A slot whose value is a dimension of a variable; ``places`` are pairs of variable and axis, to be asked in turn."""
+    """A slot whose value is a dimension of a term; ``places`` are pairs of its pattern and the axis, to be asked in turn.
+
+    Without an axis the value is the whole shape.
+    """
 
     slot: int
-    places: tuple[tuple[int, Any], ...]
+    places: tuple[tuple[Pattern, Any], ...]
 
 
 @dataclass(frozen=True, eq=False)

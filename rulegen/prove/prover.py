@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mugraph.terms.shape import ShapeError, TensorType
 from mugraph.terms.term import Term, variables, walk
 from rulegen.candidate import CandidateRule
+from rulegen.prove.admission import Assumption
 from rulegen.prove.compile import is_fused
 from rulegen.prove.egraph import EGraph, Reason
 from rulegen.prove.instances import Instances
@@ -101,7 +102,12 @@ class Prover:
         self._asking = [frozenset({op}) for op in roots if op != "Concat"] + [frozenset({"Concat", "Slice"})]
 
     def certify(
-        self, source: Side, target: Side, types: Mapping[str, TensorType], limits: ProofLimits | None = None
+        self,
+        source: Side,
+        target: Side,
+        types: Mapping[str, TensorType],
+        limits: ProofLimits | None = None,
+        given: Sequence[Condition] = (),
     ) -> Proof | None:
         """A proof that every output of ``target`` equals that of ``source``, or ``None`` (unknown) within the limits.
 
@@ -109,6 +115,8 @@ class Prover:
             source, target: outputs in the same order.
             types: sample types of all variables; symbols stand for distinct sizes.
             limits: where a search gives up; the prover's own where left out.
+            given: conditions on values that may be asked whatever the law: what makes an operator superfluous, as in Relu(x) = x,
+                is otherwise asked only where it is evident.
 
         Raises:
             ShapeError: a side is ill-typed under the sample types, or typing it depends on their symbols.
@@ -117,7 +125,7 @@ class Prover:
             raise ValueError(f"{len(source)} outputs on the left and {len(target)} on the right")
         limits = limits or self.limits
         operators = {term.op for term in walk([*source, *target])}
-        asks = any(wanted <= operators for wanted in self._asking)
+        asks = bool(given) or any(wanted <= operators for wanted in self._asking)
         fused = any(map(is_fused, operators))
         evident: Proof | None = None
         searches: dict[_Attempt, ProofSearch] = {}
@@ -133,7 +141,8 @@ class Prover:
                 graph, goals = self._goals(source, target, types)
                 if any(graph.type[a] != graph.type[b] for a, b in goals):
                     return None
-                searches[attempt] = ProofSearch(graph, self._laws, goals, attempt.assume, attempt.assumed)
+                assumed = None if attempt.assumed is None else [*attempt.assumed, *_assumptions(graph, given, types)]
+                searches[attempt] = ProofSearch(graph, self._laws, goals, attempt.assume, assumed)
             search = searches[attempt]
             if attempt == _EVIDENT and evident is not None:
                 return evident
@@ -167,6 +176,17 @@ def proof_in(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str
     conditions = weakest_conditions([c for reason in reasons for c in _conditions(graph, reason)], types)
     conditions += sorted((Condition("typed", (graph.term(node),)) for node in typed), key=str)
     return Proof(Certificate(tuple(instances)), tuple(conditions))
+
+
+def _assumptions(graph: EGraph, given: Sequence[Condition], types: Mapping[str, TensorType]) -> Iterator[Assumption]:
+    """Conditions on values, of nodes of a graph. Raises ShapeError where a term is ill-typed."""
+    for condition in given:
+        if not condition.guard.of_values:
+            continue
+        arguments = [graph.add_term(a, types) if isinstance(a, Term) else a for a in condition.arguments]
+        if None in arguments:
+            raise ShapeError(f"{condition} speaks of what is ill-typed under the sample types")
+        yield condition.predicate, tuple(arguments)
 
 
 def _asks_of_variables(proof: Proof) -> bool:

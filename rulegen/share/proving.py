@@ -14,7 +14,7 @@ from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Prover
 from rulegen.rules import readable
 from rulegen.share.importing import float_verdict
-from rulegen.show.equations import EquationError
+from rulegen.show.equations import EquationError, parse_equation
 from rulegen.show.explain import Explanation, explain
 from rules_db.exchange import format_rule, parse_conditions, read_rules
 from rules_db.files import write_text
@@ -73,9 +73,9 @@ def prove(
     Raises:
         EquationError: the equation cannot be read or typed, or guards name what it has not.
     """
-    answer = explain(text, let, prover)
+    _check_names(when, text)
+    answer = explain(text, let, prover, when)
     candidate = CandidateRule(answer.source, answer.target, answer.types)
-    _check_names(when, answer)
     if answer.proof is None:
         return _refuted_under(answer, candidate, when, seed) if when else Proving(answer)
     verdict = float_verdict(candidate, seed)
@@ -95,9 +95,11 @@ def prove(
     return Proving(answer, readable(rule))
 
 
-def _check_names(conditions: Sequence[Condition], answer: Explanation) -> None:
+def _check_names(conditions: Sequence[Condition], text: str) -> None:
     terms = [argument for condition in conditions for argument in condition.arguments if isinstance(argument, Term)]
-    unknown = sorted({t.name for t in walk(terms) if t.is_var} - {*answer.types})
+    unknown = sorted(
+        {t.name for t in walk(terms) if t.is_var} - {t.name for side in parse_equation(text) for t in walk(side) if t.is_var}
+    )
     if unknown:
         raise EquationError(f"--when speaks of {', '.join(unknown)}, which the equation does not use")
 

@@ -15,6 +15,7 @@ from rulegen.prove.prover import Proof, Prover
 from rulegen.show.equations import EquationError, parse_equation, typing_text
 from rulegen.typings.inference import EquationTyping, infer_typing
 from rules_db.show.words import proof_in_words
+from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side, Verdict, dim_symbols
 
@@ -105,13 +106,19 @@ def _declared_mismatch(source: Side, target: Side, types: Mapping[str, TensorTyp
     return None
 
 
-def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prover | None = None) -> Explanation:
+def explain(
+    text: str,
+    let: Mapping[str, TensorType] | None = None,
+    prover: Prover | None = None,
+    given: Sequence[Condition] = (),
+) -> Explanation:
     """Certifies or refutes an equation.
 
     Args:
         text: ``term; ... = term; ...``.
         let: types of variables; the others are inferred, matrices where nothing else is asked for.
         prover: to reuse.
+        given: conditions on values that a proof may ask for.
 
     Raises:
         EquationError: it cannot be read, or no typing is found under which either side makes sense.
@@ -131,10 +138,10 @@ def explain(text: str, let: Mapping[str, TensorType] | None = None, prover: Prov
         return _untyped(source, target, declared, names, typed)
     prover = prover or Prover()
     plain, general = typed
-    answer = _examine(*general, prover, bool(declared))
+    answer = _examine(*general, prover, bool(declared), given)
     if general == plain:
         return answer
-    usual = _examine(*plain, prover, bool(declared))
+    usual = _examine(*plain, prover, bool(declared), given)
     if answer.verdict != Verdict.PROVED or usual.verdict == Verdict.PROVED:
         return usual
     return replace(
@@ -150,9 +157,16 @@ def _refuse_open_attributes(terms: Sequence[Term]) -> None:
         raise EquationError(f"{listed} may be any attribute; write values, or a variable for a number: '{names[0]}'")
 
 
-def _examine(source: Side, target: Side, types: Mapping[str, TensorType], prover: Prover, typed: bool) -> Explanation:
+def _examine(
+    source: Side,
+    target: Side,
+    types: Mapping[str, TensorType],
+    prover: Prover,
+    typed: bool,
+    given: Sequence[Condition],
+) -> Explanation:
     difference = differ(source, target, types)
-    proof = prover.certify(source, target, types)
+    proof = prover.certify(source, target, types, given=given)
     if proof is not None and (difference is None or any(c.guard.of_values for c in proof.conditions)):
         return Explanation(Verdict.PROVED, source, target, types, proof)
     if difference is not None:

@@ -73,7 +73,7 @@ class Axiom:
     @property
     def only_real(self) -> bool:
         """Whether it speaks of order, sign, single functions' values or rounded numbers, which a finite field does not have."""
-        if self.family in ("activation", "numbers"):
+        if self.family in ("activation", "numbers", "order"):
             return True
         return any(c.guard.of_values and c.predicate != "not_nan" for c in self.conditions)
 

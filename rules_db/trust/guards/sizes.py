@@ -76,7 +76,7 @@ def opposite(facts: Facts, a: float, b: float) -> bool | None:
 @guard(50, About.ATTRIBUTES)
 def at_most(facts: Facts, a: float, b: float) -> bool | None:
     """The first number is not greater than the second."""
-    return a <= b
+    return None if isinstance(a, SymDim) or isinstance(b, SymDim) else a <= b
 
 
 # Lists of dimensions

@@ -108,6 +108,11 @@ CONVENIENT = {
     ("softmax.times_constant.Add", "nonempty(x, -1)"),
     ("softmax.times_constant.Add", "matrix(x)"),
     ("matmul.div_left", "nonempty(x, -1)"),
+    # A reversal of the whole axis is seldom sampled, and places are drawn within both tables.
+    ("slice.expand_along.Slice", "constant_along(x, $k)"),
+    ("gather.expand_through", "agree(x, Expand[shape=$s](x), $k)"),
+    # Cited for the length that it computes.
+    ("reduce.matmul_batch", "dim(x, -1, $k)"),
 }
 
 
