@@ -67,7 +67,10 @@ def refuse_integers(types: Mapping[Term, TensorType]) -> None:
 
 def _is_exact_float(term: Term, types: Mapping[Term, TensorType]) -> bool:
     """Whether a term is an integer of four or eight bits as a float, which every float type has: the same number."""
-    return term.op == "Cast" and term.attr("to") in FLOATS and types[term.inputs[0]].dtype in BYTES | NIBBLES
+    if term.op != "Cast" or term.attr("to") not in FLOATS:
+        return False
+    before = types.get(term.inputs[0])
+    return before is not None and before.dtype in BYTES | NIBBLES
 
 
 def _refuse_fractions(terms: Iterable[Term]) -> None:
