@@ -113,7 +113,7 @@ def test_a_model_for_a_gpu_that_is_not_here_gets_kernels_and_runs_without_them(m
     assert outcome.improved and outcome.kernels == 1, outcome
     assert outcome.predicted_after < 0.5 * outcome.predicted_before
     (node,) = _nodes(tmp_path / "a.onnx")
-    assert {a.name for a in node.attribute} == {"mugraph", "version", "kernels", "plan", "images"}
+    assert {a.name for a in node.attribute} == {"mugraph", "version", "compiler", "kernels", "plan", "images"}
     np.testing.assert_allclose(_run(tmp_path / "a.onnx"), _run(model), atol=4e-3)
     assert sorted(p.suffix for p in (tmp_path / "kept").iterdir()) == [".json", ".py", ".svg", ".txt"]
     optimize(model, tmp_path / "b.onnx", device="h200", deterministic=True)

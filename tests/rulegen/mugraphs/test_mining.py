@@ -76,7 +76,7 @@ def test_the_command_line(lora: Path, tmp_path: Path, own_cache: Path) -> None:
     assert CliRunner().invoke(cli, ["audit", str(file)]).exit_code == 0
     assert not list(own_cache.rglob("*.journal"))
     open_ = CliRunner().invoke(cli, ["mine", "--kernels", str(lora), "--unproved", str(file)])
-    assert open_.exit_code == 2 and "--unproved is for spellings" in open_.output
+    assert open_.exit_code == 2 and "--unproved and --after are for spellings" in open_.output
     wrong = CliRunner().invoke(cli, ["mine", "--kernels", str(lora), "--device", "abacus"])
     assert wrong.exit_code == 2 and "abacus" in wrong.output
 
