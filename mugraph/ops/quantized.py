@@ -6,9 +6,9 @@ saturates; it is a function of one number that jumps.
 
 Canonical attributes: ``axis`` is 0 for one scale, a scalar, of the whole tensor; otherwise, counted from the end, the axis along
 which a vector has a scale for each position, or, with a ``block``, a tensor of the operand's rank has one for so many positions
-that follow each other; the last block may be shorter. Zero points have the shape of the scale. One that is a constant zero means
-nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column
-or output channel of that (``columns``).
+that follow each other; the last block may be shorter. What is not in blocks has no ``block``. Zero points have the shape of the
+scale. One that is a constant zero means nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of
+the right one (``b``), or of each column or output channel of that (``columns``).
 """
 
 from __future__ import annotations
@@ -248,7 +248,8 @@ def _read_dequantize(node: ForeignNode) -> Reading:
     attributes, operands = _read_linear(node)
     if attributes["output_dtype"] not in (0, type_of(node, 1).dtype):
         raise NotUnderstood(f"DequantizeLinear with output_dtype {attributes['output_dtype']}")
-    return Reading({"axis": attributes["axis"], "block": attributes["block"]}, operands)
+    blocks = {"block": attributes["block"]} if attributes["block"] else {}
+    return Reading({"axis": attributes["axis"], **blocks}, operands)
 
 
 def _decompose_dequantize(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:

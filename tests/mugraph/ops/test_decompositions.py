@@ -24,6 +24,11 @@ SAMPLES = (
     "RMSNormalization[axis=-2](x, g) | x:[2,3,4] g:[3,4]",
     "Gemm(x, y) | x:[2,3] y:[3,4]",
     "Gemm[alpha=0.5,beta=2.0,transA=true,transB=true](x, y, b) | x:[3,2] y:[4,3] b:[4]",
+    "DequantizeLinear[axis=0](x, s, z) | x:uint8[4,32] s:[] z:uint8[]",
+    "DequantizeLinear[axis=-2](x, s) | x:int8[4,32] s:[4]",
+    "DequantizeLinear[axis=-1,block=16](x, s, z) | x:uint4[4,32] s:[4,2] z:uint4[4,2]",
+    "DequantizeLinear[axis=-2,block=3](x, s) | x:int4[4,32] s:[2,32]",
+    "DequantizeLinear[axis=0](x, s) | x:int32[4] s:float16[]",
 )
 
 

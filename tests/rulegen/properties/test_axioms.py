@@ -118,7 +118,8 @@ CONVENIENT = {
 
 def is_needed(axiom: Axiom, condition: Condition) -> bool:
     """Whether a property is false somewhere without one of its conditions; most show it soon."""
-    tries = ({"hits": 40, "trials": 1500, "seed": 5}, {"hits": 500, "trials": 12000, "seed": 6})
+    budgets = ((40, 1500, 5), (500, 12000, 6), (2000, 40000, 5))
+    tries = ({"hits": hits, "trials": trials, "seed": seed} for hits, trials, seed in budgets)
     return any(validate(axiom, **limits, without=condition).counterexample is not None for limits in tries)
 
 
