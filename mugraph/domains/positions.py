@@ -273,7 +273,8 @@ class Entries(Sizes):
         entry = _entry(a)
         if to == DataType.BOOL:
             return _array(entry if isinstance(entry, bool | Truth) else Truth.of(entry, (True, False, True)))
-        if to in (DataType.INT64, DataType.INT32) and not isinstance(entry, Truth):  # sizes that exist fit into either
+        is_whole = to == DataType.INT64 or (to == DataType.INT32 and not places_in(entry))  # sizes that exist fit into either
+        if is_whole and not isinstance(entry, Truth):
             return _array(int(entry) if isinstance(entry, bool) else entry)
         raise Unsupported(f"entries as {to.name.lower()}")
 

@@ -101,7 +101,8 @@ class PositionReader:
             found = self._computed(node, [e for e in entries if e is not None]) if None not in entries else None
         except (Unsupported, Undecided):
             return None
-        return found if found is not None and places_in(found) <= _all_places(shape) and _fits(found) else None
+        is_known = found is not None and places_in(found) <= _all_places(shape) and _fits(found, node.outputs[0].dtype)
+        return found if is_known else None
 
     def _computed(self, node: UnderstoodNode, entries: Sequence[Entry]) -> Entry | None:
         """The entry, given those of the operands."""
@@ -431,8 +432,10 @@ def _plane(array: np.ndarray) -> Dim | None:
     return total if (expected == array).all() else None
 
 
-def _fits(entry: Entry) -> bool:
-    """Whether an entry is computed in int64 without wrapping around, at sizes that exist."""
+def _fits(entry: Entry, dtype: DataType) -> bool:
+    """Whether an entry is computed without wrapping around, at sizes that exist: in 32 bits none that depends on its place."""
     if isinstance(entry, Truth):
-        return _fits(entry.about)
+        return _fits(entry.about, DataType.INT64)
+    if dtype == DataType.INT32:
+        return not places_in(entry) and (isinstance(entry, SymDim) or -(1 << 31) <= entry < 1 << 31)
     return all(abs(c) < 1 << 31 for _, c in entry.terms) if isinstance(entry, SymDim) else -(1 << 63) <= entry < 1 << 63

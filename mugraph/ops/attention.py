@@ -321,7 +321,8 @@ def _write_onnx_attention(attrs: AttrMap, types: Sequence[TensorType], opset: in
     if attrs.get("softcap"):
         form["softcap"] = attrs["softcap"]
     at = _Given.of(attrs, range(len(types)))
-    return OnnxForm("Attention", (at.q, at.k, at.v, at.mask, at.past_key, at.past_value, at.counts), form)
+    inputs = (at.q, at.k, at.v, at.mask, at.past_key, at.past_value, at.counts)
+    return OnnxForm("Attention", inputs, form, names_all=at.past_key is not None)
 
 
 def _ranks_onnx_attention(attrs: AttrMap, count: int) -> list[int]:

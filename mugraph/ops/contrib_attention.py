@@ -170,7 +170,8 @@ def _write_multi_head(attrs: AttrMap, types: Sequence[TensorType], opset: int) -
     form = _written_heads(attrs)
     if "key_padding_mask" in attrs["given"]:
         form["mask_filter_value"] = attrs["mask_filter_value"]
-    return OnnxForm("MultiHeadAttention", _positions(_MHA_INPUTS[:8], attrs["given"], 3), form, RUNTIME_DOMAIN)
+    inputs, has_past = _positions(_MHA_INPUTS[:8], attrs["given"], 3), "past_key" in attrs["given"]
+    return OnnxForm("MultiHeadAttention", inputs, form, RUNTIME_DOMAIN, names_all=has_past)
 
 
 define(
@@ -193,7 +194,7 @@ define(
         f"MultiHeadAttention[{_TWELVE},given=('attention_bias',)](q, k, v, a) | {_WIDE} a:[1,1,128,128]",
         f"MultiHeadAttention[{_TWELVE},present=true](q, k, v) | {_WIDE}",
         f"MultiHeadAttention[{_TWELVE},given=('past_key','past_value'),present=true](q, k, v, p, r) "
-        "| q:[1,1,768] k:[1,1,768] v:[1,1,768] p:[1,12,127,64] r:[1,12,127,64]",
+        "| q:[1,1,768] k:[1,1,768] v:[1,1,768] p:[1,12,63,64] r:[1,12,63,64]",
     ),
     defaults=_MHA,
 )
@@ -484,7 +485,8 @@ def _write_group_query(attrs: AttrMap, types: Sequence[TensorType], opset: int) 
         if not isinstance(rows, int) or rows < length:
             raise NotExpressible(f"GroupQueryAttention of {length} positions with a table {of['cos_cache']}")
     places: dict[str, FormInput] = {**{name: i for i, name in enumerate(names)}, **lengths}
-    return OnnxForm("GroupQueryAttention", tuple(places.get(name) for name in _GQA_INPUTS[:9]), form, RUNTIME_DOMAIN)
+    inputs = tuple(places.get(name) for name in _GQA_INPUTS[:9])
+    return OnnxForm("GroupQueryAttention", inputs, form, RUNTIME_DOMAIN, names_all="past_key" in of)
 
 
 def _ranks_group_query(attrs: AttrMap, count: int) -> list[int]:

@@ -205,6 +205,7 @@ class OnnxForm:
     A dimension is an int64 scalar and a tuple of them a vector, computed at run time (:func:`run_sizes`).
     ``outputs`` are the positions of the record's outputs in the ONNX node; ``None`` is the first ones in order.
     ``function`` is the model-local function that the node calls: its overload is the node's.
+    ``names_all`` says that onnxruntime fails, or reads what was never written, unless the node names every output.
     """
 
     op_type: str
@@ -213,6 +214,7 @@ class OnnxForm:
     domain: str = ""
     outputs: tuple[int, ...] | None = None
     function: LocalFunction | None = None
+    names_all: bool = False
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The output list of the ONNX node in which the record's outputs bear ``names``; absent ones are empty."""

@@ -46,8 +46,9 @@ class Application:
 
         Args:
             read: how many of the results, from the first on, are read; ``None`` is all.
-            leave_out: the node does not name the others.
+            leave_out: the node does not name the others, where onnxruntime runs it without their names.
         """
+        leave_out = leave_out and not self.form.names_all
         count = len(self.results) if read is None else read
         inputs = [helper.make_tensor_value_info(f"x{i}", int(t.dtype), concrete(t.shape)) for i, t in enumerate(self.operands)]
         stored = [numpy_helper.from_array(np.asarray(v), f"c{i}") for i, v in enumerate(self.form.inputs) if _is_array(v)]

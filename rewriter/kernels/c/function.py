@@ -17,6 +17,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -177,7 +178,7 @@ class CFunction:
     def _read_where_used(self) -> None:
         """Says which values are read where they are used."""
         for statement in self._block.statements:
-            if isinstance(statement, Load | Predicate | MaskTile | Extent):
+            if isinstance(statement, Load | Predicate | PlaceTile | MaskTile | Extent):
                 self._nests.inline[statement.name] = statement
             if isinstance(statement, MaskTile) and statement is not self._listed:
                 self._nests.masks[statement.name] = MaskSource(self._tables[statement.name][0], statement.view)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mugraph.terms.shape import Dim
+from mugraph.terms.shape import Dim, Least, WholePart
 
 __all__ = ["CLines", "times"]
 
@@ -67,13 +67,21 @@ class CLines:
         """A size as text, a product or sum in parentheses."""
         if isinstance(dim, int):
             return str(dim)
-        self.symbols |= dim.symbols()
         parts = []
         for factors, coefficient in dim.terms:
-            names = [name for name, power in factors for _ in range(power)]
+            names = [self._symbol(name) for name, power in factors for _ in range(power)]
             parts.append(" * ".join([str(coefficient), *names] if coefficient != 1 or not names else names))
         text = " + ".join(parts).replace("+ -", "- ")
         return text if text.isidentifier() else f"({text})"
+
+    def _symbol(self, name: str) -> str:
+        """A symbol as text: an argument, or what is computed of others."""
+        if isinstance(name, Least):
+            return f"at_least({self.size(name.first)}, {self.size(name.second)})"
+        if isinstance(name, WholePart):
+            return f"({self.size(name.first)} / {name.second})"
+        self.symbols.add(name)
+        return name
 
 
 def times(text: str, factor: str) -> str:

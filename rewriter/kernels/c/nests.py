@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mugraph.blocks.statements import Affine, Extent, Index, Load, MaskTile, Predicate, View
+from mugraph.blocks.statements import Affine, Extent, Index, Load, MaskTile, PlaceTile, Predicate, View
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, TensorType
 from mugraph.terms.term import variables
@@ -71,7 +71,7 @@ class MaskSource:
     hides: str = ""
 
 
-Inline = Load | Predicate | MaskTile | Extent | StateLoad
+Inline = Load | Predicate | PlaceTile | MaskTile | Extent | StateLoad
 """What is read where it is used."""
 Chosen = Mapping[str, ChosenLoad]
 
@@ -347,6 +347,8 @@ class _Nest:
         if isinstance(inline, Predicate):
             parts = [f"({self._affine(condition)} >= 0)" for condition in inline.conditions]
             value = Expr((" | " if inline.is_any else " & ").join(parts), "bool")
+        elif isinstance(inline, PlaceTile):
+            value = Expr(self._affine(inline.place), "int")
         elif isinstance(inline, MaskTile):
             source = self._nests.masks[name]
             entry = f"{self.entry(source.table, source.view, source.offset)} != 0"

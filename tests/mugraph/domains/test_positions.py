@@ -135,11 +135,13 @@ def test_what_depends_on_a_choice_by_place_is_not_known() -> None:
     assert (
         ENTRIES.cast(entry(COLUMN + 1), DataType.BOOL).item() is True and ENTRIES.cast(entry(False), DataType.INT64).item() == 0
     )
+    assert ENTRIES.cast(entry(N - 1), DataType.INT32).item() == N - 1
     for refused in (
         lambda: ENTRIES.where(causal, entry(1), entry(0)),
         lambda: ENTRIES.maximum(entry(ROW), entry(COLUMN)),
         lambda: ENTRIES.cast(causal, DataType.INT64),
         lambda: ENTRIES.cast(entry(COLUMN), DataType.INT32),
+        lambda: ENTRIES.cast(entry(ROW * N + COLUMN), DataType.INT32),
         lambda: ENTRIES.add(causal, causal),
         lambda: ENTRIES.div(entry(COLUMN), entry(2)),
         lambda: ENTRIES.less(np.array([1, 2], object), entry(COLUMN)),

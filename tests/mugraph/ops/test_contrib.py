@@ -312,7 +312,7 @@ CASES = [*_embeddings(), *_products(), *_activations(), *_normalizations(), *_at
 def test_every_operator_has_a_case() -> None:
     contrib = {(case.domain, case.op) for case in CASES}
     elsewhere = {(MS, "NhwcConv"), ("onnx.superopt", "Kernel")}  # no kernel on a CPU: test_layouts.py, test_kernel_op.py
-    elsewhere |= {("onnx.superopt", "CpuKernel")}  # tests/rewriter/runtime/test_cpu_kernels.py
+    elsewhere |= {("onnx.superopt", "CpuKernel")}  # test_cpu_kernels.py
     elsewhere |= {key for key, record in RUNTIME_OPERATORS.items() if BYTES in record.contract.inputs}  # test_quantized.py
     elsewhere |= {(MS, "MatMulNBits")}  # test_packed.py
     assert contrib | elsewhere == {*RUNTIME_OPERATORS, ("", "Attention"), ("", "RotaryEmbedding")}

@@ -50,7 +50,7 @@ def test_every_record_that_has_samples_can_be_made() -> None:
     refused = {}
     for record in REGISTRY.values():
         for text in record.samples:
-            draft = ModelDraft(np.random.default_rng(0), 23, DataType.FLOAT, (2, 3))
+            draft = ModelDraft(np.random.default_rng(0), 24, DataType.FLOAT, (2, 3))
             try:
                 sample_of(draft, text)
             except Rejected as problem:

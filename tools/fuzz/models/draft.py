@@ -243,7 +243,7 @@ class ModelDraft:
             else:
                 values.append(names[operand])
             operands.append(type_)
-        form = filled(record.to_onnx(term.attrs, operands, self.opset))
+        form = filled(record.to_onnx(term.attrs, operands, self.opset), lambda operand: self.initializers.get(values[operand]))
         outputs = record.types(term.attrs, operands)
         if form.function is not None:
             function = function_of(form.function, self.opset)
