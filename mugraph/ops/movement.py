@@ -299,6 +299,8 @@ def _read_slice(node: ForeignNode) -> Reading:
         axis = normalize_axis(axis, type_.rank)
         whole = type_.shape[axis]
         if isinstance(whole, int) and isinstance(start, int) and isinstance(end, int):
+            if step < 0 and whole:  # ONNX begins at the first entry where Python has nothing left
+                start = max(start, -whole)
             first, last, step = slice(start, end, step).indices(whole)
             empty = last <= first if step > 0 else last >= first
             canonical.append((axis, 0, 0, 1) if empty else (axis, first, last, step))

@@ -99,7 +99,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         packings.append(Packing(order.index(tensor), f"pack_{tensor}", packed_bytes(types[tensor])))
         texts.append(pack_function(packings[-1].function, types[tensor]))
     text = "\n".join([f"/*\n{comment}\n */", *headers, *texts]) + "\n"
-    outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
+    shapes = places.shapes(kernel.outputs)
+    outputs = tuple(Output(t.type.dtype, shape) for t, shape in zip(kernel.outputs, shapes, strict=True))
     plan = Plan(len(kernel.inputs) + len(tables), outputs, tuple(launches), tuple(places.scratch_bytes), tuple(packings))
     return CSource(text, plan, tables)
 

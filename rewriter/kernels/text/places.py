@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import listed_mask
 from mugraph.blocks.schedule import Schedule, element_bytes
@@ -17,6 +19,10 @@ __all__ = ["Places"]
 _LISTED = {"spans": DataType.INT32, "blocks": DataType.INT32, "partial": DataType.BOOL, "order": DataType.INT32}
 _WHOLE = {"entries": DataType.BOOL}
 """Tables of a stored mask: of one whose list the loop goes along, and of any other."""
+
+
+_LONGEST = 256
+"""Numbers of an expression that the run-time library reads."""
 
 
 class Places:
@@ -55,6 +61,7 @@ class Places:
         for name in kernel.symbols:
             if name not in self.symbols:
                 raise NotGenerated(f"the symbol {name}, which is no dimension of an input")
+        self._disagreements = self._compared(kernel)
         self.arguments = {t.name: Argument.input(i) for i, t in enumerate(kernel.inputs)}
         self.arguments |= {t.name: Argument.output(i) for i, t in enumerate(kernel.outputs)}
         self.arguments |= {t.name: Argument.scratch(i) for i, t in enumerate(kernel.scratch)}
@@ -67,6 +74,37 @@ class Places:
         self.tables: dict[str, DataType] = {}
         self.packed: dict[str, str] = {}
         self._first_table = len(kernel.inputs) + tables_before
+
+    def _compared(self, kernel: Kernel) -> list[Expression]:
+        """Expressions that are 0 where the inputs' dimensions are what the kernel's types say, and more elsewhere.
+
+        onnxruntime lets inputs of a model differ in a symbol: the nodes may broadcast them, but a kernel would read beyond them.
+        """
+        told: dict[Dim, list[Expression]] = {}
+        for number, tensor in enumerate(kernel.inputs):
+            for axis, dim in enumerate(tensor.type.shape):
+                if isinstance(dim, SymDim):
+                    told.setdefault(dim, []).append(Expression.dimension(number, axis))
+        found = []
+        for dim, sizes in told.items():
+            name = plain_symbol(dim)
+            wanted = self.symbols[name] if name is not None else Expression.of(self.expression(dim))
+            found += [size.maximum(wanted) - size.minimum(wanted) for size in sizes if size != wanted]
+        return found
+
+    def shapes(self, tensors: Sequence[Tensor]) -> list[tuple[Expression | int, ...]]:
+        """The shapes of the outputs, which have no value (a division by no positive number) where the inputs do not fit.
+
+        What finds no room in the dimensions of the outputs is not compared.
+        """
+        left, shapes = list(self._disagreements), list[tuple[Expression | int, ...]]()
+        for tensor in tensors:
+            dims = list(map(self.expression, tensor.type.shape))
+            for axis, dim in enumerate(dims):
+                while left and len((size := Expression.of(dim)).code) + len(left[0].code) + 4 <= _LONGEST:
+                    dims[axis] = dim = size // (Expression.of(1) - left.pop(0))
+            shapes.append(tuple(dims))
+        return shapes
 
     def _solve(self, sums: list[tuple[SymDim, Expression]]) -> None:
         """Finds symbols that dimensions tell as a summand: 1+past tells past."""

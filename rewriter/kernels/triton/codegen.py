@@ -76,7 +76,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     ]
     imports = ["import triton", "import triton.language as tl", _IMPORT]
     text = "\n".join([*heading(kernel, digest, schedules, "# "), "", *imports, *helpers, *texts]) + "\n"
-    outputs = tuple(Output(t.type.dtype, tuple(map(places.expression, t.type.shape))) for t in kernel.outputs)
+    shapes = places.shapes(kernel.outputs)
+    outputs = tuple(Output(t.type.dtype, shape) for t, shape in zip(kernel.outputs, shapes, strict=True))
     return Source(text, tuple(launches), outputs, tuple(places.scratch_bytes), tables)
 
 

@@ -157,6 +157,7 @@ def _movements() -> list[Case]:
         ((4,), (0,), (1,), (-2,)),
         ((3,), (1,), (0,), None),
         ((100,), (-100,), (-1,), (-3,)),
+        ((-50,), (-100,), (0,), (-1,)),
     ):
         optional = [None if v is None else _ints(*v) for v in (axes, steps)]
         inputs = [(5, 6), _ints(*starts), _ints(*ends), *optional]

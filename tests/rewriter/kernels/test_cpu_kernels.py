@@ -75,6 +75,21 @@ def test_generated_kernels_run_in_onnxruntime(scheduled: Scheduled, programs: Pr
             assert np.max(np.abs(got - wanted)) <= (1e-5 if got.dtype == np.float32 else 2e-3) * max(np.max(np.abs(wanted)), 1)
 
 
+def test_inputs_that_differ_in_a_symbol_are_refused(compiler: ObjectCompiler) -> None:
+    """onnxruntime takes them, since nodes may broadcast; a kernel would read beyond the smaller one."""
+    types = {name: parse_type("float[m,64]") for name in "xz"}
+    kernel = lower("sum", types, [("y", parse_term("Relu(Add(x, z))"))])
+    scheduled = Scheduled.one(kernel, *cpu_schedules(kernel, {"m": 16}, 1)[0])
+    compiled, problems = compile_on_cpu([scheduled], compiler, V3)
+    assert not problems
+    session = session_of(kernel_model(kernel, programs=compiled).SerializeToString(), 1)
+    x = np.ones((8, 64), np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x, "z": x})[0], 2 * x)
+    for rows in (1, 7, 9):
+        with pytest.raises(Exception, match=r"the inputs of kernel .* do not fit its plan"):
+            session.run(None, {"x": x, "z": np.ones((rows, 64), np.float32)})
+
+
 def test_a_model_that_is_read_keeps_its_objects(programs: Programs) -> None:
     model = load(onnx.load_from_string(to_bytes(*with_kernel(WHOLE.kernel), programs)))
     assert not model.opaque and kernels_of(model.graph) == [WHOLE.kernel]
