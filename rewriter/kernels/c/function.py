@@ -36,7 +36,7 @@ from rewriter.kernels.c.nests import ELEMENTS, Held, MaskSource, Nests, StateLoa
 from rewriter.kernels.c.shown import shown_bounds
 from rewriter.kernels.c.steps import Fold, Let, Put, Step, grouped
 from rewriter.kernels.c.tiling import TileSizes
-from rewriter.kernels.text.analysis import chosen_loads, fused_products
+from rewriter.kernels.text.analysis import chosen_loads, fused_products, needed_values
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.runtime.plan import Argument, Expression, Launch
@@ -208,7 +208,7 @@ class CFunction:
     def _steps(self, phase: str) -> list[Step]:
         phases, steps = self._block.phases, list[Step]()
         written = ("fixed", "after") if phase == "after" else (phase,)
-        needed = self._needed(phase, written)
+        needed = needed_values(self._block, phase, written)
         for statement in self._block.statements:
             if isinstance(statement, Store):
                 if phases[statement.value] in written and phase != "fixed":
@@ -250,20 +250,6 @@ class CFunction:
                 keep = (accumulator.keep,) if accumulator.keep else ()
                 return self._tiling.present({a for x in (accumulator.operands[0], *keep) for a in block.value_axes[x]})
         return self._accumulators.axes(name)
-
-    def _needed(self, phase: str, written: tuple[str, ...]) -> set[str]:
-        """Values that the stores and accumulators of a phase come from."""
-        needed: set[str] = set()
-        for statement in reversed(self._block.statements):
-            if isinstance(statement, Store):
-                is_root = self._block.phases[statement.value] in written and phase != "fixed"
-            elif isinstance(statement, Accumulate):
-                is_root = phase != "after"
-            else:
-                is_root = statement.name in needed
-            if is_root:
-                needed |= set(statement_operands(statement))
-        return needed
 
     # The loop
 

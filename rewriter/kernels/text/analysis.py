@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mugraph.blocks.block import Block
+from mugraph.blocks.block import Block, Phase
 from mugraph.blocks.statements import (
     Accumulate,
     Affine,
@@ -15,13 +16,42 @@ from mugraph.blocks.statements import (
     Index,
     Predicate,
     Statement,
+    Store,
     View,
     statement_operands,
 )
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import Term, walk
 
-__all__ = ["ChosenLoad", "LoopBound", "chosen_loads", "fused_products", "loop_bounds", "scaled_scores", "softmax_predicates"]
+__all__ = [
+    "ChosenLoad",
+    "LoopBound",
+    "chosen_loads",
+    "fused_products",
+    "loop_bounds",
+    "needed_values",
+    "scaled_scores",
+    "softmax_predicates",
+]
+
+
+def needed_values(block: Block, phase: Phase, written: Sequence[Phase]) -> set[str]:
+    """Values that the stores and accumulators of a phase come from.
+
+    Args:
+        written: the phases whose statements are written together with it.
+    """
+    needed: set[str] = set()
+    for statement in reversed(block.statements):
+        if isinstance(statement, Store):
+            is_root = block.phases[statement.value] in written and phase != "fixed"
+        elif isinstance(statement, Accumulate):
+            is_root = phase != "after"
+        else:
+            is_root = statement.name in needed
+        if is_root:
+            needed |= set(statement_operands(statement))
+    return needed
 
 
 def fused_products(block: Block) -> set[str]:

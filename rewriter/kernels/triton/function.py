@@ -21,6 +21,7 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.terms.shape import TensorType
+from rewriter.kernels.text.analysis import needed_values
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.triton.accumulators import Accumulators
@@ -129,7 +130,7 @@ class FunctionWriter:
         """Writes what a phase needs: before the loop, in it, or after it, where invariants that only the end needs stand too."""
         phases = self._block.phases
         written = ("fixed", "after") if phase == "after" else (phase,)
-        needed = self._needed(phase, written)
+        needed = needed_values(self._block, phase, written)
         for statement in self._block.statements:
             if isinstance(statement, Store):
                 if phases[statement.value] in written and phase != "fixed":
@@ -143,20 +144,6 @@ class FunctionWriter:
             )
             if due and not set(statement_names(statement)) <= set(self._values.written):
                 self._values.write(statement)
-
-    def _needed(self, phase: str, written: tuple[str, ...]) -> set[str]:
-        """Values that the stores and accumulators of a phase come from."""
-        needed: set[str] = set()
-        for statement in reversed(self._block.statements):
-            if isinstance(statement, Store):
-                is_root = self._block.phases[statement.value] in written and phase != "fixed"
-            elif isinstance(statement, Accumulate):
-                is_root = phase != "after"
-            else:
-                is_root = statement.name in needed
-            if is_root:
-                needed |= set(statement_operands(statement))
-        return needed
 
     def _is_early(self, statement: Statement) -> bool:
         """Whether a load that only the end needs stands before the loop, which hides its latency: a few entries a thread."""
