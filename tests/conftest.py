@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rewriter.cli.costs import cli as costs
-from rewriter.cost.fused import runtime_directions
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.run import accept
 from rewriter.runtime_env import environment
@@ -42,7 +42,7 @@ def _first_used(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("ONNX_SUPEROPT_CACHE", str(folder))
         store = ProfileStore(default_profile_path(), environment("cpu"))
         for provider in ("cpu", "cuda"):
-            runtime_directions(open_rules(None), store, provider)
+            RuntimeDirections(open_rules(None), store, provider).applied()
         store.close()
     return folder
 

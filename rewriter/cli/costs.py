@@ -27,7 +27,7 @@ from rewriter.cost import (
     read_table,
     write_table,
 )
-from rewriter.cost.fused import runtime_directions
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes
 from rewriter.run.faults import USER_ERRORS
@@ -89,8 +89,8 @@ def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **w
         sizes, _ = bind_sizes(model, options.shapes or {})
         store = ProfileStore(default_profile_path(), environment(provider))
         costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + _MEASURING * budget, default_device(provider))
-        runtime = runtime_directions(all_rules, store, provider)
-        matches = Matches.of(all_rules, RangeOracle({}), provider, model.opset, runtime)
+        runtime = RuntimeDirections(all_rules, store, provider)
+        matches = Matches.of(all_rules, RangeOracle({}), provider, model.opset, runtime.possible, happens=runtime.happens)
         moves = Moves(matches, Prices(costs, matches.fusions))
         moves.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
         short = shorten(model.graph, matches.depth, opaque_kind(model))

@@ -1,7 +1,7 @@
 """The costs of candidates: operator times measured in the runtime that will run the model."""
 
 from rewriter.cost.devices import DEVICES, Device, default_device, get_device
-from rewriter.cost.fused import runtime_directions
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.model import CostModel, Signature
 from rewriter.cost.store import ProfileError, ProfileStore
 from rewriter.cost.table import CostTable, merge_tables, read_table, write_table
@@ -13,11 +13,11 @@ __all__ = [
     "Device",
     "ProfileError",
     "ProfileStore",
+    "RuntimeDirections",
     "Signature",
     "default_device",
     "get_device",
     "merge_tables",
     "read_table",
-    "runtime_directions",
     "write_table",
 ]

@@ -32,7 +32,7 @@ from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
-__all__ = ["asked_directions", "kept_directions", "pattern_model", "runtime_directions"]
+__all__ = ["RuntimeDirections", "asked_directions", "kept_directions", "pattern_model"]
 
 _OPSET = 20
 _SIZES = ((8, 16, 24, 32, 40, 48), (16, 8, 32, 24, 48, 40), (8,) * 6)
@@ -43,26 +43,39 @@ _DIRECTIONS = 1 << 15
 """Most directions of which a process remembers what was found out."""
 
 
-def runtime_directions(rules: Iterable[Rule], store: ProfileStore, provider: str) -> frozenset[str]:
-    """Ids of the directions that onnxruntime applies by itself on a provider.
+class RuntimeDirections:
+    """The directions that onnxruntime applies by itself on a provider, each asked about when somebody first wants to know.
 
     Where the provider is not on this machine, what the CPU provider does is taken for it as far as it does the same
     on both (:class:`mugraph.ops.base.RuntimeFacts`).
     Answers ship with the package, or are kept in the store, by onnxruntime's version, the provider that was asked, and the rule.
+
+    Attributes:
+        possible: ids of the directions of which nobody knows yet that it does not apply them.
     """
-    asked = provider if provider in usable_providers() else "cpu"
-    doubtful = {d: added for d, added in _doubtful(rules) if asked == provider or get_operator(added).runtime.fuses}
-    known = known_directions(asked)
-    answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
-    answers |= _kept([direction for direction in doubtful if direction not in answers], store, asked)
-    fresh: dict[Direction, bool] = {}
-    try:
-        for direction, added in doubtful.items():
-            if direction not in answers:
-                fresh[direction] = _happens(direction, added, asked)
-    finally:  # where the budget ends, the next run goes on from there
-        store.remember_all({_key(direction, asked): _YES if answer else _NO for direction, answer in fresh.items()})
-    return frozenset(direction.id for direction, answer in (answers | fresh).items() if answer)
+
+    def __init__(self, rules: Iterable[Rule], store: ProfileStore, provider: str) -> None:
+        self._store, self._asked = store, provider if provider in usable_providers() else "cpu"
+        doubtful = {d: a for d, a in _doubtful(rules) if self._asked == provider or get_operator(a).runtime.fuses}
+        known = known_directions(self._asked)
+        answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
+        answers |= _kept([direction for direction in doubtful if direction not in answers], store, self._asked)
+        self._answers = {direction.id: answer for direction, answer in answers.items()}
+        self._open = {direction: added for direction, added in doubtful.items() if direction not in answers}
+        applied = (direction for direction, answer in self._answers.items() if answer)
+        self.possible = frozenset(applied).union(direction.id for direction in self._open)
+
+    def happens(self, direction: Direction) -> bool:
+        """Whether it applies a direction. What was asked for that is kept at once: where a run ends, the next goes on."""
+        if direction.id not in self._answers and direction in self._open:
+            self._answers[direction.id] = answer = _happens(direction, self._open[direction], self._asked)
+            self._store.remember(_key(direction, self._asked), _YES if answer else _NO)
+        return self._answers.get(direction.id, False)
+
+    def applied(self) -> frozenset[str]:
+        """Ids of all directions that it applies: whatever is open is asked."""
+        self._answers.update({direction.id: self.happens(direction) for direction in self._open})
+        return frozenset(direction for direction in self.possible if self._answers[direction])
 
 
 def asked_directions(rules: Iterable[Rule], provider: str) -> dict[str, bool]:

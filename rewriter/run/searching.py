@@ -16,7 +16,7 @@ from mugraph.onnx.fold import Folder
 from mugraph.ops import RowRole, get_operator
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import walk
-from rewriter.cost import CostModel, ProfileStore
+from rewriter.cost import CostModel, ProfileStore, RuntimeDirections
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
@@ -254,7 +254,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
             they are written. ``None`` for all.
     """
     rules = bench.relevant if named is None else bench.rules.named(named)
-    fused = bench.runtime_directions if named is None else frozenset[str]()
+    fused = bench.runtime_directions if named is None else RuntimeDirections((), bench.store, bench.task.target.provider)
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target
     deadline = clock.instant(_MEASURING) if task.measures else -math.inf
@@ -274,7 +274,14 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
     else:
         limits = SearchLimits(alpha=options.alpha, seconds=_SEARCHING * clock.budget)
     matches = Matches.of(
-        rules, oracle, target.provider, model.opset, fused, only_standard=options.standard, objection=bench.objection
+        rules,
+        oracle,
+        target.provider,
+        model.opset,
+        fused.possible,
+        happens=fused.happens,
+        only_standard=options.standard,
+        objection=bench.objection,
     )
     search = Backtracking(
         Moves(matches, Prices(costs, matches.fusions)),

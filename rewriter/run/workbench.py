@@ -16,7 +16,7 @@ from typing import TypeVar
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.terms.shape import Dim
-from rewriter.cost import runtime_directions
+from rewriter.cost import RuntimeDirections
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.reference import observed_sizes
@@ -138,9 +138,9 @@ class Workbench:
         return sizes
 
     @cached_property
-    def runtime_directions(self) -> frozenset[str]:
-        """Ids of the directions that onnxruntime applies by itself: asked once, however many searches a run makes."""
-        return runtime_directions(self.relevant, self.store, self.task.target.provider)
+    def runtime_directions(self) -> RuntimeDirections:
+        """The directions that onnxruntime applies by itself: each asked once, however many searches a run makes."""
+        return RuntimeDirections(self.relevant, self.store, self.task.target.provider)
 
     def objection(self, rule: Rule) -> str:
         """Why a rule may not be applied, which the notes say then; empty where it may."""

@@ -5,7 +5,7 @@ They do not depend on what operators cost; :mod:`rewriter.search.executed` choos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.graph import Graph
@@ -33,8 +33,8 @@ class Fusion:
 class FusionSites:
     """The places in the candidates of one model where some of the runtime's rewrites apply."""
 
-    def __init__(self, directions: Sequence[Direction], pool: MatchPool) -> None:
-        self._pool = pool
+    def __init__(self, directions: Sequence[Direction], pool: MatchPool, happens: Callable[[Direction], bool]) -> None:
+        self._pool, self._happens = pool, happens
         self._matcher = Matcher(directions, pool)
         self._depth = max((d.depth for d in directions), default=0)
         self._reach: dict[str, int] = {}
@@ -71,19 +71,27 @@ class FusionSites:
                         yield fusion
 
     def _fusion(self, match: Match, graph: Graph) -> Fusion | None:
-        """The match with its plan; ``None`` where its guards refuse it."""
+        """The match with its plan; ``None`` where its guards refuse it, or the runtime does not make it."""
         if match not in self._fusions:
             plan = self._pool.plan(match, graph)
-            self._fusions[match] = None if isinstance(plan, NoMatch) else Fusion(match, plan)
+            if isinstance(plan, NoMatch) or not self._happens(match.direction):
+                self._fusions[match] = None
+            else:
+                self._fusions[match] = Fusion(match, plan)
         return self._fusions[match]
+
+
+def _always(_: Direction) -> bool:
+    return True
 
 
 class Fusions:
     """The fusions that a runtime may make in the candidates of one model.
 
     Args:
-        directions: the rewrites that it makes (:func:`rewriter.cost.fused.runtime_directions`).
+        directions: the rewrites that it may make.
         pool: keeps their matches.
+        happens: whether it makes one (:class:`rewriter.cost.fused.RuntimeDirections`), asked where there is a place for it.
         only_standard: a written model may hold no operators that ONNX lacks.
 
     Attributes:
@@ -92,13 +100,20 @@ class Fusions:
         further: where those may apply that match what others make.
     """
 
-    def __init__(self, directions: Iterable[Direction], pool: MatchPool, *, only_standard: bool = False) -> None:
-        self.directions = tuple(directions)
+    def __init__(
+        self,
+        directions: Iterable[Direction],
+        pool: MatchPool,
+        happens: Callable[[Direction], bool] = _always,
+        *,
+        only_standard: bool = False,
+    ) -> None:
+        self.directions, self.happens = tuple(directions), happens
         self.written = tuple(d for d in self.directions if d.stays_standard or not only_standard)
-        self.anew = FusionSites(self.directions, pool)
+        self.anew = FusionSites(self.directions, pool, happens)
         made = {term.op for d in self.directions for term in walk(d.replacement) if term.inputs}
         further = [d for d in self.directions if any(term.op in made for term in walk(d.pattern))]
-        self.further = FusionSites(further, pool)
+        self.further = FusionSites(further, pool, happens)
 
 
 def unshared(match: Match, graph: Graph) -> bool:

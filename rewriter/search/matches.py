@@ -59,6 +59,7 @@ class Matches:
         opset: int,
         runtime_directions: Collection[str] = (),
         *,
+        happens: Callable[[Direction], bool] = lambda direction: True,
         only_standard: bool = False,
         objection: Callable[[Rule], str] = lambda rule: "",
     ) -> Matches:
@@ -69,13 +70,15 @@ class Matches:
             oracle: decides guards.
             provider: the execution provider that must have kernels for the replacements.
             opset: of the default domain.
-            runtime_directions: ids of the directions that the runtime applies by itself.
+            runtime_directions: ids of the directions that the runtime may apply by itself.
+            happens: whether it does, asked where there is a place for one.
             objection: why a rule may not be applied, asked when it would be for the first time; empty where it may.
             only_standard: leave out the directions that bring operators that ONNX lacks. The runtime goes on to bring them.
         """
         directions = compile_rules(rules, provider)
         pool = MatchPool(oracle, opset, objection)
-        fusions = Fusions([d for d in directions if d.id in runtime_directions], pool, only_standard=only_standard)
+        possible = [d for d in directions if d.id in runtime_directions]
+        fusions = Fusions(possible, pool, happens, only_standard=only_standard)
         return cls([d for d in directions if d.stays_standard] if only_standard else directions, pool, fusions)
 
     def subset(self, directions: Iterable[Direction]) -> Matches:

@@ -189,14 +189,15 @@ class Moves:
 
     def fused(self, candidate: Candidate) -> Candidate:
         """The candidate after all that the runtime does by itself and that may be written, as moves: some rules are over that."""
-        fusing = self.subset(self.matches.fusions.written)
+        fusions = self.matches.fusions
+        fusing = self.subset(fusions.written)
         current = replace(candidate, hits=fusing.matches.everywhere(candidate.graph))
         seen, changed = {current.graph.digest}, True
         while changed:
             changed = False
             for direction in fusing.matches.directions:
                 matches = [match for match in fusing.sites(current, direction) if unshared(match, current.graph)]
-                following = fusing.take(current, matches) if matches else None
+                following = fusing.take(current, matches) if matches and fusions.happens(direction) else None
                 if following is not None and following.graph.digest not in seen:
                     seen.add(following.graph.digest)
                     current, changed = following, True

@@ -29,7 +29,7 @@ from rich.table import Table
 from mugraph.onnx import Model, load
 from mugraph.onnx.fold import Folder
 from rewriter.cost import CostModel, ProfileStore, get_device
-from rewriter.cost.fused import runtime_directions
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.reference import bind_sizes
@@ -236,7 +236,7 @@ def main(models: tuple[Path, ...], url: str | None, device: str, layers: str, ea
     """Prints how the search scales, and its ablations on MODELS (on a transformer of 12 layers where none are given)."""
     console, rules = Console(width=150), open_rules(url)
     wanted = tables or _TABLES
-    runtime = runtime_directions(rules, ProfileStore(None, device), get_device(device).provider)
+    runtime = RuntimeDirections(rules, ProfileStore(None, device), get_device(device).provider).applied()
     console.print(f"{len(rules)} rules, {len(runtime)} of them what onnxruntime does by itself; roofline of {device}")
     named = [(path.stem, load(path)) for path in models] or [("transformer, 12 layers", load(transformer(12)))]
     if "depths" in wanted:

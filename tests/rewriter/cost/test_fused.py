@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from mugraph.terms.text import parse_term
-from rewriter.cost import ProfileStore, fused, runtime_directions
-from rewriter.search.match import compile_rules
+from rewriter.cost import ProfileStore, RuntimeDirections, fused
+from rewriter.search.match import Direction, compile_rules
 from rules_db.trust.rule import Rule
 from tests.support.graphs import ASSOCIATIVE, MERGE, rule
 
@@ -44,26 +44,30 @@ def forward(one: Rule) -> str:
     return one.id + ">"
 
 
+def applied(rules: list[Rule], store: ProfileStore, provider: str) -> frozenset[str]:
+    return RuntimeDirections(rules, store, provider).applied()
+
+
 @pytest.mark.parametrize(
     ("one", "happens"),
     [(SCALED, True), (BIASED, True), (DRIFTED, False), (ACTIVATED, True), (TANH, True), (ASSOCIATIVE, False), (GATED, False)],
 )
 def test_onnxruntime_is_asked(one: Rule, happens: bool) -> None:
     """It knows GELU only with a division, and the form with a tangent only where a node reads the result."""
-    assert runtime_directions([one], ProfileStore(None, "here"), "cpu") == (frozenset({forward(one)}) if happens else frozenset())
+    assert applied([one], ProfileStore(None, "here"), "cpu") == (frozenset({forward(one)}) if happens else frozenset())
 
 
 def test_nothing_but_the_replacement_may_be_left() -> None:
     """onnxruntime fuses the product and leaves the other nodes, which this rule would take away as well."""
     left = replace(SCALED, source=(parse_term("Neg(Neg(MatMul(Mul(X, $e), Y)))"),))
-    assert runtime_directions([left], ProfileStore(None, "here"), "cpu") == frozenset()
+    assert applied([left], ProfileStore(None, "here"), "cpu") == frozenset()
 
 
 def test_sizes_fulfil_the_rule_s_guards() -> None:
     """The first sizes that hold are taken; where none does, there is no model."""
     one = replace(SPELLED, conditions=())
-    assert runtime_directions([one], ProfileStore(None, "here"), "cpu") == {forward(one)}
-    assert runtime_directions([SPELLED], ProfileStore(None, "here"), "cpu") == frozenset(), "no sample has one element"
+    assert applied([one], ProfileStore(None, "here"), "cpu") == {forward(one)}
+    assert applied([SPELLED], ProfileStore(None, "here"), "cpu") == frozenset(), "no sample has one element"
 
 
 def test_patterns_are_valid_models() -> None:
@@ -85,18 +89,39 @@ def test_vectors_beside_matrices_are_weights() -> None:
 def test_without_a_gpu_only_what_both_providers_fuse_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "usable_providers", lambda: ["cpu"])
     store = ProfileStore(None, "h200 by its roofline")
-    assert runtime_directions([SCALED, ACTIVATED], store, "cpu") == {forward(SCALED), forward(ACTIVATED)}
-    assert runtime_directions([SCALED, ACTIVATED], store, "cuda") == {forward(SCALED)}
+    assert applied([SCALED, ACTIVATED], store, "cpu") == {forward(SCALED), forward(ACTIVATED)}
+    assert applied([SCALED, ACTIVATED], store, "cuda") == {forward(SCALED)}
 
 
 def test_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "known_directions", lambda _: {})  # as of an onnxruntime of which none ship
     store = ProfileStore(tmp_path / "p.sqlite", "here")
-    assert runtime_directions([BIASED, DRIFTED], store, "cpu") == {forward(BIASED)}
+    assert applied([BIASED, DRIFTED], store, "cpu") == {forward(BIASED)}
     store.close()
     monkeypatch.setattr(fused, "_happens", lambda *_: pytest.fail("asked again"))
     again = ProfileStore(tmp_path / "p.sqlite", "here")
-    assert runtime_directions([BIASED, DRIFTED], again, "cpu") == {forward(BIASED)}
+    assert applied([BIASED, DRIFTED], again, "cpu") == {forward(BIASED)}
     monkeypatch.setattr(fused.ort, "__version__", "0")
     with pytest.raises(pytest.fail.Exception, match="asked again"):
-        runtime_directions([BIASED], again, "cpu")
+        applied([BIASED], again, "cpu")
+
+
+def test_what_nobody_knows_yet_is_asked_when_it_is_first_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask about everything that ships takes a GPU's provider seconds, of which a first run has few."""
+    monkeypatch.setattr(fused, "known_directions", lambda _: {})
+    asked: list[str] = []
+
+    def happens(direction: Direction, added: str, provider: str) -> bool:
+        asked.append(direction.id)
+        return direction.rule == BIASED
+
+    monkeypatch.setattr(fused, "_happens", happens)
+    store = ProfileStore(tmp_path / "p.sqlite", "here")
+    runtime = RuntimeDirections([BIASED, DRIFTED], store, "cpu")
+    assert runtime.possible == {forward(BIASED), forward(DRIFTED)} and not asked
+    ways = {d.id: d for d in compile_rules([BIASED, DRIFTED])}
+    assert [runtime.happens(ways[forward(DRIFTED)]) for _ in range(2)] == [False, False] and asked == [forward(DRIFTED)]
+    assert not runtime.happens(ways[f"{BIASED.id}<"]) and asked == [forward(DRIFTED)], "it takes nothing away"
+    later = RuntimeDirections([BIASED, DRIFTED], store, "cpu")
+    assert later.possible == {forward(BIASED)}, "the answer is kept at once"
+    assert later.applied() == {forward(BIASED)} and asked == [forward(DRIFTED), forward(BIASED)]

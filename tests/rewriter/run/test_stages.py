@@ -687,11 +687,16 @@ def test_a_workbench_is_closed_in_any_case(source: Path, monkeypatch: pytest.Mon
 def test_the_runtime_is_asked_once_however_many_searches_a_run_makes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def answer(rules: object, store: object, provider: str) -> frozenset[str]:
-        asked.append(provider)
-        return frozenset({f"{CLAMP.id}>"})
+    class Answers:
+        possible = frozenset({f"{CLAMP.id}>"})
 
-    monkeypatch.setattr("rewriter.run.workbench.runtime_directions", answer)
+        def __init__(self, rules: object, store: object, provider: str) -> None:
+            asked.append(provider)
+
+        def happens(self, direction: object) -> bool:
+            return True
+
+    monkeypatch.setattr("rewriter.run.workbench.RuntimeDirections", Answers)
     with workbench(source, RULES) as bench:
         searches = [new_search(bench), new_search(bench)]
         assert asked == [bench.task.target.provider]

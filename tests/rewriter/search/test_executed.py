@@ -7,8 +7,11 @@ import pytest
 from rewriter.search.candidate import Candidate
 from rewriter.search.executed import FusingRuntime
 from rewriter.search.fusions import Fusions
+from rewriter.search.match import Direction
 from rewriter.search.matcher import MatchPool
+from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
+from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.replay import replay, simplify
 from tests.support.graphs import (
@@ -51,6 +54,27 @@ def test_candidates_are_plain_and_priced_as_the_runtime_executes_them() -> None:
     assert [(move.direction.rule.id, move.gain) for move in kept.moves] == [(NEGATION.id, 2.0)]
     again = replay(aware, graph, best.moves)
     assert again.graph.digest == best.graph.digest and again.cost == best.cost
+
+
+def test_the_runtime_is_asked_where_there_is_a_place_and_believed() -> None:
+    """Neither price nor what is written out has a fusion that the runtime says it does not make."""
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Neg", b.input("[4,4]"))))
+    made, left, absent = (rule(f"{op}(Neg(X))", "Sigmoid(X)", "X:[m,n]") for op in ("Tanh", "Abs", "Exp"))
+    for answer in (True, False):
+        asked: list[str] = []
+
+        def happens(direction: Direction, answer: bool = answer, asked: list[str] = asked) -> bool:
+            asked.append(direction.id)
+            return answer
+
+        ids = frozenset(f"{one.id}>" for one in (made, left, absent))
+        matches = Matches.of([made, left, absent], RangeOracle({}), "cpu", 20, ids, happens=happens)
+        moves = Moves(matches, Prices(TableCosts(), matches.fusions))
+        start = moves.start(graph)
+        assert ops(start.executed.graph) == (["Sigmoid"] if answer else ["Neg", "Tanh"])
+        assert ops(moves.fused(start).graph) == ops(start.executed.graph)
+        assert set(asked) == {f"{made.id}>"}
 
 
 def test_what_the_runtime_fuses_hides_nothing() -> None:

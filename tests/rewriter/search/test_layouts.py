@@ -28,7 +28,7 @@ from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize
 from rewriter.cost import CostModel, CostTable, ProfileStore, get_device, write_table
-from rewriter.cost.fused import runtime_directions
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.signature import Signature
 from rewriter.reference import Evaluated, compare, random_inputs, reference_outputs
 from rewriter.run import accept
@@ -456,7 +456,7 @@ def test_a_transposed_product_is_a_layout(tmp_path: Path, ratio: float, turned: 
 def test_joint_search_finds_what_substitutions_and_then_layouts_find() -> None:
     """Turned, SqueezeNet saves more at once than any merge of its convolutions: what is not turned yet must go on beside it."""
     rules = open_rules(None)
-    runtime = runtime_directions(rules, ProfileStore(None, "h200"), "cuda")
+    runtime = RuntimeDirections(rules, ProfileStore(None, "h200"), "cuda").applied()
     model = load(halved(squeezenet()))
     ratios = [
         measure(model, rules, "h200", runtime, strategy, expansions=60).ratio for strategy in (LAYOUTS, SEQUENTIAL, BACKTRACKING)
@@ -511,7 +511,7 @@ def least(model: Model, every: Sequence[Rule], runtime: frozenset[str], depth: i
 def test_joint_search_finds_what_substitutions_and_then_layouts_miss(tmp_path: Path) -> None:
     """Channels first, one enlarged kernel is worth it: it saves the way to channels last and back. Channels last it is not."""
     rules = open_rules(None)
-    runtime = runtime_directions(rules, ProfileStore(None, "h200"), "cuda")
+    runtime = RuntimeDirections(rules, ProfileStore(None, "h200"), "cuda").applied()
     model = load(forked(tmp_path / "forked.onnx"))
     layouts, sequential, joint = (
         measure(model, rules, "h200", runtime, strategy, expansions=60).cost for strategy in (LAYOUTS, SEQUENTIAL, BACKTRACKING)
