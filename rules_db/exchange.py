@@ -21,7 +21,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, rebuild, walk
 from mugraph.terms.text import Parser, TextError
-from rules_db.trust.certificate import BoundedTests, Certificate, Instance, Interpretation
+from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.rule import FloatClass, Rule, Side
 
@@ -123,20 +123,6 @@ def parse_conditions(text: str) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def _certificate(text: str) -> Certificate:
-    if text.startswith("bounded("):
-        return Certificate((), BoundedTests.parse(text))
-    if text.startswith("interpreted("):
-        return Certificate((), interpreted=Interpretation.parse(text))
-    parser = Parser(text)
-    instances = []
-    while parser.kind != "end":
-        instances.append(Instance.parse(parser))
-        if not parser.accept(";"):
-            parser.end()
-    return Certificate(tuple(instances))
-
-
 def _provenance(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split()]
     if any(not mark for _, mark, _ in pairs):
@@ -151,7 +137,7 @@ _FIELDS = {
     "target": _side,
     "when": parse_conditions,
     "class": FloatClass,
-    "proof": _certificate,
+    "proof": Certificate.parse,
     "from": _provenance,
 }
 _REQUIRED = ("let", "source", "target", "class", "proof")
@@ -222,7 +208,8 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: boo
             problem = "a second" if name in fields else "unknown"
             raise RuleTextError(f"{file}:{line_number}: {problem} field '{_shortened(name)}'; a rule has {', '.join(_FIELDS)}")
         try:
-            fields[name] = _FIELDS[name](value.strip())
+            read = Certificate.known if is_known and name == "proof" else _FIELDS[name]
+            fields[name] = read(value.strip())
             if name in ("source", "target"):
                 fields[name] = _with_kernel(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
             if name in ("source", "target") and "let" in fields:

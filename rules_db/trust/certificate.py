@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_term, format_value, substitute
@@ -194,6 +195,41 @@ class Certificate:
     instances: tuple[Instance, ...]
     tested: BoundedTests | None = None
     interpreted: Interpretation | None = None
+
+    @staticmethod
+    def parse(text: str) -> Certificate:
+        """Reads the text form. Raises TextError."""
+        if text.startswith("bounded("):
+            return Certificate((), BoundedTests.parse(text))
+        if text.startswith("interpreted("):
+            return Certificate((), interpreted=Interpretation.parse(text))
+        parser = Parser(text)
+        instances = []
+        while parser.kind != "end":
+            instances.append(Instance.parse(parser))
+            if not parser.accept(";"):
+                parser.end()
+        return Certificate(tuple(instances))
+
+    @staticmethod
+    def known(text: str) -> Certificate:
+        """The same of a text that was read before: instances are read when they are first asked for.
+
+        Who applies a rule asks for none of them, and they are half of what a rule's text says.
+        """
+        if text.startswith(("bounded(", "interpreted(")):
+            return Certificate.parse(text)
+        certificate = object.__new__(Certificate)
+        vars(certificate)["_unread"] = text
+        return certificate
+
+    def __getattr__(self, name: str) -> Any:
+        """What an instance lacks: the instances of one that is unread."""
+        text = vars(self).get("_unread")
+        if name != "instances" or text is None:
+            raise AttributeError(f"a certificate has no {name}")
+        vars(self)["instances"] = instances = Certificate.parse(text).instances
+        return instances
 
     @property
     def cites_properties(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import re
 import shutil
 import sqlite3
@@ -21,15 +22,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mugraph.terms.term import substitute, var
+from mugraph.terms.text import Parser
 from rulegen.share.audit import audit
 from rules_db import library
 from rules_db.entries import Entry, RuleBook, preferred
-from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rules, read_rules
+from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rule, parse_rules, read_rules
 from rules_db.files import StoreError, check_writable, write_text
 from rules_db.library import open_rules, read_entries, record_of_check, shipped_rules
 from rules_db.stamp import PACKAGES
 from rules_db.store import RuleStore, RuleWriter
-from rules_db.trust.certificate import Certificate, Instance
+from rules_db.trust.certificate import Certificate, Evidence, Instance
 from rules_db.trust.rule import FloatClass, Rule
 from tests.support.graphs import rule
 from tests.support.rules import LANDMARKS, landmark
@@ -657,6 +659,26 @@ def test_a_text_that_cannot_be_read_is_said_when_it_is_asked_for() -> None:
     assert rules[0] == RULES[0] and rules.ids == (RULES[0].id, RULES[1].id)
     with pytest.raises(StoreError, match="unknown field 'lot'"):
         rules[1]
+
+
+def test_the_proof_of_a_known_rule_is_read_when_somebody_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applying a rule asks for none; equality, copies and other processes do, or go on without."""
+    rules = [rule for rule in shipped_rules() if rule.certificate.instances][::40]
+    read = list[str]()
+    real = Instance.parse
+
+    def noted(parser: Parser) -> Instance:
+        instance = real(parser)
+        read.append(instance.axiom)
+        return instance
+
+    monkeypatch.setattr(Instance, "parse", noted)
+    known = [parse_rule(format_rule(rule), is_known=True) for rule in rules]
+    assert all(rule.certificate.evidence is Evidence.PROVED for rule in known) and not read
+    assert all("instances" not in vars(pickle.loads(pickle.dumps(rule)).certificate) for rule in known) and not read
+    assert known == rules and len(read) == sum(len(rule.certificate.instances) for rule in rules)
+    assert known == rules and len(read) == sum(len(rule.certificate.instances) for rule in rules), "once"
+    assert not hasattr(known[0].certificate, "another")
 
 
 def test_a_run_that_opens_no_database_does_without_its_library() -> None:
