@@ -170,7 +170,7 @@ def _paired(
         best: Pairing | None = None
         for pin in suspects(pairing, *unequal):
             trial = Pairing(before, after, known, {**pins, after.made(pin[0]): pin[1]}, tolerance)
-            if len(trial.kept) > len(pairing.kept) and after.made(pin[0]) not in pins:
+            if trial.explained > pairing.explained and after.made(pin[0]) not in pins:
                 best = trial
                 break
         if best is None:  # what computes the output is other throughout
@@ -243,8 +243,14 @@ def _regions(
             ends.setdefault(makers[0], []).append(item)
         elif isinstance(item, ModelDifference):
             alone.append(DiffRegion(Equality.DIFFERENT, (), (), differences=(item,)))
+    components = [set(members) for members in nx.connected_components(graph)]
+    open_end = next((members for members in components if not members.isdisjoint(pairing.unknown)), None)
+    if open_end is not None:  # it may compute what nothing else stands for
+        for members in components:
+            open_end |= members if members.isdisjoint(ours) else set()
+        components = [members for members in components if not members.isdisjoint(ours)]
     parts = []
-    for members in nx.connected_components(graph):
+    for members in components:
         items = [item for node in members for item in ends.get(node, ())]
         first = [node for node in theirs if node in members]
         second = [node for node in ours if node in members]

@@ -117,6 +117,11 @@ class Pairing:
             heed()
             self._visit(node)
 
+    @property
+    def explained(self) -> int:
+        """How many nodes after the change are nodes before it, and how many values rest on numbers: what is not different."""
+        return len(self.kept) + len(self.claims)
+
     # The model before
 
     def stands_for(self, value: int) -> int:
@@ -215,12 +220,13 @@ class Pairing:
                 return
         numbers = [self._operand(value) for value in operands]
         is_new = not self._numbers_before.issuperset(_numbers_in(node))
-        if node.is_opaque or is_new or any(self._is_rounded(value) for value in operands):
+        if node.is_opaque or is_new or after.has_rounded_numbers(node) or any(self._is_rounded(value) for value in operands):
             self._rounded.update(node.values)
         results: Sequence[Arrays | None] = [None] * len(node.values)
         if all(array is not None for array in numbers):
             try:
-                results = after.evaluate(node, [array for array in numbers if array is not None])
+                typed = [self._typed_operand(value) for value in operands]
+                results = after.evaluate(node, [array for array in numbers if array is not None], typed)
             except NoReference as problem:
                 self.unknown[node] = str(problem)
         for value, arrays in zip(node.values, results, strict=True):
@@ -245,6 +251,11 @@ class Pairing:
         """As the node gets it: of a pair, the value before the change."""
         pair = self.pair_of(value)
         return self.numbers(value) if pair is None else self.numbers_before(pair)
+
+    def _typed_operand(self, value: int) -> Arrays | None:
+        """The same in the model's own types, as far as that is known."""
+        pair = self.pair_of(value)
+        return self.after.typed(value) if pair is None else self.before.typed(pair)
 
     def error(self, value: int, before: int) -> Error | None:
         """The distance of what a value's node computes from a value before the change; ``None`` where either is not known."""

@@ -12,9 +12,20 @@ import numpy as np
 from mugraph.graph import Node
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model
-from mugraph.terms.shape import concrete, evaluate_dim, plain_symbol, symbol, symbols_within
-from mugraph.terms.term import attr_symbols
-from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs
+from mugraph.ops import get_operator
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import (
+    ShapeError,
+    TensorType,
+    Undecided,
+    concrete,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+    symbols_within,
+)
+from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
+from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
 from rewriter.search.layers import opaque_kind
 
@@ -48,6 +59,9 @@ class ComparedModel:
         self.nodes = list(self._ordered())
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
+        self._deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
+        self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
+        self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for name, type_ in model.inputs.items():
@@ -113,6 +127,19 @@ class ComparedModel:
             self._digests[value] = hashlib.blake2b(content, digest_size=16).digest()
         return stored.type.dtype, tuple(stored.type.shape), self._digests[value]
 
+    def has_rounded_numbers(self, node: Node) -> bool:
+        """Whether a node's definition has numbers, not among its attributes, that a model which spells it out has rounded.
+
+        √(2/π) in a Gelu is one: as a stored tensor of float32 it is 3e-8 away.
+        """
+        types = [type_ for type_ in map(self.graph.type, node.inputs) if type_ is not None]
+        if node.is_opaque or len(types) < len(node.inputs):
+            return False
+        try:
+            return any(number != float(np.float32(number)) for number in _defining_numbers(node.op, node.attrs, types))
+        except (ShapeError, Undecided):
+            return False
+
     def leaf(self, value: int) -> Arrays | None:
         """An input or a stored tensor; ``None`` where nothing is known of it."""
         stored = self.tables.constants.get(value)
@@ -121,15 +148,41 @@ class ComparedModel:
         known = [run.by_value.get(value) for run in self._runs]
         return None if any(array is None for array in known) else [np.asarray(array) for array in known]
 
-    def evaluate(self, node: Node, operands: Sequence[Arrays]) -> list[Arrays]:
-        """A node's results from given operands. Raises NoReference."""
-        bare = replace(node, inputs=tuple(self.operands(node)))
+    def typed(self, value: int) -> Arrays | None:
+        """A value in the model's own types, where integers that rounding decides rest on it; ``None`` elsewhere."""
+        made = self.made(value)
+        stored = self.tables.constants.get(made)
+        if stored is not None:
+            return [stored.load()] * len(self._runs)
+        fed = [run.by_value.get(made) for run in self._fed]
+        return self._typed.get(made) if not fed or any(array is None for array in fed) else [np.asarray(array) for array in fed]
+
+    def evaluate(self, node: Node, operands: Sequence[Arrays], typed: Sequence[Arrays | None]) -> list[Arrays]:
+        """A node's results from given operands. Raises NoReference.
+
+        Integers that rounding decides, as the buckets of positions in T5, are those that the model's own types give, as in the
+        reference of a run: the nearest ones to other reals would be of another function.
+
+        Args:
+            typed: the operands in the model's own types, as far as they are known.
+        """
+        bare, narrow = replace(node, inputs=tuple(self.operands(node))), [array for array in typed if array is not None]
+        followed = node in self._upstream and len(narrow) == len(operands)
         results: list[Arrays] = [[] for _ in node.values]
+        own: list[Arrays] = [[] for _ in node.values]
         for number, run in enumerate(self._runs):
-            arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+            arrays: Sequence[np.ndarray] = ()
+            if followed:
+                arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
+                for kept, array in zip(own, arrays, strict=True):
+                    kept.append(np.asarray(array))
+            if not followed or node not in self._deciding:
+                arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
             for value, result, array in zip(node.values, results, arrays, strict=True):
                 result.append(np.asarray(array))
                 self.learn(value, number, result[-1])
+        if followed:
+            self._typed.update(zip(node.values, own, strict=True))
         return results
 
     def learn(self, value: int, number: int, array: np.ndarray) -> None:
@@ -150,10 +203,32 @@ class ComparedModel:
             if node.op == "Identity" or len(known) < len(operands):
                 continue
             try:
-                arrays.update(zip(node.values, self.evaluate(node, known), strict=True))
+                typed = [self.typed(value) for value in self.operands(node)]
+                arrays.update(zip(node.values, self.evaluate(node, known, typed), strict=True))
             except NoReference:
                 continue
         return arrays
+
+
+def _defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iterator[float]:
+    """The numbers in an operator's definition by plainer ones, and in theirs, but for those that are attributes.
+
+    Raises:
+        ShapeError, Undecided: it depends on dimensions that these operands do not have.
+    """
+    record = get_operator(op)
+    if record.decomposition is None:
+        return
+    given = [value for _, value in make_attrs({**record.defaults, **dict(attrs)}) if isinstance(value, float)]
+    roots = record.decompose(attrs, types)
+    inferred = infer_types(roots, {f"x{place}": type_ for place, type_ in enumerate(types)})
+    for part in walk(roots):
+        if part.op == "Const":
+            number = float(part.attr("value"))
+            if number not in given:
+                yield number
+        elif part.inputs:
+            yield from _defining_numbers(part.op, part.attrs, [inferred[operand] for operand in part.inputs])
 
 
 def common_feeds(

@@ -20,6 +20,8 @@ from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["Entry", "RuleBook", "Usable", "by_size", "preferred", "proved", "read_all", "told_of", "unproved", "way_out"]
 
+_HEADING = re.compile(r"^rule[ \t]+(\S+)", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -40,8 +42,10 @@ class Entry:
     @property
     def name(self) -> str:
         """The identity that is claimed, or the place."""
-        heading = re.search(r"^rule[ \t]+(\S+)", self.text, re.MULTILINE)
-        return self.identity or (heading.group(1) if heading else f"at {self.place}:{self.line}")
+        if self.identity:
+            return self.identity
+        heading = _HEADING.search(self.text)
+        return heading.group(1) if heading else f"at {self.place}:{self.line}"
 
     def read(self, *, is_known: bool = False) -> Rule:
         """The rule; one that is known was read before, as :func:`rules_db.exchange.parse_rule` says.

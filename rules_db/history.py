@@ -21,15 +21,27 @@ if TYPE_CHECKING:
 else:
     sa = LateModule("sqlalchemy")
 
-__all__ = ["Action", "LogEntry", "append", "broken_link", "differences", "history_table", "read_history", "text_digest", "who"]
+__all__ = [
+    "Action",
+    "LogEntry",
+    "append",
+    "broken_link",
+    "differences",
+    "history_table",
+    "never_accepted",
+    "read_history",
+    "text_digest",
+    "who",
+]
 
 _START = "0" * 64
 
 
 class Action(StrEnum):
-    """What happened to a rule."""
+    """What happened to a rule. One that was there before the log is adopted by whoever audits it."""
 
     ACCEPTED = "accepted"
+    ADOPTED = "adopted"
     CHECKED = "checked"
     REMOVED = "removed"
 
@@ -119,18 +131,31 @@ def broken_link(entries: Sequence[LogEntry]) -> int | None:
 
 def differences(entries: Iterable[LogEntry], texts: Mapping[str, str]) -> dict[str, str]:
     """What the rows hold that the log does not tell, by identity."""
-    accepted: dict[str, str] = {}
-    for entry in entries:
-        if entry.action == Action.ACCEPTED:
-            accepted[entry.rule] = entry.text_digest
-        elif entry.action == Action.REMOVED:
-            accepted.pop(entry.rule, None)
+    accepted = _accepted(entries)
     found = {}
     for rule in sorted({*accepted, *texts}):
         if rule not in texts:
             found[rule] = "was accepted and is not there"
         elif rule not in accepted:
-            found[rule] = "is there and was never accepted: an earlier version wrote it, or nobody"
+            found[rule] = "is there and was never accepted: an earlier version wrote it, or nobody; --adopt audits such rules"
         elif text_digest(texts[rule]) != accepted[rule]:
             found[rule] = "is not the text that was accepted"
     return found
+
+
+def never_accepted(entries: Iterable[LogEntry], texts: Iterable[str]) -> frozenset[str]:
+    """Those of the rows' identities of which the log tells nothing."""
+    return frozenset(texts) - _accepted(entries).keys()
+
+
+def _accepted(entries: Iterable[LogEntry]) -> dict[str, str]:
+    """The digest of the text that each rule must have."""
+    accepted: dict[str, str] = {}
+    for entry in entries:
+        if entry.action == Action.ACCEPTED:
+            accepted[entry.rule] = entry.text_digest
+        elif entry.action == Action.ADOPTED:
+            accepted.setdefault(entry.rule, entry.text_digest)
+        elif entry.action == Action.REMOVED:
+            accepted.pop(entry.rule, None)
+    return accepted

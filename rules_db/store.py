@@ -100,7 +100,15 @@ class _StoredRule(NamedTuple):
     """What a database holds of a rule: its text, and who wrote that, where a row says so of that text and no other."""
 
     text: str
-    writer: RuleWriter | None
+    noted_text: str | None
+    version: str | None
+    stamp: str | None
+
+    @property
+    def writer(self) -> RuleWriter | None:
+        if self.version is None or self.stamp is None or self.noted_text != text_digest(self.text):
+            return None
+        return RuleWriter(self.version, self.stamp)
 
 
 _AT_ONCE = 500
@@ -302,17 +310,22 @@ class RuleStore:
 
         return self._guard(read)
 
-    def note_checked(self, texts: Mapping[str, str]) -> None:
-        """Enters in the log that rules were checked again, with their texts as they were then. Raises StoreError."""
+    def note(self, action: Action, texts: Mapping[str, str]) -> int:
+        """Enters in the log that rules were adopted, or checked again, unless their texts changed since. Raises StoreError.
 
-        def note() -> None:
+        Returns:
+            how many have the texts still.
+        """
+
+        def note() -> int:
             with writing(self._engine) as connection:
                 self._complete(connection)
                 there = self._rows(connection, texts)
                 same = {identity: row.text for identity, row in there.items() if row.text == texts[identity]}
-                self._log(connection, Action.CHECKED, same)
+                self._log(connection, action, same)
+                return len(same)
 
-        self._guard(note)
+        return self._guard(note)
 
     def digests(self) -> dict[str, str]:
         """The digest of each row's text, by identity; the texts that whoever wrote them says the digest of are not read."""
@@ -387,8 +400,7 @@ class RuleStore:
         rows = {}
         for row in found:
             text = row.text if isinstance(row.text, str) else ""  # a blob is no rule
-            is_of_text = row.text_digest == text_digest(text)
-            rows[str(row.id)] = _StoredRule(text, RuleWriter(row.version, row.stamp) if is_of_text else None)
+            rows[str(row.id)] = _StoredRule(text, row.text_digest, row.version, row.stamp)
         return rows
 
     def texts(self, identities: Collection[str] | None = None) -> dict[str, str]:

@@ -291,6 +291,9 @@ def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:
     """Replaces the symbols of ``dim`` that ``binding`` knows."""
     if isinstance(dim, int):
         return dim
+    names = [name for monomial, _ in dim.terms for name, _ in monomial]
+    if not any(name in binding or isinstance(name, DerivedSymbol) for name in names):
+        return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms:
         product: Dim = coefficient

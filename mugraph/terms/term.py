@@ -8,6 +8,7 @@ processes. Leaves are variables (operator ``Var``) and scalar constants (operato
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +36,7 @@ __all__ = [
     "open_names",
     "same_value",
     "substitute",
+    "substitute_all",
     "var",
     "variables",
     "walk",
@@ -230,14 +232,30 @@ def variables(roots: Iterable[Term]) -> list[Term]:
 
 def rebuild(root: Term, leaf: Callable[[Term], Term], attr: Callable[[AttrValue], AttrValue]) -> Term:
     """Rebuilds a term with every leaf and every attribute value mapped."""
+    return rebuild_all([root], leaf, attr)[root]
+
+
+def rebuild_all(roots: Iterable[Term], leaf: Callable[[Term], Term], attr: Callable[[AttrValue], AttrValue]) -> dict[Term, Term]:
+    """What every term under ``roots`` becomes with every leaf and every attribute value mapped."""
     done: dict[Term, Term] = {}
-    for term in walk([root]):
+    for term in walk(roots):
         if not term.inputs and term.op in ("Var", "Const"):
             done[term] = leaf(term)
-        else:
-            inputs = tuple(done[operand] for operand in term.inputs)
-            done[term] = Term(term.op, tuple((name, attr(value)) for name, value in term.attrs), inputs, term.out)
-    return done[root]
+            continue
+        inputs, attrs = tuple([done[operand] for operand in term.inputs]), _mapped(term.attrs, attr)
+        is_same = attrs is term.attrs and all(map(operator.is_, inputs, term.inputs))
+        done[term] = term if is_same else Term(term.op, attrs, inputs, term.out)
+    return done
+
+
+def _mapped(attrs: Attrs, attr: Callable[[AttrValue], AttrValue]) -> Attrs:
+    """Attributes with their values mapped: the same object where all values are."""
+    if not attrs:
+        return attrs
+    values = [attr(value) for _, value in attrs]
+    if all(new is old for new, (_, old) in zip(values, attrs, strict=True)):
+        return attrs
+    return tuple((name, value) for value, (name, _) in zip(values, attrs, strict=True))
 
 
 def binding_of(attrs: Mapping[str, AttrValue] | None, dims: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -251,7 +269,8 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
     Attribute variables stand in it with their dollar sign: ``{"n": 4, "$axis": -1}``.
     """
     if isinstance(value, tuple):
-        return tuple(bind_value(item, binding) for item in value)
+        items = tuple([bind_value(item, binding) for item in value])
+        return value if all(map(operator.is_, items, value)) else items
     if isinstance(value, AttrVar):
         return binding.get(str(value), value)
     return evaluate_dim(value, binding) if isinstance(value, SymDim) else value
@@ -291,9 +310,19 @@ def substitute(
     root: Term, terms: Mapping[str, Term], attrs: Mapping[str, AttrValue] | None = None, dims: Mapping[str, Any] | None = None
 ) -> Term:
     """Replaces variables by terms, attribute variables by values and dimension symbols by dimensions; others stay."""
+    return substitute_all([root], terms, attrs, dims)[root]
+
+
+def substitute_all(
+    roots: Iterable[Term],
+    terms: Mapping[str, Term],
+    attrs: Mapping[str, AttrValue] | None = None,
+    dims: Mapping[str, Any] | None = None,
+) -> dict[Term, Term]:
+    """What every term under ``roots`` becomes by :func:`substitute`."""
     binding = binding_of(attrs, dims)
-    return rebuild(
-        root,
+    return rebuild_all(
+        roots,
         lambda leaf: terms.get(leaf.name, leaf) if leaf.is_var else _close(leaf, attrs or {}),
         lambda value: bind_value(value, binding),
     )

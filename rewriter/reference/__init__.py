@@ -8,6 +8,7 @@ from rewriter.reference.evaluation import (
     is_quantized,
     reference_outputs,
     reference_run,
+    rounding_decisions,
 )
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs, unheld
 from rewriter.reference.nodes import NoReference, NoRoom, bind_shape
@@ -35,6 +36,7 @@ __all__ = [
     "random_inputs",
     "reference_outputs",
     "reference_run",
+    "rounding_decisions",
     "unheld",
     "worst",
 ]

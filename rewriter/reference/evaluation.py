@@ -147,7 +147,7 @@ class _ModelEvaluation:
         self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
         followed = exact and follows_types
-        self._deciding, self._upstream = _decisions(graph, nodes) if followed else (frozenset[Node](), frozenset[Node]())
+        self._deciding, self._upstream = rounding_decisions(graph, nodes) if followed else (frozenset[Node](), frozenset[Node]())
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
         self._orders: dict[Sequence[int], list[Node]] = {}
@@ -386,7 +386,7 @@ def _rounds(graph: Graph, node: Node) -> bool:
     )
 
 
-def _decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
+def rounding_decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
     """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
     deciding = {node for node in nodes if _rounds(graph, node)}
     upstream, stack = set(deciding), list(deciding)

@@ -15,6 +15,7 @@ from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, tru
 from rulegen.properties.report import LEAST_CASES, LEAST_HITS, properties_report
 from rulegen.share.audit import audit
 from rules_db.files import write_text
+from rules_db.history import Action
 from rules_db.library import read_entries
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
@@ -71,7 +72,7 @@ def audit_command(
     names, bad = {entry.name for entry in entries}, {failure.rule for failure in report.failures}
     if log:
         with RuleStore.open(str(rules), create=False) as store:
-            store.note_checked({entry.identity: entry.text for entry in entries if entry.name not in bad})
+            store.note(Action.CHECKED, {entry.identity: entry.text for entry in entries if entry.name not in bad})
     told = f" (random tests with --deep --seed {seed})" if deep else ""
     console.print(f"{len(names)} rules of {name_of(rules)}: {len(names - bad)} stand, {len(bad)} fail{told}", markup=False)
     if not report.passed:

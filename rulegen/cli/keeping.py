@@ -1,19 +1,21 @@
-"""The commands that keep a database in order: status, remove, prune."""
+"""The commands that keep a database in order: status, remove, prune, verify-log."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Collection
 from itertools import groupby, takewhile
 
 import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from rulegen.cli.console import name_of, output
+from rulegen.cli.console import jobs_option, name_of, output, trust_option
+from rulegen.share.audit import audit
 from rules_db.entries import Usable
 from rules_db.files import StoreError
-from rules_db.history import broken_link, differences
+from rules_db.history import Action, broken_link, differences, never_accepted
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 
@@ -86,16 +88,21 @@ def prune_command(database: str, newer: bool) -> None:
 @click.argument("database", metavar="URL")
 @click.option("--link", metavar="LINK", help="One that was told before, or its beginning: history up to there must be the same.")
 @click.option("--copy", metavar="URL", help="Another database, whose log is compared with this one's.")
-def verify_log_command(database: str, link: str | None, copy: str | None) -> None:
+@click.option("--adopt", is_flag=True, help="Audit rules that were there before the log, and enter in it those that stand.")
+@jobs_option
+@trust_option
+def verify_log_command(database: str, link: str | None, copy: str | None, adopt: bool, jobs: int, trust: Trust) -> None:
     """Checks the log of a database.
 
     Each entry must follow from those before it, and the rules must be those that it accepted. The last link stands for all
     of it: keep it, and give it to others. Exit code 1 where something differs.
     """
+    console, name, wrong = output(), name_of(database), []
     with RuleStore.open(database, create=False) as store:
         entries, texts = store.history(), store.texts()
-    console, name = output(), name_of(database)
-    wrong = []
+        if adopt and broken_link(entries) is None:
+            wrong += _adopt(store, never_accepted(entries, texts), jobs, trust)
+            entries, texts = store.history(), store.texts()
     if (number := broken_link(entries)) is not None:
         wrong.append(f"entry {number} does not follow from those before it: the log was changed")
     differing = differences(entries, texts)
@@ -117,3 +124,13 @@ def verify_log_command(database: str, link: str | None, copy: str | None) -> Non
     console.print(f"{name}: {len(texts)} rules, {len(entries)} entries{last}", markup=False)
     if wrong:
         sys.exit(1)
+
+
+def _adopt(store: RuleStore, rules: Collection[str], jobs: int, trust: Trust) -> list[str]:
+    """Enters in the log those rules that an audit passes; says why others fail."""
+    entries = store.entries(rules)
+    report = audit(entries, jobs=jobs, trust=trust)
+    bad = {failure.rule for failure in report.failures}
+    adopted = store.note(Action.ADOPTED, {one.identity: one.text for one in entries if one.name not in bad})
+    output().print(f"{adopted} rules adopted", markup=False)
+    return [str(failure) for failure in report.failures]

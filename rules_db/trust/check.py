@@ -26,7 +26,7 @@ from mugraph.domains.range import Range
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, binding_of, open_names, substitute, walk
+from mugraph.terms.term import Term, binding_of, open_names, substitute, substitute_all, walk
 from rules_db.trust.certificate import Instance, Trust
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.evidence import repeat_tests
@@ -93,11 +93,14 @@ class Presence:
 
     def __init__(self, terms: Collection[Term]) -> None:
         self._class: dict[Term, Term] = {}
+        self._heads: dict[Term, tuple[object, ...]] = {}
         self._built: dict[tuple[object, ...], Term] = {}
         self.add(terms)
 
     def find(self, term: Term) -> Term | None:
         """The representative of a present term, or of the present term that it is congruent to; ``None`` where there is none."""
+        if term in self._class:
+            return self._root(term)
         representative: dict[Term, Term | None] = {}
         for part in walk([term]):
             key = self._key(part, [representative[operand] for operand in part.inputs])
@@ -129,10 +132,14 @@ class Presence:
             term = self._class[term]
         return term
 
-    @staticmethod
-    def _key(term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
+    def _key(self, term: Term, operands: Sequence[Term | None]) -> tuple[object, ...]:
         """A key that terms built alike share. It holds the text of attributes, as 1, 1.0 and True are equal in Python."""
-        return (term.op, repr(term.attrs), term.out, *operands) if operands else (term,)
+        if not operands:
+            return (term,)
+        head = self._heads.get(term)
+        if head is None:
+            head = self._heads[term] = (term.op, repr(term.attrs), term.out)
+        return (*head, *operands)
 
 
 def presence(source: Side, target: Side, steps: Sequence[ProofStep], typed: Collection[Term]) -> tuple[Presence, list[int]]:
@@ -185,7 +192,8 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> li
     if len(rule.source) != len(rule.target):
         return [f"{len(rule.source)} outputs on the left and {len(rule.target)} on the right"]
     sample = rule.sample()
-    wrong = _wrong_values([*rule.source, *rule.target, *sample.source, *sample.target], rule.conditions)
+    examined = set[Term]()
+    wrong = _wrong_values([*rule.source, *rule.target, *sample.source, *sample.target], rule.conditions, examined)
     if wrong:
         return [f"{MALFORMED}: {problem}" for problem in wrong]
     if rule.certificate.tested:
@@ -195,7 +203,9 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> li
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         for number, step in enumerate(steps, 1):
-            wrong += [f"step {number}: {problem}" for problem in _wrong_values([step.left, step.right], step.conditions)]
+            wrong += [
+                f"step {number}: {problem}" for problem in _wrong_values([step.left, step.right], step.conditions, examined)
+            ]
         if wrong:
             return wrong
         types = _sample_types(rule, steps)
@@ -204,15 +214,16 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> li
     return [*_contradictions(rule, types), *_wrong_steps(rule, steps, types), *_missing_links(rule, steps, types)]
 
 
-def _wrong_values(roots: Collection[Term], conditions: Collection[Condition]) -> list[str]:
-    """Attributes and arguments of guards whose values are not of their kind, in words."""
+def _wrong_values(roots: Collection[Term], conditions: Collection[Condition], examined: set[Term]) -> list[str]:
+    """Attributes and arguments of guards whose values are not of their kind, in words; ``examined`` terms have none."""
     wrong = [problem for condition in conditions for problem in condition.wrong_arguments()]
     for term in walk([*roots, *(term for condition in conditions for term in condition.terms())]):
-        if term.op not in ("Var", "Const"):
+        if term.op not in ("Var", "Const") and term not in examined:
             try:
                 get_operator(term.op).check_attributes(term.attrs)
             except ShapeError as problem:
                 wrong.append(str(problem))
+        examined.add(term)
     return wrong
 
 
@@ -220,7 +231,7 @@ def _sample_types(rule: Rule, steps: Sequence[ProofStep]) -> dict[Term, TensorTy
     """Types of all terms of the rule and the steps under the rule's sample types and attributes. Raises where one has none."""
     cited = [term for condition in rule.conditions for term in condition.terms()]
     sides = [side for step in steps for side in (step.left, step.right)]
-    samples = {term: substitute(term, {}, rule.attrs) for term in walk([*rule.source, *rule.target, *cited, *sides])}
+    samples = substitute_all([*rule.source, *rule.target, *cited, *sides], {}, rule.attrs)
     inferred = infer_types(samples.values(), rule.types)
     return {term: inferred[sample] for term, sample in samples.items()}
 

@@ -18,7 +18,7 @@ from modeldiff.telling import region_lines
 from rewriter.reference import InputError
 from tests.support.runs import block, lora
 
-HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
 
 
 def written(path: Path, text: str, **tensors: np.ndarray) -> Path:
@@ -144,6 +144,44 @@ def test_a_planted_fault_is_named(name: str, plant: Callable[[NodeProto], None],
     assert comparison.verdict is Equality.DIFFERENT
     assert named(comparison) == [name], text_of(comparison)
     assert len(comparison.pairing.kept) == len(comparison.pairing.before.nodes) - 1
+
+
+def test_numbers_of_a_definition_may_be_rounded_where_it_is_spelled(tmp_path: Path) -> None:
+    before = """(float[4,8] x) => (float[4,8] y) { c = Mul(x, third) s = Mul(c, x) q = Mul(s, x) i = Add(x, q) m = Mul(i, root)
+        t = Tanh(m) p = Add(t, one) h = Mul(x, half) y = Mul(h, p) }"""
+    after = "(float[4,8] x) => (float[4,8] y) { y = com.microsoft.FastGelu(x) }"
+    numbers = {"third": 0.044715, "root": np.sqrt(2 / np.pi), "one": 1.0, "half": 0.5}
+    tensors = {name: np.asarray(number, np.float32) for name, number in numbers.items()}
+    assert compared(tmp_path, before, after, **tensors).verdict in (Equality.PROVED, Equality.TESTED)
+    wrong = {**tensors, "third": np.asarray(0.044735, np.float32)}
+    assert compared(tmp_path, before, after, **wrong).verdict is Equality.DIFFERENT
+
+
+def test_integers_that_rounding_decides_are_those_of_the_models_types(tmp_path: Path) -> None:
+    before = "(float[4,8] x) => (float[4,8] y) { p = Mul(c, ten) b = Cast<to = 7>(p) g = Cast<to = 1>(b) y = Add(x, g) }"
+    after = "(float[4,8] x) => (float[4,8] y) { y = Add(x, g) }"
+    constants = {"c": np.float32([0.7]), "ten": np.float32([10.0])}  # 7 in float32, and less than 7 in float64
+    for folded, verdict in ((7.0, Equality.PROVED), (6.0, Equality.DIFFERENT)):
+        a = written(tmp_path / "a.onnx", before, **constants)
+        b = written(tmp_path / "b.onnx", after, g=np.float32([folded]))
+        assert compare_models(a, b).verdict is verdict
+
+
+def test_what_cannot_be_evaluated_stands_for_what_is_gone(tmp_path: Path) -> None:
+    before = "(float[2,3,4] x) => (float[2,3,4] y) { a = MatMul(x, w) b = Relu(a) y = Tanh(b) }"
+    after = "(float[2,3,4] x) => (float[2,3,4] y) { a = Gemm(x, w) b = Relu(a) y = Tanh(b) }"  # of a tensor of rank 3: none
+    comparison = compared(tmp_path, before, after, w=np.eye(4, dtype=np.float32))
+    (region,) = comparison.regions
+    assert comparison.verdict is region.verdict is Equality.UNDECIDED and region.reasons
+    assert [len(region.before), len(region.after)] == [3, 3]
+
+
+def test_a_fault_before_a_fusion_is_named_where_it_is(tmp_path: Path) -> None:
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}
+    before = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, w) s = Sigmoid(a) y = Mul(a, s) }"
+    after = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, v) y = com.microsoft.QuickGelu<alpha = 1.0>(a) }"
+    comparison = compared(tmp_path, before, after, **weights, v=np.where(np.eye(8) > 0, weights["w"] + 0.1, weights["w"]))
+    assert comparison.verdict is Equality.DIFFERENT and named(comparison) == ["a"]
 
 
 def test_a_changed_weight_is_named_with_its_entry(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rules_db.exchange import format_rule
-from rules_db.history import LogEntry, broken_link, differences
+from rules_db.history import Action, LogEntry, broken_link, differences
 from rules_db.store import RuleStore, RuleWriter
 from rules_db.trust.rule import FloatClass
 from tests.support.rules import LANDMARKS, landmark
@@ -28,7 +28,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.add_all(RULES)
         texts = store.texts()
         store.remove({RULES[1].id: texts[RULES[1].id]})
-        store.note_checked({RULES[2].id: texts[RULES[2].id], RULES[3].id: "another text"})
+        store.note(Action.CHECKED, {RULES[2].id: texts[RULES[2].id], RULES[3].id: "another text"})
     return path
 
 

@@ -8,7 +8,7 @@ import click
 import onnx
 
 from tools.zoo.built import lora_block, write_big
-from tools.zoo.exported import ARCHITECTURES, EXPORT_TOLERANCE, SIZED_ARCHITECTURES, export_model
+from tools.zoo.exported import ARCHITECTURES, EXPORT_TOLERANCE, SIZED_ARCHITECTURES, SMALL_ARCHITECTURES, export_model
 from tools.zoo.light import light_models, load_light
 from tools.zoo.running import describe
 from tools.zoo.skeletons import fill, read_skeleton, write_skeleton
@@ -34,16 +34,22 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice([*ARCHITECTURES, *SIZED_ARCHITECTURES]))
+@click.argument(
+    "names",
+    metavar="[NAME]...",
+    nargs=-1,
+    type=click.Choice([*ARCHITECTURES, *SMALL_ARCHITECTURES, *SIZED_ARCHITECTURES]),
+)
 @directory_option
 @click.option("--fp16", is_flag=True, help="Export in half precision, as NAME_fp16.onnx.")
-def export(names: tuple[str, ...], directory: Path, fp16: bool) -> None:
+@click.option("--small", is_flag=True, help="By default the small ones, of a few layers and channels.")
+def export(names: tuple[str, ...], directory: Path, fp16: bool, small: bool) -> None:
     """Exports models of transformers with torch.onnx and checks them in onnxruntime.
 
-    Default: all but those with a size in their names, which the GPU benchmark measures.
+    Default: all but the small ones and those with a size in their names, which the GPU benchmark measures.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for name in names or ARCHITECTURES:
+    for name in names or (SMALL_ARCHITECTURES if small else ARCHITECTURES):
         path = directory / (f"{name}_fp16.onnx" if fp16 else f"{name}.onnx")
         error = export_model(name, path, fp16)
         click.echo(f"{describe(path)}; differs from torch by {error:.1e}")

@@ -107,6 +107,30 @@ ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "llama_dynamic": ZooArchitecture("LlamaModel", {"input_ids": ("batch", "sequence")}, SMALL_LLAMA_CONFIG),
 }
 
+SMALL_CONFIG = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 1000}
+SMALL_STAGES = {"depths": [1, 1, 2, 1], "hidden_sizes": [16, 32, 48, 64]}
+SMALL_CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("bert", "gpt2", "vit", "bert_dynamic"), SMALL_CONFIG),
+    **{name: {**SMALL_CONFIG, "num_key_value_heads": 2} for name in ("llama", "llama_lora", "llama_dynamic")},
+    "qwen3": {**SMALL_CONFIG, "num_key_value_heads": 2, "head_dim": 16},
+    "t5_encoder": {"num_layers": 2, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "vocab_size": 1000},
+    "whisper_encoder": {
+        "d_model": 64,
+        "encoder_layers": 2,
+        "encoder_ffn_dim": 128,
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    },
+    "swin": {"embed_dim": 16, "depths": [1, 2, 2], "num_heads": [2, 2, 4]},
+    "convnext": SMALL_STAGES,
+    "resnet50": {**SMALL_STAGES, "embedding_size": 16, "hidden_sizes": [32, 64, 96, 128]},
+    "regnet": {**SMALL_STAGES, "embedding_size": 16, "groups_width": 8},
+}
+SMALL_ARCHITECTURES: Mapping[str, ZooArchitecture] = {
+    f"small_{name}": replace(ARCHITECTURES[name], config={**ARCHITECTURES[name].config, **config})
+    for name, config in SMALL_CONFIGS.items()
+}
+"""The same at a few layers and channels: what tools make of their spellings is seen in seconds."""
+
 LANGUAGE_SIZES = ((1, 128), (8, 512))
 
 SIZED_ARCHITECTURES: Mapping[str, ZooArchitecture] = {
@@ -137,7 +161,7 @@ def export_model(name: str, path: Path, fp16: bool = False) -> float:
     """Exports a model with ``torch.onnx`` and compares the file, run by onnxruntime, with torch.
 
     Args:
-        name: A key of `ARCHITECTURES` or `SIZED_ARCHITECTURES`.
+        name: A key of `ARCHITECTURES`, `SMALL_ARCHITECTURES` or `SIZED_ARCHITECTURES`.
         path: The file to write; weights stay inside it below 2 GB and go to external data above.
         fp16: Whether weights, floating-point inputs and outputs are half precision.
 
@@ -146,7 +170,7 @@ def export_model(name: str, path: Path, fp16: bool = False) -> float:
     """
     import torch
 
-    architecture = {**ARCHITECTURES, **SIZED_ARCHITECTURES}[name]
+    architecture = {**ARCHITECTURES, **SMALL_ARCHITECTURES, **SIZED_ARCHITECTURES}[name]
     model = build_module(architecture)
     if fp16:
         model = model.half()

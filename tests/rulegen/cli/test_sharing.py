@@ -98,6 +98,30 @@ def test_a_log_is_verified_and_compared(mine: str, tmp_path: Path) -> None:
         assert words in parted.output
 
 
+def test_rules_from_before_the_log_are_adopted_where_they_stand(mine: str) -> None:
+    false = replace(RULES[5], certificate=Certificate(()))
+    with sqlite3.connect(mine) as there:
+        for rule in (RULES[4], false):
+            there.execute("INSERT INTO rules VALUES (?, ?)", (rule.id, format_rule(rule)))
+        there.execute("UPDATE rules SET text = text || ' ' WHERE id = ?", (RULES[0].id,))
+    before = run("verify-log", mine)
+    assert before.exit_code == 1 and "never accepted" in before.output
+    adopted = run("verify-log", mine, "--adopt")
+    assert adopted.exit_code == 1 and "1 rules adopted" in adopted.output
+    after = run("verify-log", mine).output
+    assert f"rule {RULES[5].id} is there and was never accepted" in after and RULES[4].id not in after
+    assert f"rule {RULES[0].id} is not the text that was accepted" in after
+    assert re.search(r"^log        adopted \S+, version", run("show", RULES[4].id, "--rules", mine).output, re.M)
+
+
+def test_nothing_is_adopted_into_a_log_that_was_changed(mine: str) -> None:
+    with sqlite3.connect(mine) as there:
+        there.execute("INSERT INTO rules VALUES (?, ?)", (RULES[4].id, format_rule(RULES[4])))
+        there.execute("UPDATE rule_log SET at = 'yesterday' WHERE number = 2")
+    tried = run("verify-log", mine, "--adopt")
+    assert tried.exit_code == 1 and "rules adopted" not in tried.output and "never accepted" in tried.output
+
+
 def test_checks_enter_the_log_and_are_shown(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNX_SUPEROPT_WHO", "somebody")
     assert run("audit", mine, "--log").exit_code == 0
