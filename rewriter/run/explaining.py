@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from rewriter.reference import InputError
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
-from rewriter.search.explain import MissReason, NearMiss, explain_all, explain_node, explain_rule
+from rewriter.search.explain import MissReason, NearMiss, explain_all, explain_node, explain_rule, explain_spelled
 
 __all__ = ["check_asked", "explanations"]
 
@@ -57,5 +57,6 @@ def _explained(bench: Workbench, search: ModelSearch, asked: str) -> Iterable[Ne
                 return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}", MissReason.OPAQUE)]
             return [line for value in node.values for line in explain_node(moves, start, value)]
     if asked == "all":
-        return [*sorted(explain_all(moves, start), key=lambda line: -line.at_stake), *bench.kernels.explanations()]
+        misses = [*explain_spelled(moves, start), *explain_all(moves, start)]
+        return [*sorted(misses, key=lambda line: -line.at_stake), *bench.kernels.explanations()]
     return explain_rule(moves, start, asked)

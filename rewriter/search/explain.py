@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mugraph.graph import Graph, Node
-from mugraph.ops import get_operator
+from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import Term, format_attrs, walk
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction, Match, NoMatch, resolve
 from rewriter.search.moves import Moves
+from rewriter.search.spelled import shortened, spelled_regions
 
-__all__ = ["MissReason", "NearMiss", "explain_all", "explain_node", "explain_rule", "near_miss"]
+__all__ = ["MissReason", "NearMiss", "explain_all", "explain_node", "explain_rule", "explain_spelled", "near_miss"]
 
 
 class MissReason(StrEnum):
@@ -30,6 +31,7 @@ class MissReason(StrEnum):
     OPERATOR = "another operator stands in a place"
     ATTRIBUTES = "attributes differ"
     OPAQUE = "no rule can look at it"
+    SPELLED = "it looks like one operator that is written out, and no rule recognises it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +189,19 @@ def explain_all(moves: Moves, candidate: Candidate) -> Iterator[NearMiss]:
     for direction in moves.matches.directions:
         for value in situation.nearest(direction, 1):
             yield situation.near_miss(direction, value)
+
+
+def explain_spelled(moves: Moves, candidate: Candidate) -> Iterator[NearMiss]:
+    """The regions that look like a composite operator and are left once every rule was applied that shortens the model.
+
+    At stake is what their nodes cost, without products, which stay.
+    """
+    left = shortened(moves, candidate).graph
+    for region in spelled_regions(left):
+        names = [left.tables.names[value] or f"value {value}" for node in region.nodes for value in node.values]
+        outcome = (
+            f"no rule knows {', '.join(names)}; rulegen mine MODEL --out mine.rules looks for one, --rules mine.rules uses it"
+        )
+        prices = (moves.prices.cost(left, node) for node in region.nodes if traits_of(node.op).product is None)
+        where = left.tables.names[region.value] or f"value {region.value}"
+        yield NearMiss("", f"{region.operator}, written out", where, outcome, MissReason.SPELLED, round(sum(prices), 2))

@@ -95,6 +95,7 @@ def spell(
     limits: SpellingLimits | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    wanted: Callable[[Definition], bool] = lambda form: True,
 ) -> list[FormSpelling]:
     """The spellings of composite operators. Equal arguments give equal rules in equal order, unless time runs out.
 
@@ -105,13 +106,14 @@ def spell(
         limits: for each form.
         seed: of all random inputs.
         progress: called with the number of forms done and that of all.
+        wanted: which forms.
 
     Raises:
         KeyError, ValueError: an operator has no definition here (:func:`rulegen.spell.definitions.definitions`).
     """
     limits = limits or SpellingLimits()
     ordered = sorted(operators, key=lambda operator: len(named(operator)))
-    forms = [form for operator in ordered for form in definitions(operator) if limits.half or not form.is_half]
+    forms = [form for operator in ordered for form in definitions(operator) if (limits.half or not form.is_half) and wanted(form)]
     return spell_forms(forms, known, before, limits, seed, progress)
 
 

@@ -140,6 +140,11 @@ def _is_undone(operator: str) -> bool:
     return traits_of(operator).movement in (Movement.VIEW, Movement.PERMUTATION)
 
 
+def _is_beside(operator: str) -> bool:
+    """Whether an operator puts tensors beside each other, or is taken back by another movement."""
+    return traits_of(operator).movement is Movement.CONCATENATION or _is_undone(operator)
+
+
 def _undone(term: Term, step: Term, types: dict[Term, TensorType]) -> Term:
     """A movement taken back."""
     if step.op == "Transpose":
@@ -152,15 +157,21 @@ def _undone(term: Term, step: Term, types: dict[Term, TensorType]) -> Term:
 
 
 def _doubled(form: Definition) -> Iterator[Definition]:
-    """The form with operands that the program puts beside themselves as they are then: a table of which the half is enough."""
+    """The form with operands that the program puts beside themselves as they are then: a table of which the half is enough.
+
+    What only has other axes in front is put beside itself like the operand.
+    """
     graph, _ = _defined(form, named(form.operator))
     found: dict[str, int] = {}
     for node, operands in enumerate(graph.operands):
         op, attrs, _ = graph.language.ops[graph.op[node]]
         if op == "Concat" and len(operands) == 2 and len(set(map(graph.find, operands))) == 1:
-            term = graph.term(graph.best[graph.find(operands[0])])
+            axis, term = dict(attrs)["axis"], graph.term(graph.best[graph.find(operands[0])])
+            inferred = infer_types([term], form.types)
+            while _is_undone(term.op) and inferred[term.inputs[0]].shape[axis:] == inferred[term].shape[axis:]:
+                (term,) = term.inputs
             if term.is_var:
-                found.setdefault(term.name, dict(attrs)["axis"])
+                found.setdefault(term.name, axis)
     if not found:
         return
     types, whole = dict(form.types), dict[Term, Term]()
@@ -220,7 +231,8 @@ def _defined(form: Definition, operators: Collection[str]) -> tuple[EGraph, list
         shows = any(map(is_unwritten, walk([axiom.left]))) and all(map(written, operators_of([axiom.left])))
         undoes = axiom.right.is_var and all(map(_is_undone, operators_of([axiom.left])))
         told = axiom.left.op in operators or predicates & {c.predicate for c in axiom.conditions}
-        if shows or undoes or told:
+        moves = predicates and all(map(_is_beside, operators_of([axiom.left, axiom.right])))
+        if shows or undoes or told or moves:
             laws.add(axiom)
     graph = EGraph(language)
     nodes = [node for term in (*form.roots, *form.plain) if (node := graph.add_term(term, form.types)) is not None]

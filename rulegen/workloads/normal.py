@@ -137,4 +137,13 @@ NORMAL = (
         min_saving=9,
         macros=True,
     ),
+    # A mean that is taken away behind the factor, with the offset: sums and products of each once, the factor twice.
+    Workload(
+        name="normal-moments",
+        variables={"x": "[m,n]", "f": "[m,n]", "u": "[m,1]", "b": "[n]"},
+        operators=("Mul(any, any)", "Add(any, any)", "Sub(any, any)"),
+        uses={"x": 1, "f": 2, "u": 1, "b": 1},
+        max_ops=4,
+        min_saving=1,
+    ),
 )

@@ -21,7 +21,7 @@ def test_a_region_is_a_model_that_runs(region: ExportedRegion) -> None:
     ort.InferenceSession(region.build().SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("family", ["t5", "efficientnet"])
+@pytest.mark.parametrize("family", ["t5", "efficientnet", "bart", "convnext"])
 def test_what_is_recognised_of_a_family(family: str) -> None:
     """All of it; of other families see docs/generator.md."""
     found = recognition(r for r in REGIONS if r.family == family)
@@ -29,6 +29,6 @@ def test_what_is_recognised_of_a_family(family: str) -> None:
 
 
 def test_what_no_rule_knows_is_named() -> None:
-    """tf.nn.batch_normalization adds the mean to the offset: no shipped rule has that."""
-    (region,) = (r for r in REGIONS if str(r) == "swin-tf2onnx-13-norm")
+    """GPT-2 chooses its mask by Where: no shipped rule has that."""
+    (region,) = (r for r in REGIONS if str(r) == "gpt2-tf2onnx-13-attention")
     assert recognition([region]).missing == (region,)

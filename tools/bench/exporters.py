@@ -19,9 +19,9 @@ import onnx
 from rich.table import Table
 
 from mugraph.onnx import load
-from mugraph.terms.term import walk
+from mugraph.terms.term import Term, walk
 from rulegen.cli.console import bar, output
-from rulegen.mine.composites import is_product
+from rulegen.mine.composites import is_composite, is_product
 from rulegen.mine.cuts import whole
 from rulegen.mine.normalise import Normaliser
 from rulegen.mine.numbers import snapped
@@ -48,8 +48,8 @@ class Recognition:
 def recognition(wanted: Iterable[ExportedRegion], progress: Callable[[int, int], None] = lambda done, total: None) -> Recognition:
     """What the shipped rules recognise of some regions. Regions that are one model are looked at once."""
     looked = tuple(wanted)
-    # A product that takes the scale stands in the way of attention.
-    rules = [rule for rule in shipped_rules() if not any(is_product(term.op) for term in walk(rule.target) if term.inputs)]
+    # A composite product, which takes the scale, stands in the way of attention.
+    rules = [rule for rule in shipped_rules() if not any(map(_takes_all, walk(rule.target)))]
     finders: dict[str, Normaliser] = {}
     answers: dict[tuple[bytes, tuple[str, ...]], bool] = {}
     missing = []
@@ -64,6 +64,10 @@ def recognition(wanted: Iterable[ExportedRegion], progress: Callable[[int, int],
             missing.append(region)
         progress(number, len(looked))
     return Recognition(looked, tuple(missing))
+
+
+def _takes_all(term: Term) -> bool:
+    return bool(term.inputs) and is_composite(term.op) and is_product(term.op)
 
 
 def _is_found(model: onnx.ModelProto, region: ExportedRegion, finder: Normaliser) -> bool:

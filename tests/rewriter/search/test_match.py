@@ -456,3 +456,15 @@ def test_a_number_of_a_model_of_doubles_that_no_attribute_holds_stays_where_it_i
     assert isinstance(after, NoMatch) is refused
     if isinstance(after, NoMatch):
         assert after.reason == "RMSNormalization has epsilon in float32, which 1e-05 is not"
+
+
+def test_of_the_spellings_of_one_application_the_first_alone_is_read_from_the_operator() -> None:
+    """Whatever their variables are called; one of another application, and one that was not spelled, is read both ways."""
+    first = rule("Mul(X, Sigmoid(X))", "QuickGelu[alpha=1.0](X)", "X:[m,n]")
+    second = rule("Div(Y, Add(Exp(Neg(Y)), 1.0))", "QuickGelu[alpha=1.0](Y)", "Y:[m,n]")
+    third = rule("Mul(X, Sigmoid(Mul(X, 2.0)))", "QuickGelu[alpha=2.0](X)", "X:[m,n]")
+    halves = replace(second, types={"Y": parse_type("float16[m,n]")})
+    spelled = [replace(r, provenance={"spelled": "QuickGelu"}) for r in (first, second, third, halves)]
+    ways = [[d.forward for d in compile_rules(spelled) if d.rule is r] for r in spelled]
+    assert ways == [[True, False], [True], [True, False], [True, False]]
+    assert [d.forward for d in compile_rules([first, second])] == [True, False, True, False]

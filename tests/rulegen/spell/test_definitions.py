@@ -51,6 +51,10 @@ def test_sizes_are_symbols_also_in_attributes() -> None:
             "OrtRotaryEmbedding",
             "Positions[length=n](), Squeeze[axes=(-3,)](Slice[axes=(-1,),ends=(k,)",
         ),
+        (
+            "OrtRotaryEmbedding",
+            "Positions[length=n](), Squeeze[axes=(-3,)](Squeeze[axes=(-3,)](Slice[axes=(-1,),ends=(k,)",
+        ),
         ("GroupQueryAttention", "Reshape[drop=2,shape=(8*k*p*q,)](Transpose[perm=(1,0,2)](x0))"),
         ("MultiHeadAttention", "Expand[shape=(m,1,n,q)](x3)"),
     ],
