@@ -16,7 +16,7 @@ import numpy as np
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["BYTES", "FLOATS", "INTEGERS", "NIBBLES", "WHOLE_NUMBERS", "Array", "Domain", "Unsupported", "exact"]
+__all__ = ["BYTES", "FLOATS", "INTEGERS", "NIBBLES", "WHOLE_NUMBERS", "Array", "Domain", "NoValue", "Unsupported", "exact"]
 
 Array = Any
 """A domain's array: NumPy in ``Real``, a pair of residues in ``FiniteField``, polynomials in ``Symbolic``."""
@@ -33,6 +33,10 @@ WHOLE_NUMBERS = INTEGERS | NIBBLES
 
 class Unsupported(Exception):
     """The domain has no meaning for an operation (an order on polynomials, say)."""
+
+
+class NoValue(Unsupported):
+    """An operation has no value at its operands, whatever the domain: an index lies outside of a dimension."""
 
 
 def exact(value: float | int | Fraction) -> Fraction:

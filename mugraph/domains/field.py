@@ -180,6 +180,8 @@ class FiniteField:
         return np.asarray((a.p + self.offset) % self.p if isinstance(a, FieldArray) else a)
 
     def where(self, condition: Any, a: Any, b: Any) -> Any:
+        if isinstance(a, FieldArray) != isinstance(b, FieldArray):
+            raise Unsupported("a choice between residues and booleans or indices")
         if not isinstance(a, FieldArray):
             return np.where(condition, a, b)
         q = None if a.q is None or b.q is None else np.where(condition, a.q, b.q)

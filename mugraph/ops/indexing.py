@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, Unsupported
+from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue, Unsupported
 from mugraph.ops.base import Operator, output_size, register
 from mugraph.ops.forms import (
     AttrMap,
@@ -28,7 +28,42 @@ from mugraph.ops.traits import DegreeBound, Movement, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, concrete, normalize_axis
 from mugraph.terms.term import Term
 
-__all__ = ["is_place", "rows_from"]
+__all__ = ["is_place", "places_of", "rows_from", "slices_at", "whole_numbers"]
+
+
+def whole_numbers(indices: Array) -> np.ndarray:
+    """Indices as the whole numbers that they are in every domain but that of ranges. Raises Unsupported."""
+    if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
+        raise Unsupported("computed indices outside the integers")
+    return np.asarray(indices, np.int64)
+
+
+def places_of(indices: Array, size: int | np.ndarray) -> np.ndarray:
+    """Indices within a dimension as whole numbers; negative ones count from its end.
+
+    Args:
+        size: of the dimension, or the sizes of several, which broadcast against the indices.
+
+    Raises:
+        NoValue: some lie outside of the dimension, which a runtime refuses.
+        Unsupported: as :func:`whole_numbers`.
+    """
+    places = whole_numbers(indices)
+    if np.any((places < np.negative(size)) | (places >= size)):
+        raise NoValue(f"an index outside of a dimension of {size}")
+    return places
+
+
+def slices_at(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
+    """The key of the slices at which indices [..., k] stand along the first k axes from a negative ``axis`` on, for NumPy.
+
+    Raises:
+        Unsupported: as :func:`places_of`.
+    """
+    lead = len(shape) + axis
+    sizes = np.asarray(shape[lead : lead + np.shape(indices)[-1]])
+    return (*(slice(None),) * lead, *np.moveaxis(places_of(indices, sizes), -1, 0))
+
 
 # Gather
 
@@ -47,9 +82,8 @@ def _gather(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
     x, indices = inputs
 
     def take(a: np.ndarray) -> np.ndarray:
-        if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
-            raise Unsupported("computed indices outside the integers")
-        return np.take(a, np.asarray(indices, np.int64), axis=attrs["axis"])
+        axis = attrs["axis"]
+        return np.take(a, places_of(indices, a.shape[axis]), axis=axis)
 
     return (domain.move(take, x),)
 
@@ -108,10 +142,7 @@ def _gather_nd(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple
     x, indices = inputs
 
     def take(a: np.ndarray) -> np.ndarray:
-        if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
-            raise Unsupported("computed indices outside the integers")
-        lead = (slice(None),) * (a.ndim + attrs["axis"])
-        picked: np.ndarray = a[(*lead, *np.moveaxis(np.asarray(indices, np.int64), -1, 0))]
+        picked: np.ndarray = a[slices_at(indices, a.shape, attrs["axis"])]
         return picked
 
     return (domain.move(take, x),)

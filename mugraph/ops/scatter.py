@@ -11,21 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, Unsupported
+from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue
 from mugraph.ops.base import Operator, register
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
+from mugraph.ops.indexing import places_of, slices_at, whole_numbers
 from mugraph.ops.traits import Traits
 from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim
 
 _INDICES = (DataType.INT32, DataType.INT64)
-
-
-def _entries(indices: Array) -> np.ndarray:
-    """Indices as whole numbers, which they are in every domain but that of ranges. Raises Unsupported."""
-    if not isinstance(indices, np.ndarray | np.generic) or indices.dtype.kind not in "iu":
-        raise Unsupported("computed indices outside the integers")
-    return np.asarray(indices, np.int64)
 
 
 def _expect(name: str, types: Sequence[TensorType], holds: bool | None, pairs: Sequence[tuple[Dim, Dim]] = ()) -> None:
@@ -68,13 +62,13 @@ def _tensor_scatter(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> 
     axis, batch = attrs["axis"], attrs["batch"]
 
     def write(past: np.ndarray, update: np.ndarray) -> np.ndarray:
-        first = _entries(inputs[2]) if len(inputs) == 3 else np.zeros(past.shape[batch], np.int64)
         whole, part = past.shape[axis], update.shape[axis]
+        first = whole_numbers(inputs[2]) if len(inputs) == 3 else np.zeros(past.shape[batch], np.int64)
         places = first[:, None] + np.arange(part)
         if attrs["mode"] == "circular":
             places = places % whole
         elif (places < 0).any() or (places >= whole).any():
-            raise ValueError(f"positions {places.min()} to {places.max()} of a cache of {whole}")
+            raise NoValue(f"positions {places.min()} to {places.max()} of a cache of {whole}")
         indices = places.reshape(places.shape[0], *(part if at == axis else 1 for at in range(batch + 1, 0)))
         result = past.copy()
         np.put_along_axis(result, np.broadcast_to(indices, update.shape), update, axis)
@@ -128,7 +122,7 @@ def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -
     axis = attrs["axis"]
 
     def write(x: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        indices = _entries(inputs[1])
+        indices = places_of(inputs[1], x.shape[axis])
         result = x.copy()
         within: tuple[Any, ...] = tuple(slice(None) if at == axis else slice(indices.shape[at]) for at in range(-indices.ndim, 0))
         np.put_along_axis(result[(..., *within)], np.broadcast_to(indices, updates.shape), updates, axis)
@@ -185,8 +179,7 @@ def _infer_scatter_nd(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[Ten
 def _scatter_nd(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
     def write(x: np.ndarray, updates: np.ndarray) -> np.ndarray:
         result = x.copy()
-        lead = (slice(None),) * (x.ndim + attrs["axis"])
-        result[(*lead, *np.moveaxis(_entries(inputs[1]), -1, 0))] = updates
+        result[slices_at(inputs[1], x.shape, attrs["axis"])] = updates
         return result
 
     return (domain.move(write, inputs[0], inputs[2]),)

@@ -8,8 +8,9 @@ Grammar::
     value  := NUMBER | "true" | "false" | "'" text "'" | dtype name | "$" NAME | dimension polynomial | "(" value "," ... ")"
 
 ``MatMul(Transpose[perm=(1,0)](x), y)`` or ``Split[axis=-1,sizes=(n,p)].0(x)``. A bare name in a value is a dimension
-symbol; element types are written ``float``, ``float16``, ``int64``, as ONNX names them. Operator properties alone have open
-attributes, ``$k``, which may stand for constants too.
+symbol, ``min(3,p)`` the smaller of two dimensions, ``floor((p+1)/2)`` a whole part; element types are written ``float``,
+``float16``, ``int64``, as ONNX names them. Operator properties alone have open attributes, ``$k``, which may stand for constants
+too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, Undecided, floor_div, smaller, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, var
 
 __all__ = ["Parser", "TextError", "parse_term", "parse_type"]
@@ -27,7 +28,7 @@ _DTYPES = {member.name.lower(): member for member in DataType}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>-?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?)(?![A-Za-z_]))|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<text>'[^']*')|"
     r"(?P<digest>@[0-9a-f]{8})|"
-    r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+^|])|(?P<unknown>\S))"
+    r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+/^|])|(?P<unknown>\S))"
 )
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _T = TypeVar("_T")
@@ -35,6 +36,8 @@ _T = TypeVar("_T")
 
 _MAX_DEPTH = 200
 """Deepest nesting of operators and tuples that is read; terms themselves may be as deep as they like."""
+_LEVELS_OF_FUNCTION = 20
+"""That a function of dimensions counts for: those that are written are two deep."""
 _MAX_LENGTH = 100_000
 """Most characters of a text; the longest certificate that ships has a tenth of them."""
 _MAX_WHOLE = 2**63 - 1
@@ -77,13 +80,13 @@ class Parser:
         self._tokens = iter([(str(found.lastgroup), found[str(found.lastgroup)], found.end()) for found in _TOKEN.finditer(text)])
         self.advance()
 
-    def nested(self, read: Callable[[], _T]) -> _T:
-        """What is read one level deeper, so that a text from outside cannot exhaust the stack."""
-        if self._depth >= _MAX_DEPTH:
+    def nested(self, read: Callable[[], _T], levels: int = 1) -> _T:
+        """What is read so many levels deeper, so that a text from outside cannot exhaust the stack."""
+        if self._depth + levels > _MAX_DEPTH:
             raise TextError(f"more than {_MAX_DEPTH} levels of nesting in {self.text[:40]!r}...")
-        self._depth += 1
+        self._depth += levels
         found = read()
-        self._depth -= 1
+        self._depth -= levels
         return found
 
     def fail(self, expected: str) -> NoReturn:
@@ -165,16 +168,44 @@ class Parser:
         return dim
 
     def _factor(self) -> Dim:
-        """A whole number or a symbol, and its power."""
-        factor: Dim = self.number() if self.kind == "number" else symbol(self.name("a dimension"))  # type: ignore[assignment]
-        if not isinstance(factor, int | SymDim):
-            raise TextError(f"a dimension with the number {factor}, which is not whole, in {_shown(self.text)}")
+        """A whole number, a symbol or a function of dimensions, and its power."""
+        factor: Dim
+        if self.kind == "number":
+            number = self.number()
+            if not isinstance(number, int):
+                raise TextError(f"a dimension with the number {number}, which is not whole, in {_shown(self.text)}")
+            factor = number
+        else:
+            name = self.name("a dimension")
+            factor = self._derived(name) if self.accept("(") else symbol(name)
         if not self.accept("^"):
             return factor
         power: Dim = 1
         for _ in range(self.whole("the power", _MAX_POWER)):
             power = power * factor
         return self._bounded(power)
+
+    def _derived(self, function: str) -> Dim:
+        """The smaller of two dimensions or a whole part, behind the bracket, as their symbols write them."""
+        if function == "min":
+            first = self.nested(self.dim, _LEVELS_OF_FUNCTION)
+            self.expect(",")
+            second = self.nested(self.dim, _LEVELS_OF_FUNCTION)
+            self.expect(")")
+            try:
+                return smaller(first, second)
+            except Undecided as problem:
+                raise TextError(f"{problem}, which may be negative, in {_shown(self.text)}") from None
+        if function == "floor":
+            self.expect("(")
+            divided = self.nested(self.dim, _LEVELS_OF_FUNCTION)
+            self.expect(")")
+            self.expect("/")
+            divisor = self.whole("the divisor", _MAX_WHOLE)
+            self.expect(")")
+            if divisor:
+                return floor_div(divided, divisor)
+        raise TextError(f"a dimension that is no min of two and no floor of a quotient, {function}(...), in {_shown(self.text)}")
 
     def _product(self) -> Dim:
         is_negative = self.accept("-")

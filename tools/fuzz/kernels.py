@@ -1,10 +1,10 @@
 """Wrong kernels made from right ones, to see that none is proved.
 
-A mutation changes one thing: an index of a view or a condition, an entry of a mask, the size of an axis, a monoid, an operand,
-a number, an operator, the order of dimensions or of statements, which axes are the grid and the loop; or it adds a choice by
-position, such as zeros in all rows beyond the third. Many mutants are still right (operands of a sum swapped), so that only
-those count as *false* of which exact interpretation shows a difference from the body, at sizes past every number that was put
-in.
+A mutation changes one thing: an index of a view, a condition or a place, an entry of a mask, the size of an axis, a monoid, an
+operand, a number, an operator, the order of dimensions or of statements, which axes are the grid and the loop; or it adds a
+choice by position, such as zeros in all rows beyond the third. Many mutants are still right (operands of a sum swapped), so that
+only those count as *false* of which exact interpretation shows a difference from the body, at sizes past every number that was
+put in.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from mugraph.blocks.statements import (
     InvalidBlock,
     Load,
     MaskTile,
+    PlaceTile,
     Predicate,
     Reduce,
     Statement,
@@ -45,16 +46,16 @@ from mugraph.blocks.statements import (
 )
 from mugraph.blocks.text import format_kernel, kernel_from_json
 from mugraph.blocks.validity import check_kernel
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import WHOLE_NUMBERS, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField, ZeroDivision
 from mugraph.domains.real import Real
 from mugraph.ops import REGISTRY, Entrywise
 from mugraph.ops.masks import mask_of, mask_text, stored_shape
-from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, concrete
+from mugraph.terms.shape import Dim, ShapeError, Undecided, concrete
 from mugraph.terms.term import Term, const, make, rebuild, var, walk
 from rules_db.exchange import read_rules
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import LEAST_TESTS, Residues, interpret, kernel_of_rule
+from rules_db.trust.interpreted import LEAST_TESTS, Residues, interpret, kernel_of_rule, random_operand
 
 __all__ = ["KernelMutant", "KernelTally", "attack_kernels", "kernel_mutants", "kernels_command", "shipped_kernels"]
 
@@ -186,8 +187,10 @@ def _differs(kernel: Kernel, generator: np.random.Generator) -> bool:
     """Whether interpretation at some sizes shows that the block graphs do not compute the body.
 
     Floats are asked at the first sizes, and wherever there is no arithmetic of residues, which are exact: where that of all
-    residues agrees, two formulas that it knows are equal but for a chance in a million.
+    residues agrees, two formulas that it knows are equal but for a chance in a million. Residues have no order that places have,
+    so that beside whole numbers floats are asked at all sizes.
     """
+    has_places = any(tensor.type.dtype in WHOLE_NUMBERS for tensor in kernel.inputs)
     rows = [dict(zip(kernel.symbols, generator.integers(1, 6, len(kernel.symbols)).tolist(), strict=True)) for _ in range(3)]
     rows += [{**rows[0], name: int(generator.integers(9, 12))} for name in kernel.symbols]
     for number, row in enumerate(rows):
@@ -195,7 +198,8 @@ def _differs(kernel: Kernel, generator: np.random.Generator) -> bool:
             sized = specialised(kernel, row)
             if _entries(sized) > 1 << 14:
                 continue
-            if _differs_in_field(sized, number, generator) or (number == 0 and _differs_at(sized, Real(), generator)):
+            asks_floats = has_places or number == 0
+            if _differs_in_field(sized, number, generator) or (asks_floats and _differs_at(sized, Real(), generator)):
                 return True
         except (Unsupported, ZeroDivision):
             continue
@@ -219,15 +223,11 @@ def _entries(kernel: Kernel) -> int:
 
 def _differs_at(kernel: Kernel, domain: Real | FiniteField, generator: np.random.Generator) -> bool:
     inputs: dict[str, Any] = {}
+    largest = max((size for tensor in kernel.inputs for size in concrete(tensor.type.shape) or ()), default=1)
     for tensor in kernel.inputs:
         shape = concrete(tensor.type.shape)
         assert shape is not None
-        if tensor.type.dtype == DataType.BOOL:
-            inputs[tensor.name] = generator.random(shape) < 0.7
-        else:
-            inputs[tensor.name] = (
-                generator.standard_normal(shape) if isinstance(domain, Real) else domain.random(generator, shape)
-            )
+        inputs[tensor.name] = random_operand(domain, generator, tensor.type, shape, largest)
     cut = [(*block.grid, *((block.loop,) if block.loop is not None else ())) for block in kernel.blocks]
     schedules = [
         Schedule(tuple((axis, _tile(block.sizes[axis])) for axis in axes)) for axes, block in zip(cut, kernel.blocks, strict=True)
@@ -244,8 +244,8 @@ def _tile(size: Dim) -> int:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, FieldArray):
-        return bool(np.array_equal(a.p, b.p))
+    if isinstance(a, FieldArray) or isinstance(b, FieldArray):
+        return isinstance(a, FieldArray) and isinstance(b, FieldArray) and bool(np.array_equal(a.p, b.p))
     first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if first.shape != second.shape:
         return False
@@ -355,20 +355,40 @@ def _change_condition(kernel: Kernel, generator: np.random.Generator) -> Kernel 
     block, statement = place
     conditions = list(statement.conditions)
     at = int(generator.integers(len(conditions)))
-    terms, constant = list(conditions[at].terms), conditions[at].constant
+    if generator.random() < 0.25:
+        conditions.append(Affine(((Index(_chosen(list(block.sizes), generator)), -1),), _chosen(_EDGE, generator)))
+    else:
+        conditions[at] = _elsewhere(conditions[at], kernel, block, generator)
+    return _with_statement(kernel, block, statement, replace(statement, conditions=tuple(conditions)))
+
+
+def _change_place(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
+    """Places that are compared with what the run tells, elsewhere."""
+    place = _place(kernel, generator, PlaceTile)
+    if place is None:
+        return None
+    block, statement = place
+    moved = _elsewhere(statement.place, kernel, block, generator)
+    return _with_statement(kernel, block, statement, replace(statement, place=moved))
+
+
+def _elsewhere(place: Affine, kernel: Kernel, block: Block, generator: np.random.Generator) -> Affine:
+    """A place with another constant, or one of its terms turned, left out, of another index, or in front of one more."""
+    terms, constant = list(place.terms), place.constant
     which = int(generator.integers(len(terms)))
     index, times = terms[which]
-    match _chosen(("constant", "sign", "index", "more"), generator):
+    match _chosen(("constant", "sign", "index", "fewer", "more"), generator):
         case "constant":
-            constant = constant + _chosen((-2, -1, 1, 2), generator)
+            constant = constant + _chosen((-2, -1, 1, 2, *_sizes(kernel, block)), generator)
         case "sign":
             terms[which] = (index, -times)
         case "index":
             terms[which] = (_moved(index, kernel, block, generator), times)
+        case "fewer" if len(terms) > 1:
+            del terms[which]
         case _:
-            conditions.append(Affine(((Index(_chosen(list(block.sizes), generator)), -1),), _chosen(_EDGE, generator)))
-    conditions[at] = Affine(tuple(terms), constant)
-    return _with_statement(kernel, block, statement, replace(statement, conditions=tuple(conditions)))
+            terms.append((Index(_chosen(list(block.sizes), generator)), _chosen((-1, 1), generator)))
+    return Affine(tuple(terms), constant)
 
 
 def _change_mask(kernel: Kernel, generator: np.random.Generator) -> Kernel | None:
@@ -541,6 +561,7 @@ _CHANGES: tuple[Change, ...] = (
     _change_factors,
     _change_tensor,
     _change_condition,
+    _change_place,
     _change_mask,
     _cut_off,
     _change_axis,

@@ -126,3 +126,25 @@ def test_dequantised_weights_are_no_constants() -> None:
     assert not model.tables.constant[v["w"]]
     again = apply(model, "DequantizeLinear", [v["q"], v["s"]], axis=0)
     assert not model.tables.constant[again.values[0]]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Gather", ["table", "far"], ["y"]),
+        helper.make_node("GatherND", ["table", "far"], ["y"]),
+        helper.make_node("ScatterND", ["table", "far", "row"], ["y"]),
+        helper.make_node("ScatterElements", ["table", "far_each", "row"], ["y"]),
+        helper.make_node("TensorScatter", ["cache", "row_of_cache", "far_of_cache"], ["y"]),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_what_is_looked_up_outside_of_a_constant_is_left_to_the_runtime(node: onnx.NodeProto) -> None:
+    """The runtime refuses it where it gets there: in a branch that is never taken it does not."""
+    table, row = np.ones((3, 4), np.float32), np.ones((1, 4), np.float32)
+    constants = {"table": table, "row": row, "far": np.asarray([[5]]), "far_each": np.asarray([[0, 1, 2, 5]])}
+    constants |= {"cache": table[None], "row_of_cache": row[None], "far_of_cache": np.asarray([3])}
+    model = load(build([node], [], values(("y", FLOAT, None)), {name: constants[name] for name in node.input}, opset=24))
+    definition = model.graph.definition(model.values["y"])
+    assert definition is not None and not definition[0].is_opaque
+    assert Folder(model, model.graph).fold(model.values["y"]) is None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, TensorType, symbol
+from mugraph.terms.shape import DataType, ShapeError, TensorType, floor_div, smaller, symbol
 from mugraph.terms.term import AttrVar, Term, const, format_term, make, substitute, var, variables, walk
 from mugraph.terms.text import TextError, parse_term, parse_type
 from tests.support.work import calls
@@ -71,6 +71,21 @@ def test_types_round_trip(dtype: DataType, shape: list[Any]) -> None:
     assert parse_type(str(type_)) == type_
 
 
+def test_functions_of_dimensions_round_trip() -> None:
+    """The text of a kernel that reads a table behind a cache has such: the last row, or the length of the cache."""
+    a, b = symbol("a"), symbol("b")
+    least = smaller(a + 1, 3 * b)
+    for dim in (
+        least,
+        least + floor_div(a + 2 * b, 4),
+        2 * floor_div(least + 1, 3),
+        smaller(floor_div(a, 2), b) - 7,
+        floor_div(a, 1),
+    ):
+        type_ = TensorType(DataType.FLOAT, (dim, 4))
+        assert parse_type(str(type_)) == type_
+
+
 def test_constants_that_python_holds_equal_are_different_terms() -> None:
     assert const(1.0) is const(1) and const(True) is not const(1.0) and const(0.0) is not const(-0.0)
     assert make("F", [], {"a": 1}) is not make("F", [], {"a": True})
@@ -111,6 +126,10 @@ def test_errors_say_where(text: str, message: str) -> None:
         (f"Ones[shape=({'*'.join('a' * 9)},)]()", "beyond the bounds"),
         (f"Ones[shape=({'+'.join(f'a{i}' for i in range(100))},)]()", "beyond the bounds"),
         ("Ones[shape=(2*1.5,)]()", "which is not whole"),
+        ("Ones[shape=(min(a-1,3),)]()", "the smaller of -1+a and 3, which may be negative"),
+        ("Ones[shape=(max(a,3),)]()", "no min of two and no floor of a quotient, max(...)"),
+        ("Ones[shape=(floor((a)/0),)]()", "no min of two and no floor of a quotient"),
+        (f"Ones[shape=({'min(a,' * 500},)]()", "more than 200 levels"),
         ("Split[axis=-1].1e9(x)", "the output 1000000000.0"),
         ("x" * 200_000, "200,000 characters, more than 100,000"),
         ("Relu(" * 500, "more than 200 levels"),

@@ -10,7 +10,7 @@ import pytest
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Affine, Compute, Factor, Index, InvalidBlock, Load, PlaceTile, Predicate, Store
-from mugraph.blocks.text import format_kernel, parse_kernel
+from mugraph.blocks.text import format_kernel, kernel_from_json, kernel_to_json, parse_kernel
 from mugraph.blocks.validity import check_kernel
 from mugraph.terms.shape import DataType, Dim, evaluate_dim, symbol
 from mugraph.terms.text import parse_term
@@ -144,6 +144,7 @@ def test_the_rows_of_a_table_behind_a_cache_stay_within_it() -> None:
     kernel = operator_with_cache("GroupQueryAttention")
     (load, *_) = (load for load in kernel.blocks[0].loads if load.tensor == "cos")
     assert str(load.view[0].index.offset) == f"min({ROWS - 1},p)"
+    assert parse_kernel(format_kernel(kernel)) == kernel == kernel_from_json(kernel_to_json(kernel))
     beyond = replace(load, view=(replace(load.view[0], index=replace(load.view[0].index, offset=PAST)), *load.view[1:]))
     block = replace(kernel.blocks[0], statements=tuple(beyond if s is load else s for s in kernel.blocks[0].statements))
     with pytest.raises(InvalidBlock, match="addressed up to"):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mugraph.blocks.statements import Compute, PlaceTile
 from mugraph.ops.masks import mask_text
-from mugraph.terms.shape import symbol
+from mugraph.terms.shape import DataType, symbol
+from mugraph.terms.text import parse_term
+from rules_db.trust import interpreted
+from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import F32, kernel_of_terms, tensor
 from tools.fuzz import kernels
 from tools.fuzz.kernels import KernelFate, attack_kernels, kernel_mutants, shipped_kernels
@@ -35,6 +40,54 @@ def test_false_mutants_of_a_kernel_with_a_mask_are_not_proved() -> None:
     kernel = kernel_of_terms("stored", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
     tally = attack_kernels([kernel], 150, 7)
     assert not tally.proved and tally.by_change["change_mask", KernelFate.REJECTED] > 5
+
+
+def test_false_mutants_of_a_kernel_with_places_are_neither_proved_nor_do_they_pass_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many keys count, and which entry of a cache is new, is told by integers that places are compared with."""
+    b, s, t = map(symbol, "bst")
+    place = "Unsqueeze[axes=(-1,)](Range[dtype=int64,limit=t,start=0]())"
+    after = f"Sub({place}, Range[dtype=int64,limit=3+s,start=3]())"
+    count, one = tensor(DataType.INT64, b), tensor(DataType.INT64)
+    counted = kernel_of_terms(
+        "counted",
+        {"x": tensor(F32, b, t, s), "i": count},
+        {"y": f"Where(Less({after}, Unsqueeze[axes=(-2,-1)](i)), x, 0.0)"},
+    )
+    written = kernel_of_terms(
+        "written",
+        {"old": tensor(F32, b, t, 4), "new": tensor(F32, b, 1, 4), "i": one},
+        {"y": f"Where(Equal({place}, i), new, old)"},
+    )
+    monkeypatch.setattr(kernels, "_CHANGES", (kernels._change_place,))
+    assert not attack_kernels([counted, written], 60, 5).proved
+    for module in (kernels, interpreted):
+        monkeypatch.setattr(module, "why_not_proved", lambda kernel: "nothing is")
+    tally = attack_kernels([counted, written], 60, 5, tested=True)
+    assert tally.false >= 60 and not tally.proved
+
+
+@pytest.mark.parametrize("wrong", ["saves places", "chooses places", "counts four at most"])
+def test_tests_tell_what_is_wrong_with_places(wrong: str) -> None:
+    """Numbers of another kind than the body's, or a graph that is right as long as the run tells a small number."""
+    t = symbol("t")
+    place = "Range[dtype=int64,limit=t,start=0]()"
+    inputs = {"i": tensor(DataType.INT64), "x": tensor(F32, t)}
+    kernel = kernel_of_terms("k", inputs, {"y": f"Where(Less({place}, i), x, Neg(x))"})
+    assert interpret(kernel, LEAST_TESTS, 0) is None
+    (block,) = kernel.blocks
+    (tile,) = (s for s in block.statements if isinstance(s, PlaceTile))
+    (store,) = block.stores
+    text = {
+        "saves places": tile.name,
+        "chooses places": f"Where(Less({tile.name}, i_tile), x_tile, {tile.name})",
+        "counts four at most": f"Where(Less({tile.name}, Min(i_tile, 4.0)), x_tile, Neg(x_tile))",
+    }[wrong]
+    statements = (
+        *(s for s in block.statements if s is not store),
+        Compute("other", parse_term(text)),
+        replace(store, value="other"),
+    )
+    assert interpret(replace(kernel, blocks=(replace(block, statements=statements),)), LEAST_TESTS, 0) is not None
 
 
 def test_a_proof_that_accepts_everything_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
