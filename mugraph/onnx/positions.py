@@ -160,6 +160,10 @@ class PositionReader:
             inner = at[axis : axis + indices.rank]
             found = [moved(index, _binding(indices.shape, inner))]
             source = [*at[:axis], *found, *at[axis + indices.rank :]]
+        elif node.record.name == "GatherElements":
+            axis = data.rank + node.attributes["axis"]
+            found = [moved(index, _binding(indices.shape, at))]
+            source = [*at[:axis], *found, *at[axis + 1 :]]
         else:
             count, lead = concrete(indices.shape[-1:]), at[: indices.rank - 1]
             found = [moved(index, _binding(indices.shape, [*lead, column])) for column in range((count or (0,))[0])]

@@ -1,7 +1,8 @@
-"""Operators that write entries over others: into caches of a fixed size, at positions that the run tells.
+"""Operators that write entries over others, into caches of a fixed size, at positions that the run tells; and one that reads so.
 
 ``TensorScatter`` (opset 24) writes one run of positions a sequence, ``ScatterElements`` and ``ScatterND`` entries or slices at
 any places. Only the forms without a reduction are understood: the last entry that is written to a place stands there.
+``GatherElements`` reads the entries that ``ScatterElements`` at the same indices would write.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue
 from mugraph.ops.base import Operator, register
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
 from mugraph.ops.indexing import places_of, slices_at, whole_numbers
-from mugraph.ops.traits import Traits
+from mugraph.ops.traits import Movement, Traits
 from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim
 
@@ -65,11 +66,10 @@ def _tensor_scatter(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> 
         whole, part = past.shape[axis], update.shape[axis]
         first = whole_numbers(inputs[2]) if len(inputs) == 3 else np.zeros(past.shape[batch], np.int64)
         places = first[:, None] + np.arange(part)
-        if attrs["mode"] == "circular":
-            places = places % whole
-        elif (places < 0).any() or (places >= whole).any():
+        is_circular = attrs["mode"] == "circular"
+        if (places < 0).any() or (not is_circular and (places >= whole).any()):
             raise NoValue(f"positions {places.min()} to {places.max()} of a cache of {whole}")
-        indices = places.reshape(places.shape[0], *(part if at == axis else 1 for at in range(batch + 1, 0)))
+        indices = (places % whole).reshape(places.shape[0], *(part if at == axis else 1 for at in range(batch + 1, 0)))
         result = past.copy()
         np.put_along_axis(result, np.broadcast_to(indices, update.shape), update, axis)
         return result
@@ -102,20 +102,33 @@ register(
 )
 
 
-# ScatterElements and ScatterND. The axes of a tensor that indices speak of are its last ones, as many as ``axis`` or the rank of
-# the indices say.
+# ScatterElements, GatherElements and ScatterND. The axes of a tensor that indices speak of are its last ones, as many as
+# ``axis`` or the rank of the indices say.
 
 
 def _infer_scatter_elements(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     x, indices, updates = inputs
     _expect_numbers("ScatterElements", (x, updates))
-    if indices.dtype not in _INDICES or not indices.rank == updates.rank == x.rank or not -x.rank <= attrs["axis"] < 0:
-        raise ShapeError(f"ScatterElements of {x} on axis {attrs['axis']} at indices {indices}")
-    for place, (whole, part, given) in enumerate(zip(x.shape, indices.shape, updates.shape, strict=True), start=-x.rank):
+    _expect_places("ScatterElements", attrs["axis"], inputs)
+    _expect("ScatterElements", inputs, updates.rank == indices.rank)
+    for part, given in zip(indices.shape, updates.shape, strict=True):
         _expect("ScatterElements", inputs, same_dim(part, given), [(part, given)])
-        if place != attrs["axis"]:
-            _expect("ScatterElements", inputs, at_most(part, whole))
     return (x,)
+
+
+def _expect_places(name: str, axis: int, types: Sequence[TensorType]) -> None:
+    """Raises ShapeError, or Undecided, unless the second operand says places along an axis of the first, within its others."""
+    x, indices = types[:2]
+    if indices.dtype not in _INDICES or indices.rank != x.rank or not -x.rank <= axis < 0:
+        raise ShapeError(f"{name} of {x} on axis {axis} at indices {indices}")
+    for place, (whole, part) in enumerate(zip(x.shape, indices.shape, strict=True), start=-x.rank):
+        if place != axis:
+            _expect(name, types, at_most(part, whole))
+
+
+def _within(indices: np.ndarray, axis: int) -> tuple[Any, ...]:
+    """The part of a tensor that indices along one of its last axes may speak of."""
+    return (..., *(slice(None) if at == axis else slice(indices.shape[at]) for at in range(-indices.ndim, 0)))
 
 
 def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -124,8 +137,7 @@ def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -
     def write(x: np.ndarray, updates: np.ndarray) -> np.ndarray:
         indices = places_of(inputs[1], x.shape[axis])
         result = x.copy()
-        within: tuple[Any, ...] = tuple(slice(None) if at == axis else slice(indices.shape[at]) for at in range(-indices.ndim, 0))
-        np.put_along_axis(result[(..., *within)], np.broadcast_to(indices, updates.shape), updates, axis)
+        np.put_along_axis(result[_within(indices, axis)], np.broadcast_to(indices, updates.shape), updates, axis)
         return result
 
     return (domain.move(write, inputs[0], inputs[2]),)
@@ -153,6 +165,41 @@ register(
         write=lambda attrs, types, opset: OnnxForm("ScatterElements", (0, 1, 2), {"axis": attrs["axis"] + types[0].rank}),
         traits=Traits(keeps_shape=True),
         samples=("ScatterElements[axis=-2](x, i, y) | x:[8,32] i:int64[2,32] y:[2,32]",),
+    )
+)
+
+
+def _infer_gather_elements(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, indices = inputs
+    _expect_places("GatherElements", attrs["axis"], inputs)
+    return (TensorType(x.dtype, indices.shape),)
+
+
+def _gather_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    axis = attrs["axis"]
+
+    def take(x: np.ndarray) -> np.ndarray:
+        indices = places_of(inputs[1], x.shape[axis])
+        return np.take_along_axis(x[_within(indices, axis)], indices, axis)
+
+    return (domain.move(take, inputs[0]),)
+
+
+def _read_gather_elements(node: ForeignNode) -> Reading:
+    axis = int(attributes_of(node, axis=0)["axis"])
+    return Reading({"axis": normalize_axis(axis, rank_of(node))}, (0, 1))
+
+
+register(
+    Operator(
+        "GatherElements",
+        (2, 2),
+        _infer_gather_elements,
+        _gather_elements,
+        read=_read_gather_elements,
+        write=lambda attrs, types, opset: OnnxForm("GatherElements", (0, 1), {"axis": attrs["axis"] + types[0].rank}),
+        traits=Traits(movement=Movement.LOOKUP),
+        samples=("GatherElements[axis=-2](x, i) | x:[8,32] i:int64[2,32]",),
     )
 )
 

@@ -35,11 +35,14 @@ class InputError(ValueError):
     """An option, or an input named or shaped by the user, contradicts the model or another option."""
 
 
-def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, Dim], list[str]]:
+def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int = _ASSUMED) -> tuple[dict[str, Dim], list[str]]:
     """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
 
-    A symbol that no given shape binds is 1 on the first axis of an input and 128 elsewhere, or that halved until no value of the
-    model is large; the second result says so.
+    A symbol that no given shape binds is 1 on the first axis of an input and another number elsewhere, or that halved until no
+    value of the model is large; the second result says so.
+
+    Args:
+        otherwise: that number.
 
     Raises:
         InputError: an unknown input, another rank, or a size that contradicts the model or another input.
@@ -64,7 +67,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[
             rest = evaluate_dim(dim, sizes)
             if not isinstance(rest, int):
                 for symbol in sorted(rest.symbols()):
-                    sizes[symbol] = assumed[symbol] = 1 if axis == 0 else _ASSUMED
+                    sizes[symbol] = assumed[symbol] = 1 if axis == 0 else otherwise
     while any(size != 1 for size in assumed.values()) and _largest(model, sizes) > _MOST_ASSUMED:
         assumed = {symbol: 1 if size == 1 else size // 2 for symbol, size in assumed.items()}
         sizes.update(assumed)

@@ -13,23 +13,32 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import bind_shape, identical
+from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs
 from rewriter.run.background import Presumption
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["Unclean", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
+__all__ = ["Idle", "Unclean", "at_sizes_that_run", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
 
 Feed = Mapping[str, np.ndarray]
 
 
 class Unclean(ValueError):
     """The outputs of a clean model are not known to be those of the model that came; the message says why."""
+
+
+class Idle(Unclean):
+    """onnxruntime does not run the model that came on any of the inputs."""
+
+
+_OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512)
+"""Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule."""
 
 
 def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Presumption]]:
@@ -50,10 +59,31 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         if tried == cleaned.model.proto:
             continue
         tried = cleaned.model.proto
-        (place := folder / depth.name.lower()).mkdir()
+        (place := folder / depth.name.lower()).mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes), partial(_compare, task, path, until)
+
+
+def at_sizes_that_run(task: Task) -> Task | None:
+    """A task with other sizes in place of those that nobody gave, on which onnxruntime runs the model that came.
+
+    A model may ask more of its sizes than it declares: a reshape that takes a height of 48 alone, say. ``None`` where all are
+    given, or none of a few runs.
+    """
+    if not task.assumed:
+        return None
+    try:
+        session = session_as_it_came(task.original)
+    except RuntimeFailure:
+        return None
+    for size in _OTHER_SIZES:
+        heed()
+        sizes, assumed = bind_sizes(task.original, task.options.shapes or {}, size)
+        other = replace(task, model=task.original, sizes=sizes, assumed=tuple(assumed))
+        if _run(session, random_inputs(task.original, sizes, 1, chosen=other.choices()[0])) is not None:
+            return other
+    return None
 
 
 def left_unclean(task: Task, reason: str) -> Task:
@@ -92,7 +122,7 @@ def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bo
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
     if not compared:
-        raise Unclean("onnxruntime does not run it on inputs of the sizes that were tried")
+        raise Idle("onnxruntime does not run it on inputs of the sizes that were tried")
 
 
 def _feeds(task: Task) -> Iterator[Feed]:

@@ -19,7 +19,7 @@ import onnx
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
-from rewriter.run.cleaning import Unclean, clean_tasks, left_unclean
+from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, left_unclean
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -136,7 +136,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
     Args:
         folder: for files of models that are written out, or clean.
     """
-    options, reason = task.options, ""
+    options, reason, is_idle, is_resized = task.options, "", False, False
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
     attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
     while True:
@@ -146,6 +146,8 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
                 if attempts is None:
                     task = without_previews(task, folder)
                     attempts = clean_tasks(task, folder, until)
+                elif is_idle and not is_resized and (other := at_sizes_that_run(task)) is not None:
+                    task, attempts, is_resized = other, clean_tasks(other, folder / "resized", until), True
                 attempt = next(attempts, None)
                 heed()
         except (*USER_ERRORS, OSError):
@@ -164,7 +166,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
         try:
             return _worked(attempt[0], attempt[1:], clock, progress)
         except Unclean as problem:
-            reason = str(problem)
+            reason, is_idle = str(problem), isinstance(problem, Idle)
 
 
 @contextmanager

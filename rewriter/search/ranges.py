@@ -37,7 +37,7 @@ class Assumption(StrEnum):
     ATTENDED = "no row of a mask is hidden throughout (every position attends to something)"
 
 
-_UNREAD = frozenset({"Compress", "GatherElements"})
+_UNREAD = frozenset({"Compress"})
 """ONNX operators without a record that only move entries of their first input."""
 
 _MOST_ENTRIES = 1 << 25

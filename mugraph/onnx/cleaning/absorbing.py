@@ -1,7 +1,8 @@
 """Convolutions take over the constants that scale and shift their results, as onnxruntime has it when it loads a model.
 
 The arithmetic and its order are those of onnxruntime's fusions (ConvAddFusion, ConvMulFusion, ConvBNFusion), so that sessions
-of the two models compute with the same weights.
+of the two models compute with the same weights. A transposed convolution has no such fusion; its kernel adds a bias last, as the
+Add behind it does, so that one without a bias takes that over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mugraph.onnx.weights import Weights
 
 __all__ = ["absorb"]
 
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _FOLLOWERS = frozenset({"Add", "BatchNormalization", "Mul"})
 
 
@@ -53,7 +55,7 @@ class _Absorbing:
         """Whether the convolution before a node takes it over; its constants and the name of its result have changed then."""
         if node.domain not in DEFAULT_DOMAINS:
             return False
-        if node.op_type == "Conv":
+        if node.op_type in _CONVOLUTIONS:
             self._convolutions[node.output[0]] = node
             return False
         convolution = self._convolutions.get(node.input[0]) if node.op_type in _FOLLOWERS else None
@@ -77,10 +79,13 @@ class _Absorbing:
         if weight is None or (has_bias and bias is None) or any(operand is None for operand in operands):
             return None
         constants = [operand for operand in operands if operand is not None]
+        if convolution.op_type == "ConvTranspose":
+            shift = self._channels(constants[0], weight.shape[1] * _groups(convolution), weight.ndim - 2)
+            return None if node.op_type != "Add" or has_bias or shift is None else [None, shift]
         with np.errstate(all="ignore"):
             if node.op_type == "BatchNormalization":
                 return self._normalized(node, weight, bias, constants)
-            vector = self._channels(constants[0], weight)
+            vector = self._channels(constants[0], weight.shape[0], weight.ndim - 2)
             if vector is None:
                 return None
             if node.op_type == "Add":
@@ -98,9 +103,8 @@ class _Absorbing:
         scale = scale / np.sqrt(variance + np.float32(attributes.get("epsilon", 1e-5)))
         return [_scaled(weight, scale), shift - mean * scale if bias is None else (bias - mean) * scale + shift]
 
-    def _channels(self, array: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
-        """The entries of an operand that has one for each channel of a convolution; ``None`` of any other."""
-        channels, axes = weight.shape[0], weight.ndim - 2
+    def _channels(self, array: np.ndarray, channels: int, axes: int) -> np.ndarray | None:
+        """The entries of an operand that has one for each channel of an image with so many axes; ``None`` of any other."""
         shapes = ((channels, *(1,) * axes), (1, channels, *(1,) * axes))
         return array.reshape(channels) if array.shape in shapes else None
 
@@ -124,6 +128,11 @@ class _Absorbing:
     def tensors(self) -> list[TensorProto]:
         """The new constants."""
         return [tensor_of(array, name) for name, array in self._fresh.items()]
+
+
+def _groups(convolution: NodeProto) -> int:
+    """Of how many parts the channels of a convolution are."""
+    return next((attribute.i for attribute in convolution.attribute if attribute.name == "group"), 1)
 
 
 def _scaled(weight: np.ndarray, channels: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import NameSupply, captured, graphs_of, names_in_use
-from mugraph.terms.shape import Dim, TensorType, same_shape
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, same_shape
 
 __all__ = ["simplify"]
 
@@ -22,6 +22,8 @@ _SMALL = 64
 
 _AXES_AS_INPUT = 13
 """The first opset in which Unsqueeze takes its axes as an input."""
+_BROADCASTS = 7
+"""The first opset in which a Gemm repeats its bias for each row."""
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _SINGLE = frozenset({"Concat", "Max", "Min", "Sum"})
 _KEEPS_ZERO = frozenset({"Expand", "Identity", "Slice", "Tile", "Transpose", *_RESHAPES})
@@ -96,6 +98,7 @@ class _Simplifying:
                 self._one_reshape,
                 self._one_slice,
                 self._one_concat,
+                self._one_product,
                 self._without_zeros,
             )
             for step in steps:
@@ -176,8 +179,8 @@ class _Simplifying:
         if made is None or (inner is None and not is_computed):
             return None
         source = node.input[0] if inner is None else inner.input[0]
-        sizes = [size if isinstance(size, int) else -1 for size in made.shape]
-        if sizes.count(-1) <= 1 and 0 not in sizes:
+        sizes = self._told(node, source, made.shape)
+        if sizes is not None:
             shape = self._constant(np.asarray(sizes, np.int64), "shape")
             return helper.make_node("Reshape", [source, shape], list(node.output), name=node.name)
         given = self._type(source)
@@ -188,6 +191,24 @@ class _Simplifying:
             return helper.make_node("Unsqueeze", [source], list(node.output), name=node.name, axes=axes)
         names = [source, self._constant(np.asarray(axes, np.int64), "axes")]
         return helper.make_node("Unsqueeze", names, list(node.output), name=node.name)
+
+    def _told(self, node: NodeProto, source: str, made: Sequence[Dim]) -> list[int] | None:
+        """Sizes for a Reshape of a value that need nothing from a run: 0 stands for the size along the same axis of the value.
+
+        Beside such one, -1 stands only where it does before: of a value without entries onnxruntime infers no size then.
+        """
+        sizes = [size if isinstance(size, int) else -1 for size in made]
+        if 0 in sizes:
+            return None
+        if sizes.count(-1) > 1:
+            given = self._type(source)
+            for axis, size in enumerate(given.shape[: len(made)] if given is not None else ()):
+                sizes[axis] = 0 if isinstance(size, SymDim) and size == made[axis] else sizes[axis]
+            value = self._model.values.get(node.input[1]) if len(node.input) > 1 else None
+            asked = () if value is None else self._model.tables.sizes.get(value, ())
+            if -1 in sizes and -1 not in asked:
+                return None
+        return sizes if sizes.count(-1) <= 1 else None
 
     def _one_slice(self, node: NodeProto) -> NodeProto | None:
         """A Slice for two along different axes."""
@@ -246,6 +267,23 @@ class _Simplifying:
         axes = given[2] if len(given) > 2 and given[2] is not None else np.arange(len(starts), dtype=starts.dtype)
         steps = given[3] if len(given) > 3 and given[3] is not None else np.ones_like(starts)
         return starts, ends, np.asarray(axes % len(type_.shape), starts.dtype), steps
+
+    def _one_product(self, node: NodeProto) -> NodeProto | None:
+        """A Gemm for a product of matrices and a bias, as onnxruntime makes it when it loads a model (MatMulAddFusion)."""
+        if node.op_type != "Add" or self._model.opset < _BROADCASTS:
+            return None
+        for name, bias in (node.input, reversed(node.input)):
+            product = self._makers.get(name)
+            is_one = product is not None and product.op_type == "MatMul" and product.domain in DEFAULT_DOMAINS
+            if product is None or not is_one or len(self._readers[name]) > 1 or bias not in self._constants:
+                continue
+            types = [self._type(one) for one in (*product.input, bias)]
+            first, second, added = (None if t is None or t.dtype != DataType.FLOAT else t.shape for t in types)
+            if first is None or second is None or added is None or (len(first), len(second), len(added)) != (2, 2, 1):
+                continue
+            if same_shape(added, second[1:]) is True:
+                return helper.make_node("Gemm", [*product.input, bias], list(node.output), name=node.name)
+        return None
 
     # Zeros that need not be said
 

@@ -237,30 +237,46 @@ def counted(place: Dim) -> Formula:
     return total
 
 
+def _total(formulas: Iterable[Formula]) -> Formula:
+    """The sum of formulas, put in normal form once: adding them one by one takes time that grows with the square of the terms."""
+    total: dict[_Monomial, Fraction] = {}
+    for formula in formulas:
+        for monomial, coefficient in formula.terms.items():
+            total[monomial] = total.get(monomial, Fraction(0)) + coefficient
+            if not total[monomial]:
+                del total[monomial]
+        if len(total) > _MOST_TERMS:
+            raise NotDecided(f"a sum of more than {_MOST_TERMS} products")
+    return Formula(total)
+
+
 def mapped(formula: Formula, move: Callable[[Position], Dim], facts: Facts = NOTHING) -> Formula:
     """A formula with its free index variables replaced, simplified where ``facts`` hold."""
     return _Replacement(move, facts).of(formula, frozenset())
 
 
 class _Replacement:
-    """Replaces index variables; a formula that stands in several places is looked at once."""
+    """Replaces index variables; a formula or a factor that stands in several places is looked at once."""
 
     def __init__(self, move: Callable[[Position], Dim], facts: Facts) -> None:
         self._move, self._facts = move, facts
         self._done: dict[tuple[Formula, frozenset[Position]], Formula] = {}
+        self._atoms: dict[tuple[Atom, frozenset[Position]], Formula] = {}
 
     def of(self, formula: Formula, bound: frozenset[Position]) -> Formula:
         """The formula with all but the ``bound`` variables replaced."""
         key = (formula, bound & formula.free)
         if key not in self._done:
-            total = ZERO
-            for monomial, coefficient in formula.terms.items():
-                product = Formula.number(coefficient)
-                for atom, power in monomial:
-                    product = product * _raised(self._atom(atom, bound), power)
-                total = total + product
-            self._done[key] = total
+            self._done[key] = _total(self._product(monomial, c, bound) for monomial, c in formula.terms.items())
         return self._done[key]
+
+    def _product(self, monomial: _Monomial, coefficient: Fraction, bound: frozenset[Position]) -> Formula:
+        product = Formula.number(coefficient)
+        for atom, power in monomial:
+            if (atom, bound) not in self._atoms:
+                self._atoms[atom, bound] = self._atom(atom, bound)
+            product = product * _raised(self._atoms[atom, bound], power)
+        return product
 
     def _place(self, place: Dim, bound: frozenset[Position]) -> Dim:
         return placed(place, lambda name: symbol(name) if name in bound else self._move(name), self._facts)
@@ -309,14 +325,16 @@ def _raised(base: Formula, power: Fraction) -> Formula:
 
 def summed(formula: Formula, index: Position) -> Formula:
     """The sum over all values of an index variable, of which there is at least one."""
-    total = ZERO
-    for monomial, coefficient in formula.terms.items():
-        inner = frozenset(item for item in monomial if index in _free(item[0]))
-        if any(atom[0] == "infinity" for atom, _ in monomial):
-            raise NotDecided("a sum of infinities")
-        outer = Formula({monomial - inner: coefficient})
-        total = total + outer * (_sum_of({index}, inner) if inner else number_of(index.size))
-    return total
+    if any(atom[0] == "infinity" for monomial in formula.terms for atom, _ in monomial):
+        raise NotDecided("a sum of infinities")
+    return _total(_sum_over(index, monomial, coefficient) for monomial, coefficient in formula.terms.items())
+
+
+def _sum_over(index: Position, monomial: _Monomial, coefficient: Fraction) -> Formula:
+    """The sum of one product over all values of an index variable."""
+    inner = frozenset(item for item in monomial if index in _free(item[0]))
+    outer = Formula({monomial - inner: coefficient})
+    return outer * (_sum_of({index}, inner) if inner else number_of(index.size))
 
 
 def _sum_of(indices: set[Position], factors: _Monomial) -> Formula:
@@ -427,13 +445,15 @@ def same(first: Formula, second: Formula) -> bool:
             return False
         divisor = min(sums, key=_spelt)
         least = min(dict(monomial).get(divisor, Fraction(0)) for monomial in difference.terms)
-        total = ZERO
-        for monomial, coefficient in difference.terms.items():
-            powers = dict(monomial)
-            times = powers.pop(divisor, Fraction(0)) - least
-            total = total + Formula({frozenset(powers.items()): coefficient}) * _raised(divisor[1], times)
-        difference = total
+        difference = _total(_times(divisor, least, m, coefficient) for m, coefficient in difference.terms.items())
     return True
+
+
+def _times(divisor: Atom, least: Fraction, monomial: _Monomial, coefficient: Fraction) -> Formula:
+    """A product multiplied by a sum, of which it holds that power at least, until it is no factor any more."""
+    powers = dict(monomial)
+    times = powers.pop(divisor, Fraction(0)) - least
+    return Formula({frozenset(powers.items()): coefficient}) * _raised(divisor[1], times)
 
 
 # Truth values and infinities

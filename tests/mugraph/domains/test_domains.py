@@ -108,6 +108,7 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Pad[begins=(1,),ends=(1,),mode='reflect'](x)": {"x": X},
     "Gather[axis=-1](x, Cast[to=int64](i))": {"x": X, "i": (2,)},
     "GatherND[axis=-1](x, Unsqueeze[axes=(-1,)](Cast[to=int64](i)))": {"x": ROW, "i": (2,)},
+    "GatherElements[axis=-1](x, Cast[to=int64](Unsqueeze[axes=(-2,)](i)))": {"x": X, "i": (2,)},
     "ScatterElements[axis=-1](x, Cast[to=int64](Unsqueeze[axes=(-2,)](i)), y)": {"x": X, "i": (2,), "y": (1, 2)},
     "ScatterND[axis=-1](x, Unsqueeze[axes=(-1,)](Cast[to=int64](i)), y)": {"x": ROW, "i": (2,), "y": (2,)},
     "TensorScatter[axis=-1,batch=-2,mode='linear'](x, y, Cast[to=int64](i))": {"x": X, "i": (2,), "y": (2, 1)},

@@ -174,6 +174,17 @@ def test_entries_at_all_places_in_order_are_a_view() -> None:
     assert "GatherND" not in op_types(rewritten(proto))
 
 
+def test_elements_at_their_own_places_are_the_tensor() -> None:
+    """As relative positions are looked up: an index for each entry along one axis, the other axes as they are."""
+    body = "shape2 = Concat <axis: int = 0> (bv, sv) own = Expand(row, shape2) "
+    found = "y = GatherElements <axis: int = 1> (ids, own)"
+    proto = model_of(body + found, "int64[b,s]")
+    assert reading(load(proto), "y") == ""
+    assert "GatherElements" not in op_types(rewritten(proto))
+    turned = model_of(body + "last = Sub(s, one) own2 = Sub(last, own) " + found.replace("own)", "own2)"), "int64[b,s]")
+    assert reading(load(turned), "y") == "GatherElements"
+
+
 def test_rows_of_all_batches_are_counted_by_two_digits() -> None:
     """As TorchScript exports it: a mask laid flat, and looked up at batch times positions plus position."""
     flat = """

@@ -326,6 +326,13 @@ def _scattering() -> list[Case]:
         Case("ScatterElements", [(5, 3), rows, (2, 3)], {"reduction": "none"}, since=16),
     ]
     cases += [
+        Case("GatherElements", [(5, 3), rows], since=11),
+        Case("GatherElements", [(5, 3), rows.astype(np.int32)], since=11),
+        Case("GatherElements", [(3, 5), rows], {"axis": 1}, since=11),
+        Case("GatherElements", [(2, 3, 5, 4), np.full((1, 3, 7, 2), 2, I64)], {"axis": -2}, since=11),
+        Case("GatherElements", [np.asarray([[True, False], [False, True]]), rows[:, :2] % 2], since=11),
+    ]
+    cases += [
         Case("ScatterND", [(5, 3), np.asarray([[1], [4], [-5]], I64), (3, 3)], since=11),
         Case("ScatterND", [(5, 3, 2), np.asarray([[[1, 2], [0, 0]]], I64), (1, 2, 2)], since=11),
         Case("ScatterND", [(5, 3), np.asarray([[1, 2], [0, 0]], I64), (2,)], {"reduction": "none"}, since=16),
@@ -598,6 +605,10 @@ def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, opset: i
         ("ScatterND[axis=-2](x, y, z)", "float[2,3] int64[4,1] float[4,2]"),
         ("ScatterND[axis=-2](x, y, z)", "float[2,3] int32[4,1] float[4,3]"),
         ("ScatterElements[axis=-2](x, y, z)", "float[2,3] int64[1,4] float[1,4]"),
+        ("ScatterElements[axis=-2](x, y, z)", "float[2,3] int64[1,3] float[3]"),
+        ("GatherElements[axis=-2](x, y)", "float[2,3] int64[1,4]"),
+        ("GatherElements[axis=-2](x, y)", "float[2,3] int64[3]"),
+        ("GatherElements[axis=-2](x, y)", "float[2,3] float[1,3]"),
         ("ScatterElements[axis=-1](x, y, z)", "float[2,3] int64[2,4] float[2,3]"),
         ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y)", "float[2,3,4] float[2,4,4]"),
         ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y, z)", "float[2,3,4] float[2,1,4] int64[3]"),
@@ -643,6 +654,7 @@ def test_positions_are_counted_by_a_whole_number(length: object) -> None:
         ("Tile[repeats=(2,)](x)", "float[n]", "float[2*n]"),
         ("Tile[repeats=(m,)](x)", "float[n]", "float[m*n]"),
         ("GatherND[axis=-2](x, y)", "float[n,m] int64[s,k,2]", "float[s,k]"),
+        ("GatherElements[axis=-1](x, y)", "float[b,n,m] int64[b,n,k]", "float[b,n,k]"),
         ("Range[dtype=int64,limit=n+2,start=1]()", "", "int64[n+1]"),
         ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y, z)", "float[b,3,4] float[b,1,4] int64[b]", "float[b,3,4]"),
         ("ScatterND[axis=-3](x, y, z)", "float[n,b,4] int64[1,1] float[1,b,4]", "float[n,b,4]"),
@@ -677,6 +689,7 @@ def test_a_stride_leaves_the_whole_part() -> None:
         ("Range[dtype=int64,limit=n,start=1]()", ""),
         ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,n]"),
         ("ScatterND[axis=-2](x, y, z)", "float[2,3] int64[4,n] float[4,3]"),
+        ("GatherElements[axis=-1](x, y)", "float[n,4] int64[m,4]"),
         ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y)", "float[b,n,4] float[b,1,4]"),
     ],
 )

@@ -225,3 +225,23 @@ def test_what_came_is_compared_where_it_cannot_be_cleaned_up(own_cache: Path, tm
         outcome = optimize(given, tmp_path / "o.onnx", provider="cpu", deterministic=True)
         assert "without what no output needs: the original was kept" in outcome.message and not outcome.dropped
         assert onnx.load(tmp_path / "o.onnx") == source
+
+
+def test_other_sizes_are_tried_where_the_model_does_not_run(tmp_path: Path, own_cache: Path) -> None:
+    """A height that only a reshape says, within the graph, and no sizes from the user."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,H,4] x) => (float[N,M] y) {
+            whole = Constant<value = int64[2] {1, 192}>()
+            a = Identity(x)
+            b = Reshape(a, whole)
+            y = MatMul(b, w)
+        }""")
+    weight = np.random.default_rng(0).standard_normal((192, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu")
+    assert outcome.cleaned and ops(tmp_path / "o.onnx") == ["Reshape", "MatMul"]
+    assert any("H = 48" in note for note in outcome.notes)
+    given = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu", shapes={"x": (1, 64, 4)})
+    assert not given.cleaned and any("does not run it" in note for note in given.notes)

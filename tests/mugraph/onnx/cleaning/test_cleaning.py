@@ -269,6 +269,64 @@ def test_convolutions_absorb_what_the_runtime_lets_them_absorb() -> None:
     assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
 
 
+@pytest.mark.parametrize(("bias", "sums"), [((6, 1, 1), 1), ((1, 6, 1, 1), 1), ((1, 1, 16, 12), 2), ((6, 16, 1), 2)])
+def test_a_transposed_convolution_absorbs_its_bias(bias: tuple[int, ...], sums: int) -> None:
+    """The first sum alone: another one is a sum of three numbers, which rounds otherwise in another order."""
+    proto = parse_model(
+        f"{HEAD} g (float[1,4,8,6] x) => (float[1,6,16,12] y) {{ "
+        "transposed = ConvTranspose<group = 2, strides = [2, 2]>(x, w) b = Add(transposed, offset) c = Add(b, p) y = Relu(c) }"
+    )
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(GENERATOR.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (4, 3, 2, 2)), ("offset", bias), ("p", (6, 1, 1)))
+    )
+    written = cleaned(proto)
+    assert ops(written)["Add"] == sums
+    x = {"x": GENERATOR.standard_normal((1, 4, 8, 6)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("m = MatMul(x, w) y = Add(m, b)", {"Gemm": 1}),
+        ("m = MatMul(x, w) y = Add(b, m)", {"Gemm": 1}),
+        ("m = MatMul(x, w) y = Add(m, wide)", {"MatMul": 1, "Add": 1}),
+        ("m = MatMul(x, w) n = Add(m, b) y = Mul(n, m)", {"MatMul": 1, "Add": 1, "Mul": 1}),
+        ("m = MatMul(x, w) y = Add(m, x)", {"MatMul": 1, "Add": 1}),
+    ],
+)
+def test_a_product_of_matrices_takes_its_bias(body: str, found: dict[str, int]) -> None:
+    """As onnxruntime has it when it loads a model, so that the outputs are the same bit for bit."""
+    proto = parse_model(f"{HEAD} g (float[N,8] x) => (float[N,8] y) {{ {body} }}")
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(GENERATOR.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (8, 8)), ("b", (8,)), ("wide", (1, 8)))
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(found)
+    x = {"x": GENERATOR.standard_normal((37, 8)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "computed_sizes", "batches"),
+    [("n, w, three, four", 0, 3), ("n, w, rest, four", 0, 2), ("n, double, six", 1, 3), ("w, n, three, four", 1, 2)],
+)
+def test_sizes_along_the_same_axes_are_told(sizes: str, computed_sizes: int, batches: int) -> None:
+    """Of a value without entries, too: a size that onnxruntime has to find beside a copied one would be an error there."""
+    proto = parse_model(f"""{HEAD} g (float[N,W,12] x) => (float[A,B] y) {{
+        n = Shape<start = 0, end = 1>(x) w = Shape<start = 1, end = 2>(x) double = Add(w, w)
+        three = Constant<value = int64[1] {{3}}>() four = Constant<value = int64[1] {{4}}>()
+        six = Constant<value = int64[1] {{6}}>() rest = Constant<value = int64[1] {{-1}}>()
+        sizes = Concat<axis = 0>({sizes}) a = Reshape(x, sizes) b = Exp(a) y = Flatten(b) }}""")
+    written = cleaned(proto)
+    assert ops(written)["Concat"] == computed_sizes
+    for batch in (2, 1, 0)[:batches]:
+        x = {"x": GENERATOR.standard_normal((batch, 5, 12)).astype(np.float32)}
+        assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
 def test_initial_states_of_zeros_are_left_out() -> None:
     proto = parse_model(
         f"{HEAD} g (float[5,B,4] x) => (float[5,1,B,6] y) {{ s = Shape<start = 1, end = 2>(x) "

@@ -18,6 +18,7 @@ from rules_db.trust.formulas.formula import (
     choice,
     exponential,
     extremum,
+    mapped,
     natural,
     number_of,
     summed,
@@ -45,6 +46,18 @@ def test_sums_are_linear_and_their_indices_have_no_names() -> None:
     assert summed(summed(read("x", P, Q), P), Q) == summed(summed(read("x", P, Q), Q), P)
     assert summed(x * summed(read("w", Q, P), Q), P) == summed(summed(x * read("w", Q, P), P), Q)
     assert summed(summed(x * c, P), Q) == summed(x, P) * summed(c, Q)
+
+
+def test_a_long_sum_is_put_in_normal_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms one by one would make it as often as there are terms, each time as long as it is by then."""
+    parts = [read(f"x{number}", P) for number in range(200)]
+    whole = Formula({monomial: Fraction(1) for part in parts for monomial in part.terms})
+    made: list[int] = []
+    make = Formula.__init__
+    monkeypatch.setattr(Formula, "__init__", lambda self, terms: (made.append(len(terms)), make(self, terms))[1])
+    moved, total = mapped(whole, lambda _: symbol(R)), summed(whole, P)
+    assert sum(made) < 20 * len(parts)
+    assert moved == mapped(moved, symbol) != whole and total == summed(moved, R)
 
 
 def test_an_index_of_one_sum_is_not_that_of_another() -> None:
