@@ -74,7 +74,7 @@ ATTRIBUTE_KINDS = {
     ),
     **dict.fromkeys(("alpha", "beta", "epsilon", "max", "min", "scale", "softcap", "value"), AttributeKind.NUMBER),
     "activation_params": AttributeKind.NUMBERS,
-    **dict.fromkeys(("activation", "approximate", "mask", "mode"), AttributeKind.TEXT),
+    **dict.fromkeys(("activation", "approximate", "equation", "mask", "mode"), AttributeKind.TEXT),
     **dict.fromkeys(("given", "zeros"), AttributeKind.TEXTS),
     **dict.fromkeys(("dtype", "to"), AttributeKind.ELEMENT_TYPE),
     "digest": AttributeKind.NAMED,

@@ -3,6 +3,7 @@
     python -m tools.bench.sparse_models run WORK --json FILE                    on the GPU machine: measures and prints the table
     python -m tools.bench.sparse_models run WORK --json FILE --only bert_base --only vit:bigbird:8x512 --peers onnxruntime
     python -m tools.bench.sparse_models run WORK --json FILE --peers torch,flex         beside what an earlier run left in WORK
+    python -m tools.bench.sparse_models run WORK --json FILE --together 4 --superopt "--budget 20"          more cases a minute
     python -m tools.bench.sparse_models predict WORK --json FILE                anywhere: what the model of costs says of an H200
     python -m tools.bench.sparse_models table FILE...                           prints the tables of lines that were kept
 
@@ -15,6 +16,10 @@ onnxruntime with the file as it came.
 
 From 2,048 positions on the batch of a file is any, and it is optimised at a batch of 1: the float64 reference of a larger one
 takes longer than all else. Its kernels choose among a few schedules by the batch of a run.
+
+Cases are taken in the order of what ``--only`` names. Most of a case's time is torch's compiler. With ``--together`` so many
+cases are optimised one after another, all that runs them is opened, so many at a time, and then they are timed one after another
+with nothing else at work. torch's tuning sees its neighbours then, whose use of the GPU is short; onnx-superopt's does not.
 
 A line is appended to FILE as soon as a part of a case is there; what fails leaves its reason, and a part that is there is not
 measured again. On a machine with several GPUs several of these run at once, each under a ``CUDA_VISIBLE_DEVICES`` and with a WORK
@@ -47,7 +52,18 @@ from rewriter.reference import Error, compare
 from rewriter.run.accept import paired
 from tools.bench.attention.cases import MaskCase
 from tools.bench.gpu_models import take_turns
-from tools.bench.gpu_runners import CLOCKS, Array, OnnxSpec, Remote, Runner, RunnerFailed, Spec, TorchRunner, one_line
+from tools.bench.gpu_runners import (
+    CLOCKS,
+    Array,
+    OnnxSpec,
+    Remote,
+    Runner,
+    RunnerFailed,
+    Spec,
+    TorchRunner,
+    one_line,
+    open_all,
+)
 from tools.bench.models import OURS, geometric_speedup, plain, superopt
 from tools.zoo.masked import MASKED, image_of, masked_model, masked_module, masked_weights
 
@@ -125,14 +141,15 @@ def every_case() -> list[ModelCase]:
 
 
 def chosen_cases(only: Sequence[str]) -> list[ModelCase]:
-    """Those that all kinds of words leave: models, masks and shapes, or labels. Raises click.BadParameter."""
+    """Those of any of the words, models, masks and shapes, or labels, in the words' order. Raises click.BadParameter."""
     every = every_case()
     for word in only:
         if not any(word in case.words for case in every):
             raise click.BadParameter(
                 f"no case {word}; there are {', '.join((*MASKED, *MASKS))} and such as 8x512, gpt:bigbird:8x512"
             )
-    return [case for case in every if not only or any(word in case.words for word in only)]
+    chosen = [case for case in every if not only or any(word in case.words for word in only)]
+    return sorted(chosen, key=lambda case: next((n for n, word in enumerate(only) if word in case.words), 0))
 
 
 def masks_of(path: Path) -> list[str]:
@@ -229,40 +246,41 @@ def files_of(case: ModelCase, work: Path) -> tuple[Path, Path]:
     return work / f"{stem}.onnx", work / f"{stem}.superopt.onnx"
 
 
+def specs_of(case: ModelCase, work: Path, names: Sequence[str], provider: str) -> dict[str, Spec]:
+    """How each of the runners is opened; of files those that are there."""
+    specs: dict[str, Spec] = {n: MaskedTorch(case, n == "flex", device=provider) for n in ("flex", "torch") if n in names}
+    poison = [np.full((case.batch, case.length, MASKED[case.model].width), np.nan, np.float16)]
+    for name, path in zip((ORIGINAL, OURS), files_of(case, work), strict=True):
+        if name in names and path.exists():
+            specs[name] = OnnxSpec(path, provider, case.feed(0), poison)
+    return specs
+
+
 def measure(
     case: ModelCase,
-    work: Path,
-    peers: Sequence[str],
-    provider: str,
+    opened: Mapping[str, Remote | RunnerFailed],
     rounds: int,
     block: float,
-    seconds: float,
     tell: Callable[..., None],
 ) -> None:
-    """Opens ours and the peers one after another, compares them, and times what is right in turns.
+    """Compares what was opened for a case, times what is right in turns, and closes all.
 
     Args:
+        opened: by name, in the order of `specs_of`: torch in single precision is the reference where there is one.
         block: milliseconds of replays that each runner gets in a round.
-        seconds: limit for opening one, compilation included.
         tell: is called with the part of the case and what is known of it.
     """
-    source, target = files_of(case, work)
-    feeds = [case.feed(seed) for seed in range(4)]
-    poison = [np.full((case.batch, case.length, MASKED[case.model].width), np.nan, np.float16)]
-    specs: dict[str, Spec] = {n: MaskedTorch(case, n == "flex", device=provider) for n in ("flex", "torch") if n in peers}
-    specs |= {n: OnnxSpec(p, provider, feeds[0], poison) for n, p in ((ORIGINAL, source), (OURS, target)) if p.exists()}
-    if ORIGINAL not in peers:
-        specs.pop(ORIGINAL, None)
+    feeds = [case.feed(seed) for seed in range(1, 4)]
     outputs: dict[str, Array] = {}
     with ExitStack() as stack:
         runners: dict[str, Remote] = {}
         wanted: Array | None = None
-        for name, spec in specs.items():  # one at a time: torch times kernels while it compiles
+        for name, remote in opened.items():
             try:
-                remote = Remote(spec, seconds, seconds)
+                if isinstance(remote, RunnerFailed):
+                    raise remote
                 stack.callback(remote.close)
-                remote.wait()
-                remote.ask("load", feeds[1])
+                remote.ask("load", feeds[0])
                 (outputs[name],) = remote.ask("outputs")
                 runners[name] = remote
                 if wanted is None and name in ("torch", "flex"):
@@ -275,9 +293,9 @@ def measure(
             if not error.within(errors.get(ORIGINAL, Error(0.0, 0.0)), CLOSE):
                 tell(name, {"problem": f"wrong: relative error {error.relative_l2:.1e}"})
                 del runners[name]
-        times, problems = take_turns(runners, feeds[2:], rounds, block)
-    for name, problem in problems.items():
-        tell(name, {"problem": problem})
+        times, problems = take_turns(runners, feeds[1:], rounds, block)
+    for name, reason in problems.items():
+        tell(name, {"problem": reason})
     ours = times.get(OURS)
     for name, series in times.items():
         ratio = {} if ours is None or name == OURS else {"beside": paired(series, ours)}
@@ -408,6 +426,13 @@ def _optimised(lines: _Lines, case: ModelCase, work: Path, arguments: Sequence[s
 @click.option("--rounds", default=20, show_default=True, help="Rounds of timing.")
 @click.option("--block", default=20.0, show_default=True, help="Milliseconds of replays that each runner gets in a round.")
 @click.option("--open-seconds", default=150.0, show_default=True, help="Limit for opening a runner, compilation included.")
+@click.option(
+    "--together",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Cases, and runners of them, that are opened at a time.",
+)
 def run(
     work: Path,
     path: Path,
@@ -419,6 +444,7 @@ def run(
     rounds: int,
     block: float,
     open_seconds: float,
+    together: int,
 ) -> None:
     """Optimises and measures; goes on where an earlier run stopped."""
     asked = [name for name in peers.split(",") if name not in ("", "none")]
@@ -426,18 +452,27 @@ def run(
         raise click.BadParameter(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     work.mkdir(parents=True, exist_ok=True)
     began, lines = time.monotonic(), _Lines(path)
-    for case in chosen_cases(only):
+
+    def missing(case: ModelCase) -> list[str]:
+        peers_left = [name for name in asked if not lines.has(case, name, "ms")]
+        return [*peers_left, OURS] if peers_left or not lines.has(case, OURS, "ms") else []
+
+    left = [case for case in chosen_cases(only) if missing(case)]
+    for cases in (left[n : n + together] for n in range(0, len(left), together)):
+        for case in cases:
+            if time.monotonic() - began > seconds:
+                break
+            _optimised(lines, case, work, ["--provider", provider, *shlex.split(options)])
         if time.monotonic() - began > seconds:
             break
-        _optimised(lines, case, work, ["--provider", provider, *shlex.split(options)])
-        missing = [name for name in asked if not lines.has(case, name, "ms")]
-        if time.monotonic() - began > seconds or not (missing or not lines.has(case, OURS, "ms")):
-            continue
-        try:
-            tell = partial(lines.tell, case)
-            measure(case, work, missing, provider, rounds, block, open_seconds, tell)
-        except Exception as problem:  # one case must not lose the others
-            lines.tell(case, "measure", {"problem": one_line(problem)})
+        specs = {(case, name): spec for case in cases for name, spec in specs_of(case, work, missing(case), provider).items()}
+        opened = open_all(specs, open_seconds, together)
+        for case in cases:
+            try:
+                runners = {name: remote for (its, name), remote in opened.items() if its == case}
+                measure(case, runners, rounds, block, partial(lines.tell, case))
+            except Exception as problem:  # one case must not lose the others
+                lines.tell(case, "measure", {"problem": one_line(problem)})
     show(lines.found, Console(width=220))
 
 

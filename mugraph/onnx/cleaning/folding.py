@@ -54,7 +54,7 @@ def fold_constants(
         operators: that its nodes call.
         evaluate: computes as the model's runtime does, so that results are the same bit for bit.
         slack: bytes by which a result may be larger than the node and its operands. With none, operands that others read, too, do
-            not count, so that the file cannot grow.
+            not count, and of one that is computed only what the file loses with it, so that the file cannot grow.
         only_integers: leave nodes that compute floats.
     """
     folding = _Folding(model, operators, slack)
@@ -76,6 +76,7 @@ class _Folding:
         self._readers: Counter[str] = Counter()
         self._leaves: dict[str, TensorProto] = {}
         self._constant: set[str] = set()
+        self._lost: dict[str, int] = {}
         self._computed: list[NodeProto] = []
         self._results: dict[str, np.ndarray] = {}
 
@@ -104,10 +105,13 @@ class _Folding:
             known = [self._known(name) for name in names]
             if all(array is not None for array in known):
                 self._results.update((name, array) for name, array in zip(names, known, strict=True) if array is not None)
-                self._constant.update(names)
             elif self._can_be_computed(node):
                 self._computed.append(node)
-                self._constant.update(names)
+            else:
+                continue
+            self._constant.update(names)
+            if len(names) == 1:
+                self._lost[names[0]] = node.ByteSize() + self._freed(node)
 
     def _is_array(self, tensor: TensorProto) -> bool:
         """Whether a tensor can be an operand of what is computed."""
@@ -186,13 +190,18 @@ class _Folding:
 
     def _pays(self, node: NodeProto, size: int) -> bool:
         """Whether results of so many bytes may be stored: they take about as much as what they replace."""
-        freed = sum(self._bytes(name) for name in set(node.input) if self._slack or self._readers[name] == 1)
-        return bool(size <= min(node.ByteSize() + freed + self._slack, _LARGEST))
+        return bool(size <= min(node.ByteSize() + self._freed(node) + self._slack, _LARGEST))
+
+    def _freed(self, node: NodeProto) -> int:
+        """Bytes of a node's operands; without slack of those alone that are in the file for this node's sake."""
+        return sum(self._bytes(name) for name in set(node.input) if self._slack or self._readers[name] == 1)
 
     def _bytes(self, name: str) -> int:
-        """Bytes of a constant; 0 of what is none."""
-        if name in self._results:
-            return self._results[name].nbytes
+        """Bytes of a constant, without slack those that the file loses where nobody reads it; 0 of what is none."""
         if name in self._leaves:
             return self._model.weights.size_of(self._leaves[name])
+        if not self._slack:
+            return self._lost.get(name, 0)
+        if name in self._results:
+            return self._results[name].nbytes
         return (self._size(name) or 0) if name in self._constant else 0

@@ -27,6 +27,7 @@ def test_masks_of_the_paper_have_its_densities() -> None:
     for name in cases.DENSITIES:
         assert cases.MaskCase(name, 8, 2048).density == pytest.approx(int(name[6:]) / 100, abs=0.07)
     assert [c.label for c in cases.chosen_cases(["dilated:8x512", "1x128"])].count("dilated:8x512") == 1
+    assert cases.chosen_cases(["causal"], rows.row_cases()) == [cases.MaskCase("causal", 1, n) for n in rows.ROW_LENGTHS]
 
 
 def test_a_case_is_one_onnx_model_and_our_kernels_compute_it() -> None:

@@ -80,6 +80,8 @@ def test_cases_are_chosen_by_any_of_their_words() -> None:
     assert len(chosen_cases([])) == 36
     assert [c.label for c in chosen_cases(["gpt:bigbird"])] == [f"gpt:bigbird:{shape}" for shape in ("1x128", "8x512", "16x2048")]
     assert len(chosen_cases(["8x512", "vit"])) == 12 + 4
+    both = ["vit:sliding:8x512", "gpt:bigbird:1x128"]
+    assert [c.label for c in chosen_cases(both)] == both, "in the order of the words"
     result = CliRunner().invoke(sparse_models.main, ["predict", "work", "--json", "lines", "--only", "lama"])
     assert result.exit_code == 2 and "no case lama" in result.output
     (long,) = chosen_cases(["vit:sliding:16x2048"])

@@ -194,16 +194,17 @@ def predict(only: Sequence[str], device: str, batch: int | None) -> None:
 
 @main.command()
 @click.option("--json", "path", type=click.Path(path_type=Path), required=True, help="Where lines are appended.")
+@_ONLY
 @click.option("--most", default=12, show_default=True, help="Schedules of each kind.")
 @_DEVICE
 @_ARCHITECTURE
 @click.option("--seconds", default=240.0, show_default=True, help="Nothing is begun after so long.")
-def rows(path: Path, most: int, device: str, architecture: int, seconds: float) -> None:
+def rows(path: Path, only: Sequence[str], most: int, device: str, architecture: int, seconds: float) -> None:
     """Compiles and measures tiles of few rows beside larger ones."""
     deadline, found, timer = time.monotonic() + seconds, read_lines(path), KernelTimer()
     path.parent.mkdir(parents=True, exist_ok=True)
     with Compiler() as compiler:
-        for case in row_cases():
+        for case in chosen_cases(only, row_cases()):
             if FEW_ROWS in found.get(case.label, {}).get("rows", {}) or time.monotonic() > deadline:
                 continue
             entry: dict[str, Any] = {"case": case.label, "part": "rows"}

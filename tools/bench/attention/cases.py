@@ -129,9 +129,9 @@ def every_case() -> list[MaskCase]:
     return [*grid, *(MaskCase(name, 8, 2048) for name in DENSITIES)]
 
 
-def chosen_cases(only: Sequence[str]) -> list[MaskCase]:
-    """Those of names, shapes or both. Raises click.BadParameter for one that is none."""
-    every = every_case()
+def chosen_cases(only: Sequence[str], every: Sequence[MaskCase] | None = None) -> list[MaskCase]:
+    """Those of names, shapes or both, of all cases or those given. Raises click.BadParameter for one that is none."""
+    every = every_case() if every is None else every
     for word in only:
         if not any(word in (c.name, c.label, c.label.partition(":")[2]) for c in every):
             raise click.BadParameter(f"no case {word}; there are {', '.join((*MASKS, *DENSITIES))} and such as sliding:8x512")

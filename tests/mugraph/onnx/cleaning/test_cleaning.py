@@ -239,6 +239,18 @@ def test_equal_weights_are_stored_once() -> None:
     assert cleaned(_with_weights("uv", [weight, other])).graph.initializer.__len__() == 2
 
 
+def test_what_would_make_the_file_larger_keeps_nothing_else_from_being_computed() -> None:
+    """Places of overlapping chunks, as Longformer's export computes them (``as_strided``): a table of all of them is 3 KB."""
+    counts = "c1 = Constant<value_ints = [1]>() one = Constant<value_int = 1>() whole = Constant<value_ints = [-1]>()"
+    range_ = "{0}s = Constant<value_ints = [{1}]>() {0}o = Mul({0}s, c1) {0}f = ConstantOfShape<value = int64[1] {{1}}>({0}o) "
+    range_ += "{0}n = NonZero({0}f) {0}t = Transpose<perm = [1, 0]>({0}n) {0}q = Squeeze({0}t, c1) {0}i = Cast<to = 7>({0}q) "
+    text = f"""g (float[4096] x) => (float[400] y) {{ {counts} {range_.format("a", 20)} {range_.format("b", 20)}
+        away = Constant<value_ints = [-1, 1]>() far = Constant<value_int = 64>() rows = Reshape(ai, away) steps = Mul(rows, far)
+        places = Add(steps, bi) flat = Reshape(places, whole) twice = Mul(flat, one) y = Gather(x, twice) }}"""
+    left = same(text, {"x": GENERATOR.standard_normal(4096).astype(np.float32)})
+    assert not left.keys() & {"NonZero", "ConstantOfShape", "Squeeze", "Cast"} and left["Add"] == 1, left
+
+
 def test_weights_that_may_be_overridden_are_no_constants() -> None:
     proto = _with_weights("uv", [np.eye(64, dtype=np.float32)] * 2)
     proto.graph.input.append(helper.make_tensor_value_info("u", onnx.TensorProto.FLOAT, [64, 64]))
