@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -81,7 +82,8 @@ def _grow(
 
     def journal_of(part: Workload, before: Sequence[Rule]) -> Journal:
         identities = ",".join(rule.id for rule in before)
-        parameters = {"group": part.name, "ops": max_ops or part.max_ops, "seed": seed, "known": identities}
+        parameters = {"group": part.name, "ops": max_ops or part.max_ops, "shared": part.shared, "seed": seed}
+        parameters["known"] = identities
         journals.append(Journal.of(parameters, fresh=fresh))
         return journals[-1]
 
@@ -112,6 +114,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
     help=f"One of {', '.join(GROUPS)}, or a part of one.",
 )
 @click.option("--max-ops", type=click.IntRange(min=1), help="Greatest number of operators a side; default: the group's.")
+@click.option("--shared", is_flag=True, help="Count an operator that several read once, as in a graph.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
 @rules_file_option
@@ -124,6 +127,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 def grow_command(
     group: tuple[str, tuple[Workload, ...]],
     max_ops: int | None,
+    shared: bool,
     seed: int,
     rules: str | None,
     out: Path | None,
@@ -140,6 +144,8 @@ def grow_command(
     """
     check_targets(rules, out, unproved)
     name, parts = group
+    if shared:
+        parts = tuple(replace(part, shared=True) for part in parts)
     known = shipped_rules() if beyond_shipped else ()
     with working(jobs, scheduler) as workers:
         growths, journals = _grow(parts, max_ops, seed, fresh, workers, known)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rulegen.grow.growth import Growth
 from rulegen.rules import GENERATOR_VERSION
+from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rules
 from rules_db.trust.rule import Rule
 
@@ -16,7 +17,8 @@ def shipped_text(name: str, growths: Sequence[Growth]) -> str:
     """The text of a grown group, with the rules of its parts one after the other."""
     limited = [growth for growth in growths if growth.max_ops != growth.workload.max_ops]
     limit = f" --max-ops {limited[0].max_ops}" if limited else ""
-    command = f"rulegen grow --group {name}{limit} --seed {growths[0].seed}"
+    counted = " --shared" if growths[0].workload.shared != WORKLOADS[growths[0].workload.name].shared else ""
+    command = f"rulegen grow --group {name}{limit}{counted} --seed {growths[0].seed}"
     header = (
         f"# Grown, not written: {command} (generator {GENERATOR_VERSION}).\n"
         "# To change it, change the workload or the operator properties and run 'make rules'.\n\n"

@@ -7,6 +7,9 @@ assignments, primes and orders, and those that stay together form a class (:mod:
 representative of a class becomes an operand of later levels, unless the workload says ``extend="all"``. Of the last level no
 value is made but for the operators that are not linear.
 
+A workload says whether applications are counted as in a tree, or as in a graph, where a node that several operands read counts
+once (:mod:`rulegen.enumerate.sharing`).
+
 Typing is symbolic: a dimension symbol equals itself alone, so that equations that hold for one choice of sizes by coincidence
 are never typed. Everything about a term is a row of NumPy columns; :meth:`Enumeration.term` makes the Python object of a few.
 """
@@ -28,6 +31,7 @@ from rulegen.enumerate.batches import BatchTable, OperatorTemplate
 from rulegen.enumerate.classes import LevelPart, classified
 from rulegen.enumerate.evaluation import EVALUATIONS, Evaluation, TermBatch, ValueKind
 from rulegen.enumerate.fingerprint import mix
+from rulegen.enumerate.sharing import SharedNodes
 from rulegen.enumerate.space import TermSpace, skipped_variables
 from rulegen.enumerate.table import TermTable
 from rulegen.enumerate.values import OperandValues
@@ -183,8 +187,9 @@ class _Enumerator:
         templates = _templates(workload)
         self.batches = BatchTable(templates, self._within_limits)
         self.applied = np.array([[t.operator.name == name for name in workload.uses] for t in templates], np.int8)
-        self.space = TermSpace(workload, self.leaves, self.batches, self.applied)
         self.table = self._leaf_table()
+        self.nodes = SharedNodes(self.table, max_ops) if workload.shared else None
+        self.space = TermSpace(workload, self.leaves, self.batches, self.applied, self.nodes)
         self.values = OperandValues(self.table, self.batches, evaluations)
 
     def run(self) -> Enumeration:
@@ -263,6 +268,9 @@ class _Enumerator:
         level_terms = classified(parts, self.values, last)
         before = len(self.table.cls)
         self.table.append(level_terms.rows, level_terms.cls, level_terms.trivial, level, self.batches, self.applied)
+        if self.nodes is not None:
+            template = np.array([batch.template for batch in self.batches.batches])[level_terms.rows.batch]
+            self.nodes.append(self.table, before, self.applied[template])
         if not last:
             self._extend(np.arange(before, len(self.table.cls)), level_terms.first)
         return level_terms.fresh

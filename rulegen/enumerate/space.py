@@ -10,6 +10,7 @@ import numpy as np
 
 from mugraph.terms.term import Term
 from rulegen.enumerate.batches import BatchTable
+from rulegen.enumerate.sharing import SharedNodes
 from rulegen.enumerate.table import TermTable
 from rulegen.workloads.workload import Workload, slot_admits
 
@@ -18,17 +19,26 @@ __all__ = ["TermGrid", "TermSpace", "skipped_variables"]
 
 @dataclass(frozen=True, slots=True)
 class TermGrid:
-    """A batch with the rows that may stand for each operand; all combinations are terms.
+    """A batch with the rows that may stand for each operand; all combinations are terms, unless ``size`` says which of them.
 
     Attributes:
         batch: its number.
         columns: rows per operand.
         ordered: of two operands from the same rows the first must not come after the second.
+        levels: the level of each operand.
+        size: nodes that the operands hold together, where that depends on which they are; else ``None``.
     """
 
     batch: int
     columns: list[np.ndarray]
     ordered: bool
+    levels: tuple[int, ...]
+    size: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether the operands of all terms share nodes."""
+        return self.size is not None and sum(self.levels) > self.size
 
 
 def skipped_variables(interchangeable: Sequence[Sequence[int]], mask: np.ndarray) -> np.ndarray:
@@ -56,23 +66,32 @@ class TermSpace:
         leaves: variables, constants, and the constants of templates.
         batches: that are made on the way.
         applied: uses of the workload's limited names by one application of each template [templates, limits].
+        nodes: of the terms, where the workload counts them.
     """
 
-    def __init__(self, workload: Workload, leaves: Sequence[Term], batches: BatchTable, applied: np.ndarray) -> None:
-        self.workload, self.leaves, self.batches = workload, leaves, batches
+    def __init__(
+        self, workload: Workload, leaves: Sequence[Term], batches: BatchTable, applied: np.ndarray, nodes: SharedNodes | None
+    ) -> None:
+        self.workload, self.leaves, self.batches, self.nodes = workload, leaves, batches, nodes
         self._limits = np.array(list(workload.uses.values())) - applied
         """Uses of limited names that are left for the operands of each template [templates, limits]."""
 
     def grids(self, table: TermTable, level: int) -> Iterator[TermGrid]:
-        """The terms of a level: every split of ``level - 1`` applications over the operands of every operator."""
+        """The terms of a level: every split of ``level - 1`` applications over the operands of every operator.
+
+        Where nodes are counted, the operands may have more applications than that, which they share.
+        """
         by_sort: list[dict[int, np.ndarray]] = [
             {s: np.flatnonzero((table.level == n) & (table.sort == s)) for s in range(len(self.batches.sorts))}
             for n in range(level)
         ]
         for number, template in enumerate(self.batches.templates):
             for levels in itertools.product(range(level - 1, -1, -1), repeat=len(template.slots)):
-                if sum(levels) != level - 1 or (template.commutative and list(levels) != sorted(levels, reverse=True)):
+                if sum(levels) < level - 1 or (self.nodes is None and sum(levels) > level - 1):
                     continue
+                if template.commutative and list(levels) != sorted(levels, reverse=True):
+                    continue
+                size = level - 1 if self.nodes is not None and np.count_nonzero(levels) > 1 else None
                 choices = [
                     [(s, rows) for s, every in by_sort[n].items() if len(rows := self._admitted(slot, n, s, every))]
                     for slot, n in zip(template.slots, levels, strict=True)
@@ -81,7 +100,7 @@ class TermSpace:
                     batch = self.batches.batch_number(number, tuple(s for s, _ in choice))
                     if batch is not None:
                         ordered = template.commutative and levels[0] == levels[1]
-                        yield TermGrid(batch, [rows for _, rows in choice], ordered)
+                        yield TermGrid(batch, [rows for _, rows in choice], ordered, levels, size)
 
     def _admitted(self, slot: Term, level: int, sort: int, rows: np.ndarray) -> np.ndarray:
         """The rows that may stand in a slot of a template."""
@@ -101,14 +120,49 @@ class TermSpace:
         level may need: each of the ``spare`` applications above a term brings in at most one variable that it lacks.
         Constant tensors may meet under operators that do not ask for the order of numbers.
         """
-        columns, batch = grid.columns, self.batches.batches[grid.batch]
+        made = self._sharing(table, grid, spare, room) if grid.shares else self._combined(table, grid, spare, room)
+        for positions in made:
+            operands = [rows[index] for rows, index in zip(grid.columns, positions, strict=True)]
+            kept = np.ones(len(positions[0]), bool)
+            if grid.ordered:
+                kept &= operands[0] <= operands[1]
+            if self.nodes is not None and grid.size is not None and not grid.shares:
+                kept &= self.nodes.counts(operands) == grid.size
+            if self.workload.uses:
+                if self.nodes is not None and grid.shares:
+                    uses = self.nodes.uses(operands, table)
+                else:
+                    uses = sum(table.uses[rows] for rows in operands)
+                kept &= (uses <= self._limits[self.batches.batches[grid.batch].template]).all(axis=1)
+            if not kept.all():
+                positions = [index[kept] for index in positions]
+            if len(positions[0]):
+                yield positions
+
+    def _admits(self, grid: TermGrid, mask: np.ndarray, spare: int) -> np.ndarray:
+        """Whether a term with such variables is wanted at all."""
+        batch = self.batches.batches[grid.batch]
+        admitted: np.ndarray = np.less_equal(skipped_variables(self.workload.interchangeable, mask), spare)
+        if not any(type_.rank for type_ in batch.inputs) or self.batches.templates[batch.template].ordered:
+            admitted &= mask != 0  # a number has its own order, which the field does not know
+        return admitted
+
+    def _sharing(self, table: TermTable, grid: TermGrid, spare: int, room: int) -> Iterator[list[np.ndarray]]:
+        """Combinations whose operands share nodes."""
+        assert self.nodes is not None and grid.size is not None
+        for positions in self.nodes.sharing(grid.columns, grid.levels, grid.size, room):
+            operands = [rows[index] for rows, index in zip(grid.columns, positions, strict=True)]
+            admitted = self._admits(grid, np.bitwise_or.reduce([table.mask[rows] for rows in operands]), spare)
+            yield [index[admitted] for index in positions]
+
+    def _combined(self, table: TermTable, grid: TermGrid, spare: int, room: int) -> Iterator[list[np.ndarray]]:
+        """All combinations."""
+        columns = grid.columns
         masks = [np.unique(table.mask[rows], return_inverse=True) for rows in columns]
         joint: np.ndarray = masks[0][0]
         for mask, _ in masks[1:]:
             joint = joint[..., None] | mask
-        admitted: np.ndarray = np.less_equal(skipped_variables(self.workload.interchangeable, joint), spare)
-        if not any(type_.rank for type_ in batch.inputs) or self.batches.templates[batch.template].ordered:
-            admitted &= joint != 0  # a number has its own order, which the field does not know
+        admitted = self._admits(grid, joint, spare)
         longest = max(range(len(columns)), key=lambda i: len(columns[i]))
         others = tuple(i for i in range(len(columns)) if i != longest)
         alive = np.flatnonzero(np.any(admitted, axis=others, keepdims=True).ravel()[masks[longest][1]])
@@ -118,13 +172,4 @@ class TermSpace:
             inverse = [rows_of[1] if i != longest else rows_of[1][rows] for i, rows_of in enumerate(masks)]
             positions = list(np.nonzero(admitted[np.ix_(*inverse)]))
             positions[longest] = rows[positions[longest]]
-            kept = np.ones(len(positions[0]), bool)
-            if grid.ordered:
-                kept &= columns[0][positions[0]] <= columns[1][positions[1]]
-            if self.workload.uses:
-                uses = sum(table.uses[rows[index]] for rows, index in zip(columns, positions, strict=True))
-                kept &= (uses <= self._limits[batch.template]).all(axis=1)
-            if not kept.all():
-                positions = [index[kept] for index in positions]
-            if len(positions[0]):
-                yield positions
+            yield positions

@@ -95,7 +95,7 @@ class OperandValues:
         lengths = [len(rows) for rows in grid.columns]
         combinations, outs = int(np.prod(lengths)), range(len(batch.types))
         degree = linear.degree(batch) if combinations > _FEW else "other"
-        if degree == "bilinear" and combinations * first.evaluation.samples < linear.bilinear_effort(batch):
+        if degree == "bilinear" and (grid.shares or combinations * first.evaluation.samples < linear.bilinear_effort(batch)):
             degree = "other"
         if degree == "linear":
             parts = [

@@ -49,6 +49,8 @@ class Workload:
             first becomes the representative.
         constants: numbers, truth values and operators without operands, as text, that are leaves wherever they are typed.
         max_ops: greatest number of operator applications of a term.
+        shared: applications are counted as in a graph, so that a node that several operands read counts once, and so do the uses
+            of what it reads; else as in a tree.
         extend: which terms become operands of larger ones: one representative per class, or all, for small groups of
             which every spelling is wanted.
         uses: greatest number of occurrences of a variable, a constant or an operator in a term, where it is limited.
@@ -75,6 +77,7 @@ class Workload:
     operators: tuple[str, ...]
     constants: tuple[float | bool | str, ...] = ()
     max_ops: int = 3
+    shared: bool = False
     extend: Literal["representatives", "all"] = "representatives"
     uses: Mapping[str, int] = field(default_factory=dict)
     min_saving: int = 0

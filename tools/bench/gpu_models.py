@@ -1,16 +1,18 @@
-"""Whole models on one GPU in half precision: onnxruntime with CUDA graphs, other optimisers, torch.compile, in one run.
+"""Whole models on one GPU: onnxruntime with CUDA graphs, other optimisers, torch.compile, in one run.
 
-    python -m tools.bench.gpu_models SKELETONS --work DIR --json FILE
-    python -m tools.bench.gpu_models SKELETONS --work DIR --json ours.json --no-peers
-    python -m tools.bench.gpu_models SKELETONS --work DIR --json peers.json --peers-only
+    python -m tools.bench.gpu_models MODELS --work DIR --json FILE
+    python -m tools.bench.gpu_models MODELS --work DIR --json ours.json --no-peers
+    python -m tools.bench.gpu_models MODELS --work DIR --json peers.json --peers-only
     python -m tools.bench.show ours.json peers.json
 
-SKELETONS is a folder of files that ``python -m tools.zoo skeleton`` wrote, named as `tools.SIZED_ARCHITECTURES`. Each is
-filled with random weights, every tool optimises it, and the results are compared with the float64 reference on inputs that
-the capture of the CUDA graph has not seen, into outputs full of NaN. What is right is timed in turns: in each round every
-runner replays its graph many times on the same fresh inputs, and ratios are taken within the round. Replays follow each other
-without waiting for the device. onnxruntime's files get their CUDA graph by ``enable_cuda_graph`` with all inputs and outputs
-bound, torch's modules by capture; every one lives in a process of its own (`tools.bench.gpu_runners`).
+MODELS is a folder of skeletons in half precision that ``python -m tools.zoo skeleton`` wrote, named as
+`tools.SIZED_ARCHITECTURES`, which are filled with random weights, and of models of any precision, as ``python -m tools.zoo taso``
+writes them, which torch runs as they are (`tools.bench.torch_files`). Every tool optimises each, and the results are compared
+with the float64 reference on inputs that the capture of the CUDA graph has not seen, into outputs full of NaN. What is right
+is timed in turns: in each round every runner replays its graph many times on the same fresh inputs, and ratios are taken
+within the round. Replays follow each other without waiting for the device. onnxruntime's files get their CUDA graph by
+``enable_cuda_graph`` with all inputs and outputs bound, torch's modules by capture; every one lives in a process of its own
+(`tools.bench.gpu_runners`).
 
 onnx-superopt optimises each model from an empty cache with custom kernels, then again with what it remembers, then with
 onnxruntime's operators only. ``--peers-only`` times our results that an earlier run left in DIR beside the peers, so that
@@ -41,6 +43,7 @@ from rich.table import Table
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load
 from mugraph.ops import get_operator, traits_of
+from mugraph.terms.shape import DataType
 from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
 from rewriter.run.accept import FLOORS, Timing, paired
@@ -73,6 +76,7 @@ from tools.bench.models import (
     superopt,
 )
 from tools.bench.peers import PEERS, PeerFailed
+from tools.bench.torch_files import TorchFileSpec
 from tools.zoo.exported import SIZED_ARCHITECTURES
 from tools.zoo.skeletons import fill, read_skeleton
 
@@ -84,8 +88,9 @@ CHECKED, TIMED = 2, 6
 LARGE = 1 << 20
 """Outputs of more elements are compared with the reference on one random input only."""
 
-BANDWIDTH, PEAK, LAUNCH_US = 4.3e12, 790e12, 0.7
-"""Bytes and half-precision operations a second that one H200 reaches, and microseconds between kernels of a CUDA graph."""
+BANDWIDTH, PEAKS, LAUNCH_US = 4.3e12, {DataType.FLOAT16: 790e12, DataType.FLOAT: 67e12}, 0.7
+"""Bytes a second that one H200 reaches, operations a second by precision (single is the vendor's figure without TF32), and
+microseconds between kernels of a CUDA graph."""
 
 
 class Asked(Protocol):
@@ -263,17 +268,19 @@ def floor_milliseconds(graph: Graph) -> float:
     """The time under which no version of a model stays on one H200, launches aside (`LAUNCH_US` each).
 
     The larger of two times: weights (but not the tables that a Gather reads a few rows of), inputs and outputs read or
-    written once at `BANDWIDTH`; the operations of products at `PEAK`. Activations in between may stay in the cache.
+    written once at `BANDWIDTH`; the operations of products at the peak of their precision (`PEAKS`; at that of half where it is
+    not there). Activations in between may stay in the cache.
     """
-    moved, operations = set(graph.inputs) | set(graph.outputs), 0
+    moved, computing = set(graph.inputs) | set(graph.outputs), 0.0
     for node in graph.nodes():
         moved.update(v for i, v in enumerate(node.inputs) if v in graph.tables.constants and (i or node.op != "Gather"))
         operands = [type_ for value in node.inputs if (type_ := graph.type(value)) is not None]
         results = [type_ for value in node.values if (type_ := graph.type(value)) is not None]
         if traits_of(node.op).product and len(operands) == len(node.inputs) and results:
-            operations += get_operator(node.op).flops(dict(node.attrs), operands, results)
+            operations = get_operator(node.op).flops(dict(node.attrs), operands, results)
+            computing += operations / PEAKS.get(operands[0].dtype, max(PEAKS.values()))
     bytes_moved = sum(bytes_of(type_) for value in moved if (type_ := graph.type(value)) is not None)
-    return 1e3 * max(bytes_moved / BANDWIDTH, operations / PEAK)
+    return 1e3 * max(bytes_moved / BANDWIDTH, computing)
 
 
 def take_turns(
@@ -332,6 +339,19 @@ def ready_made(folder: Path, suffix: str) -> Tool:
 
 def _row(result: Mapping[str, Any], tool: str) -> Row | None:
     return next((row for row in result["rows"] if row.tool == tool), None)
+
+
+def line_of(result: Mapping[str, Any]) -> str:
+    """A model in a line: milliseconds of onnxruntime and of every other runner, with its speedup and what we did."""
+    baseline = f"{BASELINE} {result['aa'].original:.3f} ms" if result["aa"] else BASELINE
+    parts = [f"{result['model']}: {baseline}, floor {result['floor_ms']:.3f} ms"]
+    for row in result["rows"]:
+        told = f": {row.verdict}"
+        if row.timing and not row.kept and not row.problem:
+            told = f" {row.timing.candidate:.3f} ms, {1 / row.timing.ratio:.2f} times faster"
+        parts.append(f"{row.tool}{told}{f' ({row.note})' if row.note else ''}")
+    parts += [f"{OURS} over {key}: {1 / timing.ratio:.2f}" for key, timing in result["against"] if key != BASELINE]
+    return "; ".join(parts)
 
 
 def _ms(result: Mapping[str, Any], tool: str) -> str:
@@ -431,12 +451,12 @@ def print_gpu_tables(console: Console, results: Sequence[Mapping[str, Any]], tit
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("skeletons", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("models", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--work", type=click.Path(file_okay=False, path_type=Path), required=True, help="Where models are written and kept."
 )
 @click.option("--provider", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-@click.option("--only", multiple=True, help="A model of SKELETONS; repeatable. Default: all.")
+@click.option("--only", multiple=True, help="A model of MODELS; repeatable. Default: all.")
 @click.option(
     "--tool",
     "chosen",
@@ -452,6 +472,7 @@ def print_gpu_tables(console: Console, results: Sequence[Mapping[str, Any]], tit
 @click.option("--peers-only", is_flag=True, help="onnxruntime and the peers, beside our results that are in --work.")
 @click.option("--ours", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Our results, optimised earlier.")
 @click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
+@click.option("--once", is_flag=True, help="Do not optimise a second time with what the first has measured.")
 @click.option("--rounds", default=40, show_default=True, help="Rounds of timing.")
 @click.option("--block", default=20.0, show_default=True, help="Milliseconds of replays that each runner gets in a round.")
 @click.option("--clock", type=click.Choice(CLOCKS), default=CLOCKS[0], show_default=True, help="What times the replays.")
@@ -460,7 +481,7 @@ def print_gpu_tables(console: Console, results: Sequence[Mapping[str, Any]], tit
 @click.option("--seconds", default=math.inf, help="No model is begun after so long.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 def main(
-    skeletons: Path,
+    models: Path,
     work: Path,
     provider: str,
     only: tuple[str, ...],
@@ -470,6 +491,7 @@ def main(
     peers_only: bool,
     ours: Path | None,
     options: str,
+    once: bool,
     rounds: int,
     block: float,
     clock: str,
@@ -478,12 +500,12 @@ def main(
     seconds: float,
     json_file: Path | None,
 ) -> None:
-    """Prints latencies of the models in SKELETONS under every tool, and their ratios to onnxruntime."""
+    """Prints latencies of the models in MODELS under every tool, and their ratios to onnxruntime."""
     console = Console(width=240)
     began = time.monotonic()
-    available = sorted(path.stem for path in skeletons.glob("*.skeleton"))
+    available = sorted(path.stem for path in models.iterdir() if path.suffix in (".skeleton", ".onnx"))
     if unknown := [name for name in only if name not in available]:
-        raise click.ClickException(f"{skeletons}: no skeleton of {', '.join(unknown)}; there are {', '.join(available)}")
+        raise click.ClickException(f"{models}: no model {', '.join(unknown)}; there are {', '.join(available)}")
     if no_peers and peers_only:
         raise click.ClickException("--no-peers and --peers-only leave nothing to time")
     here = environment(provider).partition(" + ")[2] or environment(provider)  # a captured graph is the device's alone
@@ -495,7 +517,10 @@ def main(
     def tools_of(name: str) -> dict[str, Tool]:
         every: dict[str, Tool] = {}
         if not peers_only:
-            every |= our_tools(work / "cache" / name, provider, shlex.split(options)) if ours is None else ready_tools(ours)
+            new = (
+                our_tools(work / "cache" / name, provider, shlex.split(options), not once) if ours is None else ready_tools(ours)
+            )
+            every |= new
         if not no_peers:
             every |= {key: peer(key, Path(sys.executable), gpu=provider == "cuda", keep=True) for key in PEERS}
         return {key: tool for key, tool in every.items() if key in chosen}
@@ -503,16 +528,19 @@ def main(
     def run(name: str, torch: Mapping[str, Remote | RunnerFailed]) -> None:
         since = time.perf_counter()
         try:
-            source = work / f"{name}.onnx"
+            source = models / f"{name}.onnx"
             if not source.exists():
-                onnx.save(fill(read_skeleton(skeletons / f"{name}.skeleton")), source)
+                source = work / f"{name}.onnx"
+            if not source.exists():
+                onnx.save(fill(read_skeleton(models / f"{name}.skeleton")), source)
             beside = {key: work / f"{name}.{key}.onnx" for key in (OURS, OPERATORS)} if peers_only else {}
             beside = {key: path for key, path in beside.items() if path.exists()}
             tools = tools_of(name)
             results.append(examine(name, source, tools, torch, beside, work, provider, clock, rounds, block, jobs))
         except Exception as problem:  # one model must not lose the others' rows
             failed[name] = one_line(problem)
-        console.print(f"{name}: {failed.get(name, 'done')}, {time.perf_counter() - since:.0f} s")
+        told = f"{name}: {failed[name]}" if name in failed else line_of(results[-1])
+        console.print(f"{told}; {time.perf_counter() - since:.0f} s", soft_wrap=True, highlight=False, markup=False)
         if json_file is not None:
             head = {"environment": here, "rounds": rounds, "block_ms": block, "clock": clock, "failed": failed}
             json_file.write_text(json.dumps({**head, "models": plain(results)}, indent=2))
@@ -525,7 +553,7 @@ def main(
             failed |= dict.fromkeys(group, "not begun: out of time")
             continue
         with ExitStack() as stack:
-            torch = open_torch(group, modes, provider, clock, torch_seconds, jobs)
+            torch = open_torch(models, group, modes, provider, clock, torch_seconds, jobs)
             for remote in torch.values():
                 if isinstance(remote, Remote):
                     stack.callback(remote.close)
@@ -537,23 +565,26 @@ def main(
 
 
 def open_torch(
-    names: Sequence[str], modes: Sequence[str], device: str, clock: str, seconds: float, jobs: int
+    models: Path, names: Sequence[str], modes: Sequence[str], device: str, clock: str, seconds: float, jobs: int
 ) -> dict[tuple[str, str], Remote | RunnerFailed]:
-    """Builds, compiles and captures models in torch, each in every mode."""
-    architectures = {(name, mode): SIZED_ARCHITECTURES.get(name) for name in names for mode in modes}
-    specs: dict[tuple[str, str], Spec] = {
-        key: TorchSpec(architecture, key[1], device, clock) for key, architecture in architectures.items() if architecture
-    }
-    missing = {key: RunnerFailed("no architecture of this name in tools.zoo") for key in architectures if key not in specs}
+    """Builds, compiles and captures models in torch, each in every mode: by their names, others from their files."""
+    keys = [(name, mode) for name in names for mode in modes]
+    specs: dict[tuple[str, str], Spec] = {}
+    for name, mode in keys:
+        if (file := models / f"{name}.onnx").exists():
+            specs[name, mode] = TorchFileSpec(file, mode, device, clock)
+        elif architecture := SIZED_ARCHITECTURES.get(name):
+            specs[name, mode] = TorchSpec(architecture, mode, device, clock)
+    missing = {key: RunnerFailed("no architecture of this name in tools.zoo") for key in keys if key not in specs}
     return {**missing, **open_all(specs, seconds, jobs)}
 
 
-def our_tools(cache: Path, provider: str, options: Sequence[str]) -> dict[str, Tool]:
-    """onnx-superopt with custom kernels, from an empty cache and once more; then without, from what was measured."""
+def our_tools(cache: Path, provider: str, options: Sequence[str], twice: bool) -> dict[str, Tool]:
+    """onnx-superopt with custom kernels, from an empty cache and perhaps once more; then without, from what was measured."""
     shutil.rmtree(cache, ignore_errors=True)
     arguments = ["--provider", provider, *options]
     return {
-        OURS: superopt([*arguments, "--kernels"], cache, twice=True),
+        OURS: superopt([*arguments, "--kernels"], cache, twice=twice),
         OPERATORS: superopt([*arguments, "--no-kernels"], cache, twice=False),
     }
 

@@ -4,7 +4,7 @@ Five families, all with random weights, so that nothing is downloaded:
 
 - transformers' own models as ``torch.onnx`` exports them today (:mod:`tools.zoo.exported`; needs the optional extra ``zoo``);
 - the nine CNNs that travel inside the onnx wheel, exported years ago and spelled accordingly (:mod:`tools.zoo.light`);
-- TASO's own three, and two whose kernels may be enlarged (:mod:`tools.zoo.taso`);
+- TASO's own five, made without torch, and three other CNNs (:mod:`tools.zoo.taso`);
 - a Llama-style transformer block with LoRA adapters, small enough for a demo, and a model of any size, written piece by piece,
   to measure memory (:mod:`tools.zoo.built`).
 

@@ -13,7 +13,7 @@ from tools.zoo.light import light_models, load_light
 from tools.zoo.running import describe
 from tools.zoo.skeletons import fill, read_skeleton, write_skeleton
 from tools.zoo.steps import STEPS, export_step
-from tools.zoo.taso import TASO_MODELS
+from tools.zoo.taso import TASO_MODELS, in_half
 
 DEFAULT_DIR = Path("zoo_models")
 
@@ -89,12 +89,15 @@ def light(names: tuple[str, ...], directory: Path, seed: int) -> None:
 @click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice(list(TASO_MODELS)))
 @directory_option
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
-def taso(names: tuple[str, ...], directory: Path, seed: int) -> None:
+@click.option("--batch", default=1, show_default=True, help="Batch; another one than 1 stands in the name: NAME_b16.onnx.")
+@click.option("--fp16", is_flag=True, help="In half precision, as NAME_fp16.onnx.")
+def taso(names: tuple[str, ...], directory: Path, seed: int, batch: int, fp16: bool) -> None:
     """Writes TASO's own models (all by default) with random weights."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in names or TASO_MODELS:
-        path = directory / f"{name}.onnx"
-        onnx.save(TASO_MODELS[name](seed), path)
+        path = directory / f"{name}{f'_b{batch}' if batch > 1 else ''}{'_fp16' if fp16 else ''}.onnx"
+        model = TASO_MODELS[name](seed, batch)
+        onnx.save(in_half(model) if fp16 else model, path)
         click.echo(describe(path))
 
 

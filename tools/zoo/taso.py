@@ -1,21 +1,22 @@
-"""The three models of TASO's evaluation that the zoo's transformers and CNNs do not cover (SOSP'19, section 7.1), and others.
+"""The five models of TASO's evaluation (SOSP'19, section 7.1), made without torch, and others.
 
-ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums) and NasRNN (a recurrent cell of
-many small products that share operands). Beside them two whose kernels of 1x1 may be enlarged: SqueezeNet, where they stand
-beside one of 3x3, and RepVGG as it is trained, where they are added to it; and Inception-v3, whose branches share what they
-read. Random weights that keep the activations' scale; no normalisation, as TASO has them.
+ResNet-50, ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums), NasRNN (a recurrent
+cell of many small products that share operands) and BERT. Beside them two whose kernels of 1x1 may be enlarged: SqueezeNet,
+where they stand beside one of 3x3, and RepVGG as it is trained, where they are added to it; and Inception-v3, whose branches
+share what they read. Random weights that keep the activations' scale; convolutions without normalisation, as TASO has them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["TASO_MODELS"]
+__all__ = ["TASO_MODELS", "TasoModel", "in_half"]
 
 OPSET, IR_VERSION = 20, 10
 
@@ -23,7 +24,8 @@ OPSET, IR_VERSION = 20, 10
 class _ModelBuilder:
     """A graph under construction: values are names, and channels are remembered by name."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, batch: int = 1) -> None:
+        self.batch = batch
         self.random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
@@ -66,8 +68,17 @@ class _ModelBuilder:
     def concat(self, *images: str) -> str:
         return self.node("Concat", *images, channels=sum(self.channels[image] for image in images), axis=1)
 
+    def number(self, value: float) -> str:
+        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def integers(self, *entries: int) -> str:
+        self.weights.append(numpy_helper.from_array(np.array(entries, np.int64), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
     def model(self, name: str, inputs: dict[str, tuple[int, ...]], output: str) -> onnx.ModelProto:
-        infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n, shape in inputs.items()]
+        """The model; ``inputs`` have their shapes without the batch."""
+        infos = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, (self.batch, *shape)) for n, shape in inputs.items()]
         result = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
         graph = helper.make_graph(self.nodes, name, infos, [result], self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
@@ -79,25 +90,59 @@ def _window(kernel: tuple[int, int], stride: int, same: bool) -> dict[str, list[
     return {"kernel_shape": list(kernel), "strides": [stride, stride], "pads": pads}
 
 
-def resnext50(seed: int = 0) -> onnx.ModelProto:
-    """ResNeXt-50 32×4d at 1×3×224×224 (Xie et al., CVPR 2017)."""
-    b = _ModelBuilder(seed)
+def _residual(name: str, seed: int, batch: int, width: int, expansion: int, group: int) -> onnx.ModelProto:
+    """Bottlenecks of three convolutions: ``width`` channels inside the first ones, ``expansion`` times as many outside."""
+    b = _ModelBuilder(seed, batch)
     b.channels["x"] = 3
     x = b.pool("MaxPool", b.conv("x", 64, 7, 2), 2)
     for stage, blocks in enumerate((3, 4, 6, 3)):
-        width = 128 << stage
+        inner, outer = width << stage, expansion * width << stage
         for block in range(blocks):
             stride = 2 if stage and not block else 1
-            y = b.conv(b.conv(x, width, 1), width, 3, stride, group=32)
-            y = b.conv(y, 2 * width, 1, relu=False)
-            shortcut = x if block else b.conv(x, 2 * width, 1, stride, relu=False)
+            y = b.conv(b.conv(x, inner, 1), inner, 3, stride, group=group)
+            y = b.conv(y, outer, 1, relu=False)
+            shortcut = x if block else b.conv(x, outer, 1, stride, relu=False)
             x = b.node("Relu", b.node("Add", y, shortcut))
-    return b.model("resnext50", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", x))
+    return b.model(name, {"x": (3, 224, 224)}, b.node("GlobalAveragePool", x))
 
 
-def nasnet_a(seed: int = 0, channels: int = 64, cells: int = 3) -> onnx.ModelProto:
-    """NasNet-A's normal and reduction cells (Zoph et al., CVPR 2018, figure 4) at 1×3×224×224."""
-    b = _ModelBuilder(seed)
+def resnet50(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """ResNet-50 at 3×224×224 (He et al., CVPR 2016), the stride in the 3x3 kernels."""
+    return _residual("resnet50", seed, batch, 64, 4, 1)
+
+
+def resnext50(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """ResNeXt-50 32×4d at 3×224×224 (Xie et al., CVPR 2017)."""
+    return _residual("resnext50", seed, batch, 128, 2, 32)
+
+
+def bert(seed: int = 0, batch: int = 1, layers: int = 12, hidden: int = 768, length: int = 128) -> onnx.ModelProto:
+    """BERT-base's encoder at 128 positions (Devlin et al., NAACL 2019), embeddings as input, nothing masked."""
+    b, heads = _ModelBuilder(seed, batch), hidden // 64
+    eighth, apart, side = b.number(0.125), b.integers(batch, length, heads, 64), b.integers(batch, length, hidden)
+
+    def linear(x: str, inputs: int, outputs: int) -> str:
+        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
+
+    def split(x: str, perm: list[int]) -> str:
+        return b.node("Transpose", b.node("Reshape", linear(x, hidden, hidden), apart), perm=perm)
+
+    def normalised(x: str) -> str:
+        return b.node("LayerNormalization", x, b.weight(hidden), b.weight(hidden), axis=-1, epsilon=1e-12)
+
+    x = normalised("x")
+    for _ in range(layers):
+        query, key, value = (split(x, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+        scores = b.node("Softmax", b.node("Mul", b.node("MatMul", query, key), eighth), axis=-1)
+        attended = b.node("Reshape", b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3]), side)
+        x = normalised(b.node("Add", linear(attended, hidden, hidden), x))
+        x = normalised(b.node("Add", linear(b.node("Gelu", linear(x, hidden, 4 * hidden)), 4 * hidden, hidden), x))
+    return b.model("bert", {"x": (length, hidden)}, x)
+
+
+def nasnet_a(seed: int = 0, batch: int = 1, channels: int = 64, cells: int = 3) -> onnx.ModelProto:
+    """NasNet-A's normal and reduction cells (Zoph et al., CVPR 2018, figure 4) at 3×224×224."""
+    b = _ModelBuilder(seed, batch)
     b.channels["x"] = 3
 
     def separable(x: str, out: int, kernel: int, stride: int = 1) -> str:
@@ -133,12 +178,12 @@ def nasnet_a(seed: int = 0, channels: int = 64, cells: int = 3) -> onnx.ModelPro
         if stage < 2:
             channels *= 2
             current = reduction(previous, current, channels)
-    return b.model("nasnet_a", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", b.node("Relu", current)))
+    return b.model("nasnet_a", {"x": (3, 224, 224)}, b.node("GlobalAveragePool", b.node("Relu", current)))
 
 
-def nasrnn(seed: int = 0, hidden: int = 512, length: int = 5) -> onnx.ModelProto:
-    """The recurrent cell that architecture search found (Zoph and Le, ICLR 2017, figure 8), unrolled, batch 1."""
-    b = _ModelBuilder(seed)
+def nasrnn(seed: int = 0, batch: int = 1, hidden: int = 512, length: int = 5) -> onnx.ModelProto:
+    """The recurrent cell that architecture search found (Zoph and Le, ICLR 2017, figure 8), unrolled."""
+    b = _ModelBuilder(seed, batch)
     state = "h"
     weights = [(b.weight(hidden, hidden), b.weight(hidden, hidden)) for _ in range(8)]
     for step in range(length):
@@ -151,13 +196,13 @@ def nasrnn(seed: int = 0, hidden: int = 512, length: int = 5) -> onnx.ModelProto
         fifth = b.node("Add", sigmoid(second), tanh(third))
         sixth = b.node("Mul", tanh(first), tanh(fourth))
         state = tanh(b.node("Mul", tanh(fifth), tanh(sixth)))
-    inputs = {f"x{step}": (1, hidden) for step in range(length)} | {"h": (1, hidden)}
+    inputs = {name: (hidden,) for name in (*(f"x{step}" for step in range(length)), "h")}
     return b.model("nasrnn", inputs, state)
 
 
-def squeezenet(seed: int = 0) -> onnx.ModelProto:
-    """SqueezeNet 1.1 at 1×3×224×224 (Iandola et al., 2016): fire modules, in which 1x1 and 3x3 kernels read one image."""
-    b = _ModelBuilder(seed)
+def squeezenet(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """SqueezeNet 1.1 at 3×224×224 (Iandola et al., 2016): fire modules, in which 1x1 and 3x3 kernels read one image."""
+    b = _ModelBuilder(seed, batch)
     b.channels["x"] = 3
 
     def fire(x: str, squeezed: int, expanded: int) -> str:
@@ -168,12 +213,12 @@ def squeezenet(seed: int = 0) -> onnx.ModelProto:
     x = b.pool("MaxPool", fire(fire(x, 16, 64), 16, 64), 2)
     x = b.pool("MaxPool", fire(fire(x, 32, 128), 32, 128), 2)
     x = fire(fire(fire(fire(x, 48, 192), 48, 192), 64, 256), 64, 256)
-    return b.model("squeezenet", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", b.conv(x, 1000, 1, bias=True)))
+    return b.model("squeezenet", {"x": (3, 224, 224)}, b.node("GlobalAveragePool", b.conv(x, 1000, 1, bias=True)))
 
 
-def inception_v3(seed: int = 0) -> onnx.ModelProto:
-    """Inception-v3 at 1×3×299×299 (Szegedy et al., CVPR 2016, table 1): modules whose branches read one image."""
-    b = _ModelBuilder(seed)
+def inception_v3(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """Inception-v3 at 3×299×299 (Szegedy et al., CVPR 2016, table 1): modules whose branches read one image."""
+    b = _ModelBuilder(seed, batch)
     b.channels["x"] = 3
 
     def chain(x: str, *layers: tuple[int, int | tuple[int, int]], stride: int = 1) -> str:
@@ -213,12 +258,12 @@ def inception_v3(seed: int = 0) -> onnx.ModelProto:
         x = factored(x, inner)
     x = reduction(x, chain(x, (192, 1), (320, 3), stride=2), chain(x, (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3), stride=2))
     x = wide(wide(x))
-    return b.model("inception_v3", {"x": (1, 3, 299, 299)}, b.node("GlobalAveragePool", x))
+    return b.model("inception_v3", {"x": (3, 299, 299)}, b.node("GlobalAveragePool", x))
 
 
-def repvgg_a0(seed: int = 0) -> onnx.ModelProto:
-    """RepVGG-A0 as it is trained, at 1×3×224×224 (Ding et al., CVPR 2021): sums of a 3x3 kernel, a 1x1 kernel and the image."""
-    b = _ModelBuilder(seed)
+def repvgg_a0(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """RepVGG-A0 as it is trained, at 3×224×224 (Ding et al., CVPR 2021): sums of a 3x3 kernel, a 1x1 kernel and the image."""
+    b = _ModelBuilder(seed, batch)
     b.channels["x"] = 3
     x = "x"
     for blocks, out in ((1, 48), (2, 48), (4, 96), (14, 192), (1, 1280)):
@@ -226,15 +271,38 @@ def repvgg_a0(seed: int = 0) -> onnx.ModelProto:
             stride = 1 if block else 2
             y = b.node("Add", *(b.conv(x, out, kernel, stride, relu=False, bias=True) for kernel in (3, 1)))
             x = b.node("Relu", b.node("Add", y, x) if block else y)
-    return b.model("repvgg_a0", {"x": (1, 3, 224, 224)}, b.node("GlobalAveragePool", x))
+    return b.model("repvgg_a0", {"x": (3, 224, 224)}, b.node("GlobalAveragePool", x))
 
 
-TASO_MODELS: dict[str, Callable[[int], onnx.ModelProto]] = {
+class TasoModel(Protocol):
+    """Makes a model of random weights."""
+
+    def __call__(self, seed: int = 0, batch: int = 1) -> onnx.ModelProto: ...
+
+
+TASO_MODELS: dict[str, TasoModel] = {
+    "taso_resnet50": resnet50,
     "resnext50": resnext50,
     "nasnet_a": nasnet_a,
     "nasrnn": nasrnn,
+    "taso_bert": bert,
     "squeezenet": squeezenet,
     "inception_v3": inception_v3,
     "repvgg_a0": repvgg_a0,
 }
-"""Name to a function from a seed to the model."""
+"""Name to what makes the model; the names of two are those of others that torch exports."""
+
+
+def in_half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in half precision: weights, inputs and outputs that were float32."""
+    half = onnx.ModelProto()
+    half.CopyFrom(model)
+    graph, single = half.graph, onnx.TensorProto.FLOAT
+    for tensor in graph.initializer:
+        if tensor.data_type == single:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for info in (*graph.input, *graph.output):
+        if info.type.tensor_type.elem_type == single:
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    del graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(half)

@@ -41,6 +41,18 @@ def test_what_ships_derives_what_it_grew_from(tmp_path: Path) -> None:
         assert (not read_rules(out)) == none
 
 
+def test_what_is_shared_counts_once_where_that_is_asked(tmp_path: Path) -> None:
+    out = tmp_path / "shared.rules"
+    terms = []
+    for option in ([], ["--shared"]):
+        grow = ["grow", "--group", "conv-scale", "--max-ops", "2", "--jobs", "1", "--out", str(out)]
+        result = CliRunner().invoke(cli, [*grow, *option])
+        assert result.exit_code == 0, result.output
+        assert out.read_text().startswith(f"# Grown, not written: {' '.join(['rulegen', *grow[:5], *option, '--seed 0'])} (")
+        terms.append(int(next(line for line in result.output.splitlines() if "terms" in line).split()[3].replace(",", "")))
+    assert terms[0] < terms[1]
+
+
 def test_show_explains_the_rule() -> None:
     rule = shipped_group("lowrank")[1]
     result = CliRunner().invoke(cli, ["show", rule.id[:8]])

@@ -19,6 +19,7 @@ def test_the_gpu_table_on_the_cpu_provider(tmp_path: Path, monkeypatch: pytest.M
     skeletons, work = tmp_path / "skeletons", tmp_path / "work"
     skeletons.mkdir()
     write_skeleton(onnx.load(small_model(tmp_path / "m.onnx")), skeletons / "small.skeleton")
+    small_model(skeletons / "whole.onnx")
     (skeletons / "damaged.skeleton").write_bytes(b"no skeleton")
     asked: list[list[str]] = []
 
@@ -43,13 +44,14 @@ def test_the_gpu_table_on_the_cpu_provider(tmp_path: Path, monkeypatch: pytest.M
         assert "not a skeleton" in content["failed"]["damaged"]
         return content
 
-    (ours,) = run("ours.json", "--no-peers")["models"]
-    assert ["--kernels" in arguments for arguments in asked] == [True, False]
+    ours, whole = run("ours.json", "--no-peers", "--once")["models"]
+    assert [found["model"] for found in (ours, whole)] == ["small", "whole"] and all(row["timing"] for row in whole["rows"])
+    assert ["--kernels" in arguments for arguments in asked] == [True, False] * 2
     assert [row["tool"] for row in ours["rows"]] == [models.OURS, gpu_models.OPERATORS] and ours["aa"]
     assert all(row["timing"] and row["error"]["relative_l2"] < 1e-6 for row in ours["rows"])
     assert ours["rows"][0]["details"] == {"kernel_nodes": 0, "launches": 2}
     monkeypatch.setattr(gpu_models, "reference_outputs", lambda *_: pytest.fail("the reference was computed before"))
-    (others,) = run("peers.json", "--peers-only")["models"]
+    others, _ = run("peers.json", "--peers-only")["models"]
     rows = {row["tool"]: row for row in others["rows"]}
     assert sorted(rows) == ["onnxscript", "onnxsim", "onnxslim", "torch eager"]
     assert rows["onnxslim"]["problem"].startswith("fails:") and rows["onnxsim"]["problem"].startswith("wrong:")
@@ -80,3 +82,12 @@ def test_the_summary_says_how_far_the_floor_is() -> None:
     cells = {str(column.header): next(iter(column.cells)) for column in table.columns}
     assert (cells["floor"], cells["+launch"], cells["x floor"]) == ("1.300", "2.000", "2.50")
     assert (cells["nodes"], cells["s"], cells["again"]) == ("40 (3)", "61", "7")
+
+
+def test_a_line_tells_what_every_runner_took() -> None:
+    rows = [models.Row(models.OURS, timing=timing(0.5, 0.4, 0.6), note="abcx2"), models.Row("torch default", problem="fails: no")]
+    rows.append(models.Row("operators-only", timing=timing(0.9, 0.8, 1.1), kept=True))
+    told = gpu_models.line_of(result("net", rows) | {"floor_ms": 1.0, "against": [("torch eager", timing(0.4, 0.3, 0.5))]})
+    assert told.startswith("net: onnxruntime ")
+    assert f"{models.OURS} 5.000 ms, 2.00 times faster (abcx2); torch default: fails: no; operators-only: original kept; " in told
+    assert told.endswith(f"{models.OURS} over torch eager: 2.50")

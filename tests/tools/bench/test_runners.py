@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx import load
+from mugraph.terms.shape import DataType
 from tests.support.benched import small_model
 from tools.bench import gpu_models, gpu_runners
 
@@ -190,11 +191,13 @@ def test_the_floor_is_the_slower_of_traffic_and_arithmetic() -> None:
     assert floor(4) < floor(8)
 
 
-def test_the_floor_of_a_large_product_is_its_arithmetic() -> None:
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [4096, 4096]) for name in "xyz"]
+@pytest.mark.parametrize("kind", [DataType.FLOAT16, DataType.FLOAT])
+def test_the_floor_of_a_large_product_is_its_arithmetic(kind: DataType) -> None:
+    tensor = helper.np_dtype_to_tensor_dtype(kind.numpy())
+    infos = [helper.make_tensor_value_info(name, tensor, [4096, 4096]) for name in "xyz"]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "y"], ["z"])], "g", infos[:2], infos[2:])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    assert gpu_models.floor_milliseconds(load(proto).graph) == pytest.approx(1e3 * 2 * 4096**3 / gpu_models.PEAK)
+    assert gpu_models.floor_milliseconds(load(proto).graph) == pytest.approx(1e3 * 2 * 4096**3 / gpu_models.PEAKS[kind])
 
 
 def test_outputs_are_poisoned_before_a_run(tmp_path: Path) -> None:
