@@ -7,9 +7,10 @@
 Ours are float32 products as such (``floats``) and as products of bfloat16 parts: six, three, one
 (`rewriter/kernels/c/products.py`). A case is several products of the same left operand with weights of their own, so that weights
 are in the cache as far as those of a model's layers are; onnxruntime has them as constants of one model. What is compared takes
-turns; a time is the least of many runs over the number of products, in seconds of the thread's processor, and a ratio the median
-of ratios within a round. Errors are relative (L2) against float64, and are checked before anything is timed, with numbers of all
-magnitudes, infinities and NaN among them.
+turns, onnxruntime twice in a round (``again``: what ratios say of nothing but noise); a time is the least of many runs over the
+number of products, in seconds of the thread's processor, or with ``--wall`` of the clock, where nothing else runs and threads
+have no clock as fine as that; a ratio is the median of ratios within a round. Errors are relative (L2) against float64, and are
+checked before anything is timed, with numbers of all magnitudes, infinities and NaN among them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ SHAPES = (
 OURS: Mapping[str, Arithmetic] = {"floats": FLOAT32, "six": SIX_PRODUCTS, "three": THREE_PRODUCTS, "one": ONE_PRODUCT}
 _WEIGHTS = 4
 """Products of a case."""
+_AGAIN = "again"
 _SECONDS = 4.0
 """For the rounds of a case."""
 
@@ -216,15 +218,16 @@ class _ProductCase:
         norm = np.linalg.norm(exact)
         return {name: float(np.linalg.norm(results[0] - exact) / norm) for name, results in self.results.items()}
 
-    def times(self, seconds: float) -> dict[str, np.ndarray]:
-        """Microseconds of a product by round."""
-        times: dict[str, list[float]] = {name: [] for name in self.runs}
+    def times(self, seconds: float, clock: Callable[[], float]) -> dict[str, np.ndarray]:
+        """Microseconds of a product by round, and of onnxruntime a second time, as :data:`_AGAIN`."""
+        runs = {**self.runs, _AGAIN: self.runs["onnxruntime"]}
+        times: dict[str, list[float]] = {name: [] for name in runs}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(times["onnxruntime"]) < 7:
-            for name, run in self.runs.items():
-                start = time.thread_time()
+            for name, run in runs.items():
+                start = clock()
                 run()
-                times[name].append((time.thread_time() - start) / _WEIGHTS * 1e6)
+                times[name].append((clock() - start) / _WEIGHTS * 1e6)
         return {name: np.array(each) for name, each in times.items()}
 
 
@@ -259,7 +262,8 @@ def _check(native: NativeProduct) -> None:
 @click.option("--only", multiple=True, type=click.Choice(list(OURS)), default=tuple(OURS), help="Which of ours.")
 @click.option("--bytes", "quantized", is_flag=True, help="Products of bytes in place of floats.")
 @click.option("--seconds", default=_SECONDS, show_default=True, help="For the rounds of a shape.")
-def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantized: bool, seconds: float) -> None:
+@click.option("--wall", is_flag=True, help="Times of the clock in place of the thread's processor.")
+def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantized: bool, seconds: float, wall: bool) -> None:
     """Prints the table."""
     console, chosen = Console(), LEVELS[level] if level else level_of_processor()
     if chosen is None:
@@ -268,7 +272,8 @@ def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantize
         _allow_tiles()
     target, natives = TileTarget.of(chosen), dict[tuple[str, int, int], NativeProduct]()
     names = ("bytes",) if quantized else tuple(only)
-    table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in names), title=chosen.name)
+    columns = (*names, _AGAIN)
+    table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in columns), title=chosen.name)
     for shape in map(_ProductSizes.parse, shapes):
         case = _ProductCase(shape, quantized)
         case.add_onnxruntime()
@@ -283,10 +288,11 @@ def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantize
                 if not quantized:
                     _check(natives[key])
             case.add_ours(name, natives[key])
-        times, errors = case.times(seconds), case.errors()
-        base = times["onnxruntime"]
+        times = case.times(seconds, time.perf_counter if wall else time.thread_time)
+        base, errors = times["onnxruntime"], case.errors()
+        errors[_AGAIN] = errors["onnxruntime"]
         cells = [f"{base.min():.0f} ({errors['onnxruntime']:.1e})"]
-        cells += [f"{times[name].min():.0f} ({errors[name]:.1e}) {np.median(base / times[name]):.2f}×" for name in names]
+        cells += [f"{times[name].min():.0f} ({errors[name]:.1e}) {np.median(base / times[name]):.2f}×" for name in columns]
         table.add_row(str(shape), *cells)
         print(shape, *cells, sep="  ", flush=True)
     console.print(table)

@@ -7,7 +7,7 @@ from panels (:mod:`rewriter.kernels.c.panels`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mugraph.blocks.statements import Load, View
 from mugraph.terms.shape import DataType, Dim
@@ -15,7 +15,7 @@ from mugraph.terms.term import var
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
 from rewriter.kernels.c.panels import PANELS_STACK, WIDEST_PANEL, reads_panels
-from rewriter.kernels.c.steps import Group, Let, Product, Step
+from rewriter.kernels.c.steps import Group, Let, Product, Step, Turned
 from rewriter.kernels.text.places import Places
 
 __all__ = ["Dots"]
@@ -58,8 +58,13 @@ class Dots:
         if not self._is_direct(left, left_axes):
             left = self._copied(steps, left, left_axes)
         if not (self._is_direct(right, right_axes, rest[-1]) if self._load(right) else right_axes[-1] == rest[-1]):
-            ordered = (*(axis for axis in right_axes if axis != rest[-1]), rest[-1])
-            right = self._copied(steps, right, right_axes, ordered)
+            if self._is_direct(right, right_axes, over) and self._load(right):
+                ordered = (*(axis for axis in right_axes if axis not in (over, rest[-1])), over, rest[-1])
+                steps.append(Turned(f"{right}.turned", right, ordered))
+                right = f"{right}.turned"
+            else:
+                ordered = (*(axis for axis in right_axes if axis != rest[-1]), rest[-1])
+                right = self._copied(steps, right, right_axes, ordered)
         return [*steps, Product(name, left, right, over, tuple(rest), rows[-1], is_state)]
 
     @staticmethod
@@ -90,10 +95,24 @@ class Dots:
         return last is None or _stride(load.view, last) == 1
 
     def write(self, group: Group) -> bool:
-        """Writes a product; whether it is one."""
+        """Writes a product, or a matrix that is turned for one; whether it is one."""
         step = group.steps[0]
-        if not isinstance(step, Product):
-            return False
+        if isinstance(step, Turned):
+            self._write_turned(step)
+        elif isinstance(step, Product):
+            self._write_product(step)
+        return isinstance(step, Product | Turned)
+
+    def _write_turned(self, step: Turned) -> None:
+        nests, (over, columns) = self._nests, step.axes[-2:]
+        nests.array(step.name, "float", step.axes)
+        (source, strides), (copy, to) = self._place(step.source), self._place(step.name)
+        outer = step.axes[:-2]
+        operands = [_at(copy, to, outer), to[over], _at(source, strides, outer), strides[columns]]
+        operands += [nests.tiling.length(axis) for axis in (columns, over)]
+        self._write_loops(outer, f"dot_turn({', '.join(operands)});")
+
+    def _write_product(self, step: Product) -> None:
         nests, tiling = self._nests, self._nests.tiling
         if not step.is_state:
             nests.array(step.name, "float", step.axes)
@@ -105,17 +124,13 @@ class Dots:
         columns = step.axes[-1]
         assert right_strides[columns] == result_strides[columns] == "1"
         outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
-
-        def at(text: str, strides: dict[str, str]) -> str:
-            return " + ".join([text, *(times(f"{axis}_i", strides[axis]) for axis in outer if axis in strides)])
-
         operands = [
-            at(result, result_strides),
+            _at(result, result_strides, outer),
             result_strides[step.rows],
-            at(left, left_strides),
+            _at(left, left_strides, outer),
             left_strides[step.rows],
             left_strides[step.over],
-            at(right, right_strides),
+            _at(right, right_strides, outer),
             right_strides[step.over],
             *(tiling.length(axis) for axis in (step.rows, columns, step.over)),
         ]
@@ -123,7 +138,6 @@ class Dots:
         if packed:
             function, nests.lines.stack["panel_add"] = "panel_add", PANELS_STACK
         self._write_loops(outer, f"{function}({', '.join(operands)});")
-        return True
 
     def _packed(self, step: Product) -> tuple[str, dict[str, str]] | None:
         """A pointer to the panels of a right operand that is a constant matrix, and its strides: the length of a column for that
@@ -165,6 +179,11 @@ class Dots:
         assert isinstance(load, Load)
         axes = tiling.present(f.index.axis for f in load.view if f.index.axis is not None)
         return nests.pointer(load.tensor, load.view), {axis: nests.lines.size(_stride(load.view, axis)) for axis in axes}
+
+
+def _at(text: str, strides: Mapping[str, str], outer: Sequence[str]) -> str:
+    """A pointer to the matrix of a value at positions of outer axes."""
+    return " + ".join([text, *(times(f"{axis}_i", strides[axis]) for axis in outer if axis in strides)])
 
 
 def _stride(view: View, axis: str) -> Dim:

@@ -15,16 +15,20 @@ static inline float f32_fma(float a, float b, float c) { return __builtin_fmaf(a
 static inline float f32_max(float a, float b) { return (a > b) | (a != a) ? a : b; }
 static inline float f32_min(float a, float b) { return (a < b) | (a != a) ? a : b; }
 
-/* Integers in the order of floats, NaN the greatest or the least of all: their maximum is found in vectors and across them. */
-static inline int32_t f32_rank(float x) { int32_t bits = f32_bits(x); return bits ^ (bits >> 31 & 0x7fffffff); }
-static inline int32_t f32_rank_of_max(float x) { return x != x ? INT32_MAX : f32_rank(x); }
-static inline int32_t f32_rank_of_min(float x) { return x != x ? INT32_MIN : f32_rank(x); }
-static inline float f32_of_rank(int32_t rank) {
-    float x = f32_of_bits(rank ^ (rank >> 31 & 0x7fffffff));
-    return (rank == INT32_MAX) | (rank == INT32_MIN) ? NAN : x;
+/* The extremes of floats along a loop, of which vectors need three operations an entry: the bits of the greatest as signed numbers,
+ * and of the greatest and the least as unsigned ones. A positive NaN is the greatest signed number, a negative one the greatest
+ * unsigned; among negative floats the greatest is the least unsigned number. */
+static inline int32_t bits_most(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline uint32_t bits_above(uint32_t a, uint32_t b) { return a > b ? a : b; }
+static inline uint32_t bits_below(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline float f32_greatest(int32_t most, uint32_t above, uint32_t below) {
+    float found = f32_of_bits(most >= 0 ? most : (int32_t)below);
+    return (most > 0x7f800000) | (above > 0xff800000u) ? NAN : found;
 }
-static inline int32_t rank_most(int32_t a, int32_t b) { return a > b ? a : b; }
-static inline int32_t rank_least(int32_t a, int32_t b) { return a < b ? a : b; }
+static inline float f32_smallest(int32_t most, uint32_t above, uint32_t below) {
+    float found = f32_of_bits((int32_t)(above > 0x7fffffffu ? above : below));
+    return (most > 0x7f800000) | (above > 0xff800000u) ? NAN : found;
+}
 
 static inline float f32_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 
@@ -44,8 +48,8 @@ static inline float f32_exp(float x) {
     p = f32_fma(p, r, 0.5f);
     p = f32_fma(p, r, 1.0f);
     p = f32_fma(p, r, 1.0f);
-    int32_t whole = f32_bits(shifted) & 0x3ff, half = whole >> 1;
-    return p * f32_of_bits(half << 23) * f32_of_bits((whole - half) << 23);
+    int32_t whole = f32_bits(shifted) << 23, half = f32_bits(shifted) << 22 & 0x7f800000;
+    return p * f32_of_bits(half) * f32_of_bits(whole - half);
 }
 
 /* log(x) = k log(2) + log(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); 1 unit. */

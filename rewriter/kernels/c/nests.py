@@ -37,8 +37,13 @@ _WHOLE_IDENTITY = {"sum": "0", "max": "INT64_MIN", "min": "INT64_MAX"}
 _JOINED = {"sum": "{} + {}", "max": "f32_max({}, {})", "min": "f32_min({}, {})"}
 _WHOLE_JOINED = {"sum": "{} + {}", "max": "at_most({}, {})", "min": "at_least({}, {})"}
 _REDUCTIONS = {"sum": "+", "max": "max", "min": "min"}
-_RANKED = {"max": ("f32_rank_of_max", "rank_most"), "min": ("f32_rank_of_min", "rank_least")}
-"""How a float is ranked, and which rank is kept: along the innermost loop extremes are found among ranks."""
+_EXTREMES = {"max": "f32_greatest", "min": "f32_smallest"}
+"""How an extreme of floats along the innermost loop is had from what functions.h keeps of their bits."""
+_LANES = 32
+"""Sums in 32 bits beside each other along the innermost loop, which are added up in 64. A short loop adds in 64 bits at once, and
+so does a long one, so that no lane adds up so many numbers that it is less exact for it."""
+_SUMMED_IN_LANES = range(2 * _LANES, 32 * _LANES + 1)
+"""Lengths of a tile of which the sum is one of lanes."""
 _SHORTEST = 8
 """Entries from which on a piece of a loop within which no digit wraps is one of its own."""
 
@@ -160,6 +165,7 @@ class _Nest:
         self._body: list[str] = []
         self._after: list[str] = []
         self._reductions: dict[str, list[str]] = {}
+        self._lane = ""
         self._read: dict[str, Expr] = {}
         self.pointers: dict[tuple[str, View, str], str] = {}
 
@@ -245,10 +251,32 @@ class _Nest:
         lines = self._lines
         for line in self._before:
             lines.line(line)
-        reductions = "".join(f" reduction({sign} : {', '.join(names)})" for sign, names in self._reductions.items())
-        lines.line(f"#pragma omp simd{reductions}")
+        if self._lane:
+            self._write_lanes(inner, first, last)
+            return
+        self._write_pragma()
         with lines.block(f"for (int64_t {inner}_i = {first}; {inner}_i < {last}; ++{inner}_i)"):
             for line in self._body:
+                lines.line(line)
+
+    def _write_pragma(self) -> None:
+        reductions = "".join(f" reduction({sign} : {', '.join(names)})" for sign, names in self._reductions.items())
+        self._lines.line(f"#pragma omp simd{reductions}")
+
+    def _write_lanes(self, inner: str, first: str, last: str) -> None:
+        """The loop in which a position has a lane: so many at once, and what is left."""
+        lines, start, lane = self._lines, self._lines.fresh(f"{inner}_lanes_from"), self._lane
+        lines.line(f"int64_t {start} = {first};")
+        with lines.block(f"for (; {start} + {_LANES} <= {last}; {start} += {_LANES})"):
+            self._write_pragma()
+            with lines.block(f"for (int64_t {lane} = 0; {lane} < {_LANES}; ++{lane})"):
+                for line in (f"const int64_t {inner}_i = {start} + {lane};", *self._body):
+                    lines.line(line)
+        if first == "0" and last.isdigit() and int(last) % _LANES == 0:
+            return
+        self._write_pragma()
+        with lines.block(f"for (int64_t {lane} = 0; {lane} < {last} - {start}; ++{lane})"):
+            for line in (f"const int64_t {inner}_i = {start} + {lane};", *self._body):
                 lines.line(line)
 
     # Steps
@@ -297,20 +325,51 @@ class _Nest:
             is_first = not over and not step.is_state
             self._body.append(f"{place} = {text if is_first else joined[step.kind].format(place, text)};")
             return
-        local = lines.fresh(f"{step.name}_in")
-        found, start, type_ = local, identity[step.kind], c_type(kind)
-        added = joined[step.kind].format(local, text)
-        if step.kind in _RANKED and not is_whole:
-            rank, keep = _RANKED[step.kind]
-            found, start, type_ = f"f32_of_rank({local})", f"f32_rank({start})", "int32_t"
-            added = f"{keep}({local}, {rank}({text}))"
-        elif not is_whole:
-            found, start, type_, added = f"(float){local}", "0.0", "double", f"{local} + {text}"
-        self._start.append(f"{type_} {local} = {start};")
-        self._body.append(f"{local} = {added};")
-        self._reductions.setdefault(_REDUCTIONS[step.kind], []).append(local)
+        if is_whole:
+            found = lines.fresh(f"{step.name}_in")
+            self._start.append(f"{c_type(kind)} {found} = {identity[step.kind]};")
+            self._body.append(f"{found} = {joined[step.kind].format(found, text)};")
+            self._reduces(_REDUCTIONS[step.kind], found)
+        elif step.kind in _EXTREMES:
+            found = self._extreme(step.name, step.kind, identity[step.kind], text)
+        else:
+            found = f"(float){self._sum(step.name, inner, text)}"
         is_first = over == [inner] and not step.is_state
         self._after.append(f"{place} = {found if is_first else joined[step.kind].format(place, found)};")
+
+    def _sum(self, name: str, inner: str, text: str) -> str:
+        """The text of a sum of floats along the innermost loop, of 64 bits."""
+        total = self._lines.fresh(f"{name}_in")
+        if self._tiling[inner] not in _SUMMED_IN_LANES:
+            self._start.append(f"double {total} = 0.0;")
+            self._body.append(f"{total} = {total} + {text};")
+            self._reduces("+", total)
+            return total
+        self._lane = lane = self._lane or self._lines.fresh(f"{inner}_lane")
+        lanes = self._lines.fresh(f"{name}_lanes")
+        self._lines.stack[lanes] = 4 * _LANES
+        self._start.append(f"_Alignas(64) float {lanes}[{_LANES}] = {{0}};")
+        self._body.append(f"{lanes}[{lane}] = {lanes}[{lane}] + {text};")
+        self._after.append(f"double {total} = 0.0;")
+        self._after.append(f"#pragma omp simd reduction(+ : {total})")
+        self._after.append(f"for (int64_t {lane} = 0; {lane} < {_LANES}; ++{lane}) {total} = {total} + {lanes}[{lane}];")
+        return total
+
+    def _extreme(self, name: str, kind: str, start: str, text: str) -> str:
+        """The text of an extreme of floats along the innermost loop."""
+        most, above, below, bits = (self._lines.fresh(f"{name}_{part}") for part in ("most", "above", "below", "bits"))
+        self._start.append(f"int32_t {most} = f32_bits({start});")
+        self._start.append(f"uint32_t {above} = (uint32_t){most}, {below} = (uint32_t){most};")
+        self._body.append(f"const int32_t {bits} = f32_bits({text});")
+        self._body.append(f"{most} = bits_most({most}, {bits});")
+        self._body.append(f"{above} = bits_above({above}, (uint32_t){bits});")
+        self._body.append(f"{below} = bits_below({below}, (uint32_t){bits});")
+        self._reduces("max", most, above)
+        self._reduces("min", below)
+        return f"{_EXTREMES[kind]}({most}, {above}, {below})"
+
+    def _reduces(self, sign: str, *names: str) -> None:
+        self._reductions.setdefault(sign, []).extend(names)
 
     def _put(self, step: Put) -> None:
         value, dtype = self._value(step.value), self._nests.types[step.tensor].dtype

@@ -30,6 +30,7 @@ from string import Template
 from rewriter.kernels.c.tiles import (
     BYTES,
     FLOATS,
+    MATRIX_QUARTER,
     PAIRS,
     PartPair,
     TileLayout,
@@ -55,6 +56,8 @@ __all__ = [
 
 STACK_BYTES = 256 << 10
 """What a block may have on the stack."""
+MATRIX_STACK_BYTES = 640 << 10
+"""The same where tiles of AMX multiply, which are so fast that a panel has to serve more rows than that has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +136,15 @@ class StoredProduct:
         return -(-words // granule) * granule
 
     @property
+    def _most_slab(self) -> int:
+        """The most words of a slab. Tiles of AMX take so many that a panel and a tile of rows, all parts of both, fill L1."""
+        return 3 * self.arithmetic.kind.slab // self.arithmetic.left_parts if self.uses_matrix else self.arithmetic.kind.slab
+
+    @property
     def slab(self) -> int:
         """Words of a slab of the contracted axis; the last may have fewer."""
         granule = 16 if self.uses_matrix else 1
-        slabs = -(-self.steps // self.arithmetic.kind.slab)
+        slabs = -(-self.steps // self._most_slab)
         return -(-self.steps // (slabs * granule)) * granule
 
     @property
@@ -167,7 +175,7 @@ class StoredProduct:
             return 140 // self.target.rows * self.target.rows, 160, 2
         if self.arithmetic.kind is BYTES:
             return 70 // self.target.rows * self.target.rows, 320, 4
-        return 64, 512 if self.uses_matrix else 256, 1
+        return (128, 768, 1) if self.uses_matrix else (64, 256, 1)
 
     @property
     def rows(self) -> int:
@@ -180,9 +188,14 @@ class StoredProduct:
         return self._block[1]
 
     @property
+    def _left_part(self) -> int:
+        """Words from one part of a row of the left tile to the next: an odd number of cache lines where rows have one part."""
+        return self._most_slab + 16
+
+    @property
     def _left_row(self) -> int:
         """Words from one row of the left tile to the next."""
-        return self.arithmetic.kind.stride * self.arithmetic.left_parts
+        return self._left_part * self.arithmetic.left_parts
 
     @property
     def _left_rows(self) -> int:
@@ -190,11 +203,16 @@ class StoredProduct:
         return self._block[2] * self.rows
 
     @property
+    def _sum_columns(self) -> int:
+        """Columns of which sums are kept: those of one panel where a block has room for its rows at once."""
+        return self.target.columns if self.slabs * self.rows <= self._left_rows else self.columns
+
+    @property
     def stack_bytes(self) -> int:
         """What the launch has on the stack, all but single values."""
-        words = self._left_rows * self._left_row + self.rows * self.columns
+        words = self._left_rows * self._left_row + self.rows * self._sum_columns
         if self.arithmetic.kind is PAIRS:
-            words += 32 * FLOATS.stride + FLOATS.slab * self.target.columns + 2 * self._left_rows
+            words += 32 * FLOATS.stride + FLOATS.slab * self.target.columns + 4 * self._left_rows
         elif self.arithmetic.kind is BYTES:
             words += self.rows
         return 4 * words
@@ -212,14 +230,15 @@ class StoredProduct:
         """
         if self.k < 1 or self.n < 1:
             raise ValueError(f"{self.name}: weights of {self.k} by {self.n} have no panels")
-        if self.stack_bytes > STACK_BYTES:
-            raise ValueError(f"{self.name}: a block has {self.stack_bytes} bytes on the stack, more than {STACK_BYTES}")
+        most = MATRIX_STACK_BYTES if self.uses_matrix else STACK_BYTES
+        if self.stack_bytes > most:
+            raise ValueError(f"{self.name}: a block has {self.stack_bytes} bytes on the stack, more than {most}")
         kind, target = self.arithmetic.kind, self.target
         texts = ["#include <stdint.h>\n"]
         if target.matrix or target.has("avx512_bf16") or target.has("avx512_vnni"):
             texts.append("#include <immintrin.h>\n")
         texts.append(self._constants())
-        layout = TileLayout(self._left_row, f"steps * {target.columns}", self.columns)
+        layout = TileLayout(self._left_row, f"steps * {target.columns}", target.columns, self._left_part)
         if self.uses_matrix:
             texts += [target.matrix, matrix_tiles(target, self.arithmetic.terms, layout)]
         else:
@@ -244,13 +263,13 @@ class StoredProduct:
             "NUMBERS": self.arithmetic.kind.numbers,
             "LEFT_PARTS": self.arithmetic.left_parts,
             "RIGHT_PARTS": self.arithmetic.right_parts,
-            "STRIDE": self.arithmetic.kind.stride,
+            "LEFT_PART": self._left_part,
             "LEFT_ROW": self._left_row,
             "LEFT_ROWS": self._left_rows,
             "FEW_STEPS": FLOATS.slab,
             "FEW_STRIDE": FLOATS.stride,
             "ROWS": self.rows,
-            "COLUMNS": self.columns,
+            "SUM_COLUMNS": self._sum_columns,
             "TILE_ROWS": 32 if self.uses_matrix else self.target.rows,
             "VECTOR_ROWS": self.target.rows,
         }
@@ -269,7 +288,8 @@ class StoredProduct:
         fill = {"floats": _FILL_FLOATS, "pairs": _FILL_PAIRS, "bytes": _FILL_BYTES}[kind.name]
         tiles = f"{kind.name}_tiles[count](tile, panel, to, steps, slab > 0);"
         if self.uses_matrix:
-            tiles = "matrix_tiles[(count + 15) / 16](tile, panel, to, steps, slab > 0);"
+            ahead = f"words + next * PANEL * RIGHT_PARTS + group * {MATRIX_QUARTER}"
+            tiles = f"matrix_tiles[(count + 15) / 16](tile, panel, to, steps, slab > 0, {ahead});"
         multiply = Template(_MULTIPLY_PAIRS).substitute(left=self.left, tiles=tiles) if kind is PAIRS else tiles
         value = "from[j]"
         if kind is BYTES:
@@ -278,6 +298,10 @@ class StoredProduct:
                 f"(int32_t)((uint32_t)from[j] - (uint32_t)({self.left_zero}) * (uint32_t)column_sums[column]"
                 f" - (uint32_t){zero} * ((uint32_t)row_sums[start + i] - (uint32_t)K * (uint32_t)({self.left_zero})))"
             )
+        place = {
+            "start": "group * TILE_ROWS" if self.uses_matrix else "group * rows / groups",
+            "stop": "smaller((group + 1) * TILE_ROWS, rows)" if self.uses_matrix else "(group + 1) * rows / groups",
+        }
         return Template(_LAUNCH).substitute(
             name=self.name,
             parameters="\n    ".join(_parameters(self.parameters)),
@@ -288,9 +312,10 @@ class StoredProduct:
             begin="tiles_begin();" if self.uses_matrix else "",
             end="tiles_end();" if self.uses_matrix else "",
             granule=16 if self.uses_matrix else 1,
-            start="group * TILE_ROWS" if self.uses_matrix else "group * rows / groups",
-            stop="smaller((group + 1) * TILE_ROWS, rows)" if self.uses_matrix else "(group + 1) * rows / groups",
+            **place,
             fill=Template(fill).substitute(left=self.left),
+            filled=Template(_JOIN_RANGES).substitute(place) if kind is PAIRS else "",
+            next=_NEXT_PANEL if self.uses_matrix else "",
             multiply=multiply,
             value=value,
             epilogue=self.epilogue,
@@ -438,7 +463,7 @@ _PACK_PAIRS = """uint32_t *const words = packed;
 
 _PAIR_TABLES = """float few[32 * FEW_STRIDE] __attribute__((aligned(64)));
     float few_right[FEW_STEPS * PANEL] __attribute__((aligned(64)));
-    struct range left_ranges[LEFT_ROWS];
+    struct range left_ranges[LEFT_ROWS], tile_ranges[LEFT_ROWS];
     const struct range *const right_ranges = (const struct range *)(words + (int64_t)PANELS * STEPS * PANEL * RIGHT_PARTS);"""
 
 _BYTE_TABLES = """int32_t row_sums[ROWS];
@@ -477,14 +502,23 @@ _FILL_PAIRS = """const int64_t steps = smaller(SLAB, STEPS - slab * SLAB), depth
                         for (int part = 0; part < LEFT_PARTS; ++part) {
                             const uint32_t bits = part_of(bits_of(rest));
                             rest -= number_of(bits);
-                            parts[2 * STRIDE * part + j] = (uint16_t)(bits >> 16);
+                            parts[2 * LEFT_PART * part + j] = (uint16_t)(bits >> 16);
                         }
                     }
                     left_ranges[(slab - slab_from) * padded + i] = exponents(low, high);"""
 
-_MULTIPLY_PAIRS = """const struct range *const of_rows = left_ranges + (slab - slab_from) * padded + start;
-                        struct range range = of_rows[0];
-                        for (int64_t i = 1; i < count; ++i) range = joined(range, of_rows[i]);
+_NEXT_PANEL = """const int64_t is_here = slab + 1 < slab_to;
+                        const int64_t next = (is_here ? p : p + 1) * STEPS + (is_here ? slab + 1 : slab_from) * SLAB;"""
+
+_JOIN_RANGES = """for (int64_t slab = 0; slab < slab_to - slab_from; ++slab)
+                for (int64_t group = 0; group < groups; ++group) {
+                    const struct range *const of_rows = left_ranges + slab * padded;
+                    struct range range = of_rows[$start];
+                    for (int64_t i = $start + 1; i < $stop; ++i) range = joined(range, of_rows[i]);
+                    tile_ranges[slab * groups + group] = range;
+                }"""
+
+_MULTIPLY_PAIRS = """const struct range range = tile_ranges[(slab - slab_from) * groups + group];
                         const struct range right_range = right_ranges[p * SLABS + slab];
                         const int64_t depth = multiplies(range, right_range) ? 0 : smaller(2 * SLAB, K - 2 * slab * SLAB);
                         if (!depth) $tiles
@@ -501,7 +535,7 @@ _MULTIPLY_PAIRS = """const struct range *const of_rows = left_ranges + (slab - s
                             for (int64_t r = 0; r < count; r += VECTOR_ROWS) {
                                 const int64_t tall = smaller(VECTOR_ROWS, count - r);
                                 const int add = slab > 0 || begin > 0;
-                                floats_tiles[tall](few + r * FEW_STRIDE, few_right, to + r * COLUMNS, length, add);
+                                floats_tiles[tall](few + r * FEW_STRIDE, few_right, to + r * PANEL, length, add);
                             }
                         }"""
 
@@ -510,7 +544,7 @@ void $name(void *const *arguments, const int64_t *grid, int64_t first, int64_t l
     $parameters
     const $word *const words = right;
     $word left_tile[LEFT_ROWS * LEFT_ROW] __attribute__((aligned(64)));
-    $total sums[ROWS * COLUMNS] __attribute__((aligned(64)));
+    $total sums[ROWS * SUM_COLUMNS] __attribute__((aligned(64)));
     $tables
     $prologue
     $begin
@@ -533,35 +567,35 @@ void $name(void *const *arguments, const int64_t *grid, int64_t first, int64_t l
             for (int64_t i = rows; i < padded; ++i)
                 for (int64_t slab = 0; slab < slab_to - slab_from; ++slab)
                     for (int64_t j = 0; j < LEFT_ROW; ++j) left_tile[(slab * padded + i) * LEFT_ROW + j] = 0;
+            $filled
             for (int64_t p = first_panel; p < last_panel; ++p)
-                for (int64_t group = 0; group < groups; ++group) {
-                    const int64_t start = $start, count = $stop - start;
-                    $total *const to = sums + start * COLUMNS + (p - first_panel) * PANEL;
-                    for (int64_t slab = slab_from; slab < slab_to; ++slab) {
-                        const int64_t steps = smaller(SLAB, STEPS - slab * SLAB);
+                for (int64_t slab = slab_from; slab < slab_to; ++slab)
+                    for (int64_t group = 0; group < groups; ++group) {
+                        const int64_t start = $start, count = $stop - start, steps = smaller(SLAB, STEPS - slab * SLAB);
                         const $word *const panel = words + (p * STEPS + slab * SLAB) * PANEL * RIGHT_PARTS;
                         const $word *const tile = left_tile + ((slab - slab_from) * padded + start) * LEFT_ROW;
+                        $total *const to = sums + ((SUM_COLUMNS > PANEL ? p - first_panel : 0) * ROWS + start) * PANEL;
+                        $next
                         $multiply
+                        if (slab < SLABS - 1) continue;
+                        const int64_t first_column = p * PANEL, width = smaller(PANEL, N - first_column);
+                        for (int64_t i = 0; i < count; ++i) {
+                            const int64_t row = first_row + start + i;
+                            const $total *const from = to + i * PANEL;
+                            if (width == PANEL)
+                                for (int64_t j = 0; j < PANEL; ++j) {
+                                    const int64_t column = first_column + j;
+                                    const $total value = $value;
+                                    $epilogue
+                                }
+                            else
+                                for (int64_t j = 0; j < width; ++j) {
+                                    const int64_t column = first_column + j;
+                                    const $total value = $value;
+                                    $epilogue
+                                }
+                        }
                     }
-                    if (slab_to < SLABS) continue;
-                    const int64_t first_column = p * PANEL, width = smaller(PANEL, N - first_column);
-                    for (int64_t i = 0; i < count; ++i) {
-                        const int64_t row = first_row + start + i;
-                        const $total *const from = to + i * COLUMNS;
-                        if (width == PANEL)
-                            for (int64_t j = 0; j < PANEL; ++j) {
-                                const int64_t column = first_column + j;
-                                const $total value = $value;
-                                $epilogue
-                            }
-                        else
-                            for (int64_t j = 0; j < width; ++j) {
-                                const int64_t column = first_column + j;
-                                const $total value = $value;
-                                $epilogue
-                            }
-                    }
-                }
         }
     }
     $end

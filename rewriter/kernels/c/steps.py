@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mugraph.blocks.statements import View
 from mugraph.terms.term import Term, variables
 
-__all__ = ["Fold", "Group", "Let", "Product", "Put", "Step", "grouped"]
+__all__ = ["Fold", "Group", "Let", "Product", "Put", "Step", "Turned", "grouped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,21 @@ class Product:
     is_state: bool = False
 
 
-Step = Let | Fold | Put | Product
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A copy of a matrix in memory with rows for columns, which has a nest of its own.
+
+    Attributes:
+        source: what is loaded; its entries lie one after another along the last axis but one of the copy.
+        axes: of the copy.
+    """
+
+    name: str
+    source: str
+    axes: tuple[str, ...]
+
+
+Step = Let | Fold | Put | Product | Turned
 
 
 def _reads(step: Step) -> set[str]:
@@ -89,6 +103,8 @@ def _reads(step: Step) -> set[str]:
         return {leaf.name for leaf in variables([step.term])}
     if isinstance(step, Put):
         return {step.value}
+    if isinstance(step, Turned):
+        return {step.source}
     changed = {step.name} if step.is_state else set()
     if isinstance(step, Product):
         return {step.left, step.right} | changed
@@ -106,6 +122,11 @@ class Group:
     axes: tuple[str, ...]
     steps: list[Step] = field(default_factory=list)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether its step shares a nest with no other."""
+        return isinstance(self.steps[0], Product | Turned)
+
 
 def grouped(steps: Sequence[Step]) -> tuple[list[Group], set[str]]:
     """The nests of some steps in order, and the values of them that are asked only within their own.
@@ -122,9 +143,9 @@ def grouped(steps: Sequence[Step]) -> tuple[list[Group], set[str]]:
             replaces = _writes(step) is not None and (_writes(step) in _reads(earlier) or _writes(step) == written)
             if follows or replaces:
                 together = (isinstance(earlier, Let | Put) and groups[where].axes == step.axes) or (replaces and not follows)
-                least = max(least, where if together and not isinstance(earlier, Product) else where + 1)
-        places = [i for i, g in enumerate(groups) if i >= least and g.axes == step.axes and not isinstance(g.steps[0], Product)]
-        if isinstance(step, Product) or not places:
+                least = max(least, where if together and not groups[where].is_alone else where + 1)
+        places = [i for i, g in enumerate(groups) if i >= least and g.axes == step.axes and not g.is_alone]
+        if isinstance(step, Product | Turned) or not places:
             groups.append(Group(step.axes))
             places = [len(groups) - 1]
         groups[places[-1]].steps.append(step)

@@ -5,7 +5,7 @@ contracted axis, and a step takes one word of each row of the left tile with one
 ``vdpbf16ps``, ``vpdpbusd`` and the tiles of AMX all read their operands (Intel 64 and IA-32 Architectures Software Developer's
 Manual, volume 2). So one writer serves them, and panels are packed in one way.
 
-* the left tile: rows a constant number of words apart, its parts :attr:`WordKind.stride` words apart within a row,
+* the left tile: rows a constant number of words apart, its parts a constant number of words apart within a row,
 * the right panel: steps of as many words as it has columns,
 * the sums: rows that lie a constant number of words apart.
 
@@ -24,6 +24,7 @@ __all__ = [
     "BYTES",
     "FLOATS",
     "MATRIX_EMULATED",
+    "MATRIX_QUARTER",
     "PAIRS",
     "PartPair",
     "TileLayout",
@@ -35,6 +36,8 @@ __all__ = [
 
 _AHEAD = 16
 """Steps by which a panel is asked for ahead of its use where a step takes so long that the cache's own guess comes late."""
+MATRIX_QUARTER = 128
+"""Words of a step of sixteen of a panel's part that a tile of rows asks for ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +143,7 @@ class WordKind:
 
     @property
     def stride(self) -> int:
-        """Words from a part of a row of the left tile to the next: an odd number of cache lines, so that they lie in different
-        sets of L1."""
+        """Words of a row of a left tile of one part: an odd number of cache lines, so that rows lie in different sets of L1."""
         return self.slab + 16
 
     def step(self, target: TileTarget) -> str:
@@ -187,14 +189,16 @@ class TileLayout:
     """Where operands and sums lie.
 
     Attributes:
-        left_row: words from one row of the left tile to the next; its parts lie :attr:`WordKind.stride` words apart.
+        left_row: words from one row of the left tile to the next.
         right_part: words from one part of a panel to the next, as C text in which ``steps`` may stand.
         sums_row: words from one row of sums to the next.
+        left_part: words from one part of a row of the left tile to the next.
     """
 
     left_row: int
     right_part: str
     sums_row: int
+    left_part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int, terms: Sequence[
     if len(terms) == 1 and terms[0] == PartPair(0, 0):
         lines += _loops(chains, columns * lanes, steps)
     else:
-        offsets = ", ".join(f"{{{t.left * kind.stride}, {t.right} * ({layout.right_part})}}" for t in terms)
+        offsets = ", ".join(f"{{{t.left * layout.left_part}, {t.right} * ({layout.right_part})}}" for t in terms)
         lines += [
             f"const int64_t terms[{len(terms)}][2] = {{{offsets}}};",
             f"const {kind.word} *const left_parts = left, *const right_parts = right;",
@@ -276,50 +280,65 @@ def _loops(chains: int, panel: int, steps: Callable[[int], list[str]]) -> list[s
 def matrix_tiles(target: TileTarget, terms: Sequence[PartPair], layout: TileLayout) -> str:
     """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them, ``matrix_tiles``, by sixteens of rows.
 
-    The arguments are those of :func:`vector_tiles`. The last term is the product of the leading parts: all others are added up
-    first, while the sum is small, and neighbours among them share the operand that they have in common.
+    The arguments are those of :func:`vector_tiles`, and a place within the panel that is read next: a quarter of it is asked for,
+    spread over the multiplications, so that four tiles of rows bring it near. The last term is the product of the leading parts:
+    all others are added up first, while the sum is small, and neighbours among them share the operand that they have in common.
     """
     if not target.matrix:
         raise ValueError(f"{target.level.name} has no tiles")
-    texts = []
+    row = layout.sums_row
+    texts = ["typedef float float_lanes __attribute__((vector_size(64), may_alias));\n"]
     for tall in (1, 2):
         lines = [
             f"static __attribute__((noinline)) void matrix_{tall}(const uint32_t *left, const uint32_t *right, float *sums, "
-            "int64_t steps, int add) {",
+            "int64_t steps, int add, const uint32_t *next) {",
             f"float sum[{16 * tall}][32] __attribute__((aligned(64)));",
             *(f"TILE_ZERO({tile});" for tile in range(2 * tall)),
         ]
-        for together in (terms[:-1], terms[-1:]):
-            if together:
-                lines += _matrix_loop(together, tall, layout)
+        asked = _asked_ahead(terms, layout)
+        for first, last in ((0, len(terms) - 1), (len(terms) - 1, len(terms))):
+            if last > first:
+                lines += _matrix_loop(terms[first:last], tall, layout, asked[first:last])
         lines += [
+            "if (!add) {",
+            *(f"TILE_STORE({2 * i + j}, sums + {16 * i * row + 16 * j}, {4 * row});" for i in range(tall) for j in range(2)),
+            "return;",
+            "}",
             *(f"TILE_STORE({2 * i + j}, &sum[{16 * i}][{16 * j}], 128);" for i in range(tall) for j in range(2)),
             f"for (int row = 0; row < {16 * tall}; ++row)",
-            "for (int column = 0; column < 32; ++column) {",
-            f"float *const to = sums + row * {layout.sums_row} + column;",
-            "*to = add ? *to + sum[row][column] : sum[row][column];",
-            "}",
+            "for (int column = 0; column < 32; column += 16)",
+            f"*(float_lanes *)(sums + row * {row} + column) += *(const float_lanes *)&sum[row][column];",
             "}",
             "",
         ]
         texts.append("\n".join(lines))
-    arguments = "const uint32_t *, const uint32_t *, float *, int64_t, int"
+    arguments = "const uint32_t *, const uint32_t *, float *, int64_t, int, const uint32_t *"
     texts.append(f"static void (*const matrix_tiles[])({arguments}) = {{0, matrix_1, matrix_2}};\n")
     return "\n".join(texts)
 
 
-def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout) -> list[str]:
-    lines, before = ["for (int64_t at = 0; at < steps; at += 16) {"], None
-    for term in terms:
+def _asked_ahead(terms: Sequence[PartPair], layout: TileLayout) -> list[list[str]]:
+    """By term, what is asked for while it is multiplied: of each part of a step of sixteen words, the lines of one of four."""
+    places = [
+        f"__builtin_prefetch(next + {part} * ({layout.right_part}) + at * 32 + {16 * line}, 0, 2);"
+        for part in sorted({term.right for term in terms})
+        for line in range(MATRIX_QUARTER // 16)
+    ]
+    return [places[i * len(places) // len(terms) : (i + 1) * len(places) // len(terms)] for i in range(len(terms))]
+
+
+def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout, asked: Sequence[Sequence[str]]) -> list[str]:
+    lines, before, row = ["for (int64_t at = 0; at < steps; at += 16) {"], None, layout.left_row
+    for term, ahead in zip(terms, asked, strict=True):
         if before is None or before.left != term.left:
             lines += [
-                f"TILE_LOAD({4 + i}, left + {16 * i * layout.left_row + term.left * PAIRS.stride} + at, {4 * layout.left_row});"
-                for i in range(tall)
+                f"TILE_LOAD({4 + i}, left + {16 * i * row + term.left * layout.left_part} + at, {4 * row});" for i in range(tall)
             ]
         if before is None or before.right != term.right:
             lines += [
                 f"TILE_LOAD({6 + j}, right + {term.right} * ({layout.right_part}) + at * 32 + {16 * j}, 128);" for j in range(2)
             ]
         lines += [f"TILE_PAIRS({2 * i + j}, {4 + i}, {6 + j});" for i in range(tall) for j in range(2)]
+        lines.append(" ".join(ahead))
         before = term
     return [*lines, "}"]

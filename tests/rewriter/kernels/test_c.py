@@ -182,6 +182,50 @@ def test_what_is_no_number_and_infinite_stays_in_its_row(level: Level) -> None:
     assert np.isnan(y[1:4]).all() and np.isfinite(y[[0, 4, 5]]).all()
 
 
+@pytest.mark.parametrize("n", [5, 40, 83])
+def test_extremes_are_those_of_all_numbers(level: Level, n: int) -> None:
+    """Of either sign, zeros, infinities and NaN, of which hardware makes negative ones."""
+    random, (most, least) = np.random.default_rng(n), (f"Reduce{kind}[axes=(-1,),keepdims=false](x)" for kind in ("Max", "Min"))
+    kernel = kernel_of_terms("extremes", {"x": tensor(F32, 64, n)}, {"most": most, "least": least})
+    x = random.standard_normal((64, n)).astype(np.float32)
+    x[8:24] = np.abs(x[8:24]) * np.where(np.arange(8, 24) % 2, 1, -1).astype(np.float32)[:, None]
+    for row, value in enumerate((np.nan, -np.float32(np.nan), np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38)):
+        x[24 + 4 * row : 28 + 4 * row, random.integers(n)] = value
+        x[26 + 4 * row] = np.abs(x[26 + 4 * row])
+        x[27 + 4 * row] = value
+    x[26:28] = np.copysign(x[26:28], -1)
+    for got, wanted in zip(Processor(level).run(kernel, cut(n=4), {"x": x}), (x.max(1), x.min(1)), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("n", [63, 64, 77, 96, 1000, 1024, 1025, 4096])
+def test_sums_are_as_exact_however_long(level: Level, n: int) -> None:
+    """In lanes or not, with entries that are left over; an exact sum of integers stays exact."""
+    kernel = kernel_of_terms("sums", {"x": tensor(F32, 24, n)}, {"y": "ReduceSum[axes=(-1,),keepdims=false](x)"})
+    x = np.random.default_rng(n).standard_normal((24, n)).astype(np.float32)
+    x[:8], x[8:16] = np.abs(x[:8]), np.rint(x[8:16] * 100)
+    (y,) = Processor(level).run(kernel, cut(n=4), {"x": x})
+    exact, sizes = x.astype(np.float64).sum(1), np.abs(x.astype(np.float64)).sum(1)
+    assert (np.abs(y - exact)[:8] <= 1.3 * 2.0**-24 * exact[:8]).all()
+    assert (np.abs(y - exact) <= 0.3 * 2.0**-24 * sizes + 2.0**-24 * np.abs(exact)).all()
+    np.testing.assert_array_equal(y[8:16], exact[8:16])
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 21, 32])
+@pytest.mark.parametrize("depth", [1, 8, 19])
+def test_matrices_are_turned(level: Level, columns: int, depth: int) -> None:
+    """Where strides are longer than rows; nothing beside the copy is written."""
+    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h"))
+    call = "dot_turn(to, 40, from, 23, columns, depth);"
+    text = f"{headers}\nvoid turn(float *to, const float *from, int64_t columns, int64_t depth) {{ {call} }}\n"
+    source = np.random.default_rng(0).standard_normal((columns, 23)).astype(np.float32)
+    to, wanted = np.full((depth + 1, 40), np.float32(7)), np.full((depth + 1, 40), np.float32(7))
+    wanted[:depth, :columns] = source[:, :depth].T
+    pointers = (ctypes.c_void_p(to.ctypes.data), ctypes.c_void_p(source.ctypes.data))
+    opened(build(text, level)).turn(*pointers, ctypes.c_int64(columns), ctypes.c_int64(depth))
+    np.testing.assert_array_equal(to, wanted)
+
+
 def test_the_same_text_gives_the_same_bytes(level: Level) -> None:
     kernel, schedules, _ = KERNELS["attention"]
     first, second = generate(kernel, schedules), generate(kernel, schedules)

@@ -201,7 +201,7 @@ MUTANTS = {
     "every row is taken to have parts": ("has_parts(a) && has_parts(b) &&", "has_parts(b) &&"),
     "sums of parts may be denormal": ("a.low + b.low >= 2u * 127u - 80u", "1"),
     "sums of parts may overflow": ("a.high + b.high <= 2u * 127u + 100u", "1"),
-    "slabs are not added up": ("*to = add ? *to + sum[row][column]", "*to = 0 ? *to + sum[row][column]"),
+    "slabs are not added up": ("+ column) += *", "+ column) = *"),
     "slabs of floats are not added up": ("if (add)", "if (0)"),
     "parts are cut instead of rounded": ("(bits + 0x7fffu + (bits >> 16 & 1u))", "(bits)"),
     "halves of words are exchanged": ("offset % 2 ? *word | bits : bits >> 16", "offset % 2 ? *word | bits >> 16 : bits"),

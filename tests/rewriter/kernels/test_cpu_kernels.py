@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -194,8 +195,9 @@ def test_a_wrong_kernel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def _spoilt(text: str) -> str:
     """A kernel that stores half of what it should."""
-    head, _, function = text.rpartition("void ")
-    return f"{head}void {function.replace('] = ', '] = 0.5f * ')}"
+    spoilt, count = re.subn(r"\b(y_at\w*\[[^]]*\]) = ", r"\1 = 0.5f * ", text)
+    assert count == 1
+    return spoilt
 
 
 # Verifying a file
