@@ -29,7 +29,7 @@ from rewriter.search.ranges import RangeOracle
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench import decoding
-from tools.bench.decoding import OURS, bound_milliseconds
+from tools.bench.decoding import bound_milliseconds, row_name
 from tools.zoo.decoders import (
     FIXED,
     LLAMA_STEP,
@@ -56,7 +56,7 @@ def spelled(spelling: Spelling, which: Decoder = SMALL) -> Decoder:
 def feeds(which: Decoder, batch: int, past: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(past)
     kind = np.float16 if which.half else np.float32
-    words = generator.integers(0, which.words, (batch, 1))
+    words = generator.integers(0, which.words, (batch, which.new))
     shape = (batch, which.key_heads, past, which.size)
     return {"input_ids": words, **{name: generator.standard_normal(shape).astype(kind) for name, _ in cache_names(which.layers)}}
 
@@ -82,6 +82,40 @@ def test_spellings_give_equal_numbers(spelling: Spelling, past: int) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
 
+SEVERAL: dict[Spelling, int] = {"explicit": 2, "attention": 2, "grouped": 1, "packed": 1}
+"""Whose step may take several words, and of how many sequences: onnxruntime's GroupQueryAttention takes them of one."""
+
+
+@pytest.mark.parametrize("spelling", SEVERAL)
+@pytest.mark.parametrize("past", [0, 9])
+def test_several_words_are_as_many_steps(spelling: Spelling, past: int) -> None:
+    """A prompt that goes on, or words that were guessed: each sees those before it, and the cache."""
+    which = replace(SMALL, spelling=spelling, new=3)
+    fed = feeds(which, SEVERAL[spelling], past)
+    logits, *present = results(decoder_step(which), fed)
+    one_word, cache, single = decoder_step(replace(which, new=1)), {n: fed[n] for n, _ in cache_names(which.layers)}, []
+    for at in range(3):
+        expected, *parts = results(one_word, {"input_ids": fed["input_ids"][:, at : at + 1], **cache})
+        cache = dict(zip(cache, parts, strict=True))
+        single.append(expected)
+    for one, other in zip((logits, *present), (np.concatenate(single, axis=1), *cache.values()), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("spelling", SEVERAL)
+def test_several_words_attend_in_one_kernel(spelling: Spelling) -> None:
+    """Over a cache of any length, an empty one among them; the file with it gives the original's numbers."""
+    which = replace(SMALL, spelling=spelling, new=3, layers=1)
+    model, _, candidate = attending(which)
+    kernel = kernel_of_rule(candidate.moves[-1].direction.rule)
+    assert kernel is not None and str(kernel.blocks[0].sizes["t"]) == "3+past"
+    written = onnx.ModelProto.FromString(to_bytes(model, candidate.graph))
+    for past in (0, 1, 9):
+        fed = feeds(which, SEVERAL[spelling], past)
+        for one, other in zip(results(written, fed), results(decoder_step(which), fed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
 @pytest.mark.parametrize("spelling", FIXED)
 @pytest.mark.parametrize("past", [0, 9, SMALL.room - 1])
 def test_a_cache_of_a_fixed_size_counts_up_to_the_position(spelling: Spelling, past: int) -> None:
@@ -101,6 +135,8 @@ def test_a_cache_of_a_fixed_size_counts_up_to_the_position(spelling: Spelling, p
 def test_heads_that_share_keys_are_refused_where_the_operator_has_none() -> None:
     with pytest.raises(ValueError, match="4 heads of queries and 2 of keys"):
         decoder_step(replace(SMALL, spelling="multihead"))
+    with pytest.raises(ValueError, match="3 new words a step, spelled 'chosen'"):
+        decoder_step(replace(SMALL, spelling="chosen", new=3))
 
 
 @pytest.mark.parametrize("spelling", ["explicit", "attention", "grouped", "packed"])
@@ -268,16 +304,45 @@ def test_the_bound_of_a_step_is_what_it_reads() -> None:
     assert narrow == pytest.approx(bound_milliseconds(replace(LLAMA_STEP, batch=4, past=0)) * 4.5 / 16)
 
 
-def test_rows_that_were_measured_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
+def test_what_was_measured_of_a_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runners that have a time or a problem are not run again, but for the original, which the others are judged by."""
+    measured: list[tuple[str, list[str]]] = []
 
-    def measure(which: Decoder, *arguments: object, **options: object) -> dict[str, object]:
-        measured.append(f"{which.batch}x{which.past}")
-        return {"row": measured[-1], "ms": {OURS: 1.0}, "bound_ms": 0.5, "errors": {}, "problems": {}, "note": ""}
+    def measure(row: decoding.StepRow, runners: list[str], *arguments: object) -> dict[str, object]:
+        measured.append((row_name(row.which), runners))
+        times = {"ms": dict.fromkeys(runners, 1.0), "problems": {}, "errors": {}, "notes": {}, "made": {}, "pairs": {}}
+        if "torch" in runners:
+            times |= {"ms": {"original": 2.0}, "problems": {"torch": "none here"}}
+        return {"row": row_name(row.which), "bound_ms": 0.5, **times}
 
     monkeypatch.setattr(decoding, "measure", measure)
-    for rows in (("1x8",), ("1x8", "2x8")):
-        arguments = [str(tmp_path), "--json", str(tmp_path / "rows.json"), *(text for row in rows for text in ("--row", row))]
+    kept = tmp_path / "rows.json"
+    for rows, runners in (
+        (("1x8",), ("original", "grouped")),
+        (("1x8", "2x8 packed"), ("original", "grouped")),
+        (("1x8",), ("grouped", "original", "torch")),
+        (("1x8",), ("torch",)),
+    ):
+        chosen = [text for row in rows for text in ("--row", row)] + [text for one in runners for text in ("--only", one)]
+        arguments = [str(tmp_path), "--json", str(kept), "--small", "--provider", "cpu", *chosen]
         assert CliRunner().invoke(decoding.main, arguments, catch_exceptions=False).exit_code == 0
-    assert measured == ["1x8", "2x8"]
-    assert [row["row"] for row in json.loads((tmp_path / "rows.json").read_text())] == measured
+    both = ["original", "grouped"]
+    assert measured == [("1x8", both), ("2x8 packed", both), ("1x8", ["original", "torch"])]
+    first, second = json.loads(kept.read_text())
+    assert (first["ms"], first["problems"]) == ({"original": 2.0, "grouped": 1.0}, {"torch": "none here"})
+    assert second["row"] == "2x8 packed"
+
+
+def test_a_row_that_is_none_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(decoding.main, [str(tmp_path), "--json", str(tmp_path / "rows.json"), "--row", "1x8 nibbles"])
+    assert result.exit_code == 2 and "'1x8 nibbles'" in result.output
+
+
+def test_results_that_are_wrong_get_no_time(tmp_path: Path) -> None:
+    """A file that computes something else, and its peer that does not, as they are run."""
+    which = replace(decoding.SMALL, batch=1, past=8)
+    row = decoding.prepare(which, ["original", "grouped"], tmp_path, "cpu", 0.0, is_dynamic=False)
+    other = decoder_step(replace(which, spelling="grouped"), seed=1)
+    onnx.save(other, row.files["grouped"])
+    found = decoding.measure(row, ["original", "grouped"], "cpu", "host", 1, tmp_path)
+    assert list(found["ms"]) == ["original"] and "wrong" in found["problems"]["grouped"]

@@ -1,15 +1,23 @@
 """Decoding with a key/value cache on one GPU: a step of four Llama layers in half precision, in CUDA graphs, in one run.
 
     python -m tools.bench.decoding WORK --json FILE
-    python -m tools.bench.decoding WORK --json FILE --row 4x8192 --budget 60
-    python -m tools.bench.decoding WORK --json FILE --row 1x1024 --store packed
+    python -m tools.bench.decoding WORK --json FILE --row 4x8192 --row "1x1024 packed" --only original --only ours --budget 60
+    python -m tools.bench.decoding WORK --json FILE --only original --only grouped --only predicted --jobs 6
+    python -m tools.bench.decoding WORK --json FILE --only torch
 
-A row is a batch and the positions in the cache. Of each a file of these sizes (`tools.zoo.decoders`), with ``--dynamic`` the file
-of any, is optimised from an empty cache, and compared with the original on random inputs, against torch in single precision with
-the same weights; what is right is timed in turns. Beside it stand the same step with onnxruntime's GroupQueryAttention, and torch
-with a cache that it writes in place, under torch.compile(max-autotune). Weights of four bits (``--store``) torch has dequantised.
-``bound`` is the time for reading weights, as they are stored, and cache once.
-Rows that FILE has already are left as they are, so that a run that was cut off goes on.
+A row is a batch, the positions in the cache, and how the matrices are stored (floats, or the two kinds of four bits: ``packed``,
+``blocks``). What is run of each (``--only``):
+
+- ``original``: the file (`tools.zoo.decoders`, with ``--dynamic`` that of any sizes) in onnxruntime;
+- ``grouped``: the same step with onnxruntime's GroupQueryAttention;
+- ``predicted``: what onnx-superopt makes of the file by the model of an H200, without measuring: ``--jobs`` rows at a time;
+- ``ours``: what it makes from an empty cache on the GPU that is here;
+- ``torch``: torch with a cache that it writes in place, under torch.compile(max-autotune). What it compiles is kept in WORK.
+  Weights of four bits it has dequantised.
+
+All are compared with the original in double precision on random inputs: its logits and its cache (torch's logits). What is right
+is timed in turns. ``bound`` is the time for reading weights, as they are stored, and cache once. What FILE has already of a row
+is left as it is, so that a run that was cut off goes on and peers need not be timed again.
 
 ``--provider cpu --small`` is a dry run of all but CUDA graphs and the GPU's kernels.
 """
@@ -17,13 +25,14 @@ Rows that FILE has already are left as they are, so that a run that was cut off 
 from __future__ import annotations
 
 import json
-import math
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import click
 import numpy as np
@@ -32,113 +41,23 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.onnx import load
-from rewriter.reference import bind_sizes, compare, random_inputs, worst
+from rewriter.reference import bind_sizes, random_inputs
 from rewriter.run.accept import paired
-from tools.bench.gpu_models import BANDWIDTH, take_turns
-from tools.bench.gpu_runners import CLOCKS, Array, Feed, OnnxSpec, Remote, Runner, RunnerFailed, Spec, TorchRunner, open_all
+from tools.bench.decoding_steps import StepSpec
+from tools.bench.gpu_models import BANDWIDTH, references_of, take_turns
+from tools.bench.gpu_runners import CLOCKS, Remote, RunnerFailed, open_all
 from tools.bench.models import plain, superopt
 from tools.bench.peers import PeerFailed
-from tools.zoo.decoders import LLAMA_STEP, STORES, Decoder, Store, cache_names, decoder_step, step_weights
+from tools.zoo.decoders import LLAMA_STEP, STORES, Decoder, Store, cache_names, decoder_step
 
-if TYPE_CHECKING:
-    import torch
-
-ROWS = ("1x1024", "4x1024", "16x1024")
-ORIGINAL, GROUPED, OURS, TORCH = "onnxruntime", "onnxruntime, GroupQueryAttention", "onnx-superopt", "torch max-autotune"
+ROWS = ("1x1024", "4x1024", "16x1024", "1x1024 packed")
+RUNNERS = ("original", "grouped", "torch", "predicted", "ours")
+MADE = ("predicted", "ours")
+"""What onnx-superopt makes."""
 SMALL = Decoder(half=True)
-
-
-@dataclass(frozen=True)
-class StepSpec:
-    """A step in torch, with a cache that it writes in place.
-
-    Attributes:
-        which: the decoder, of fixed sizes.
-        path: the file that has its weights.
-        provider, clock: as of an `OnnxSpec`.
-    """
-
-    which: Decoder
-    path: Path
-    provider: str
-    clock: str
-
-    def open(self) -> Runner:
-        """Builds, compiles and captures it."""
-        return _StepRunner(self)
-
-
-class _StepRunner(TorchRunner):
-    """A step in torch, described by a `StepSpec`."""
-
-    def __init__(self, spec: StepSpec) -> None:
-        import torch
-
-        weights = {name: torch.from_numpy(array.copy()) for name, array in step_weights(onnx.load(spec.path)).items()}
-        module, wide = (_step_module(spec.which, weights, kind) for kind in (torch.float16, torch.float32))
-        words = torch.zeros((spec.which.batch or 1, 1), dtype=torch.int64)
-        mode = "max-autotune" if spec.provider == "cuda" else "eager"
-        self.module, self.past = module, spec.which.past or 0
-        self.names = [before for before, _ in cache_names(spec.which.layers)]
-        super().__init__(module, wide, {"input_ids": words}, mode, spec.provider, spec.clock)
-
-    def load(self, feed: Feed) -> None:
-        """Copies words and cache to the device."""
-        import torch
-
-        super().load({"input_ids": feed["input_ids"]})
-        for module in (self.module, self.wide):
-            for name, buffer in zip(self.names, module.caches(), strict=True):
-                buffer[:, :, : self.past].copy_(torch.from_numpy(feed[name]))
-
-
-def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torch.dtype) -> torch.nn.Module:
-    """The step as a module, from words to logits."""
-    import torch
-    from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
-
-    batch, past, size = which.batch or 1, which.past or 0, which.size
-    angles = past * weights["frequencies"].double().flatten()
-    both = torch.cat([angles, angles])
-
-    class LlamaStep(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, tensor in weights.items():
-                if tensor.is_floating_point() and tensor.numel() > size:
-                    self.register_buffer(name, tensor.to(kind))
-            for name in self.cache_buffers():
-                self.register_buffer(name, torch.zeros((batch, which.key_heads, past + 1, size), dtype=kind))
-            self.register_buffer("cos", both.cos().to(kind))
-            self.register_buffer("sin", both.sin().to(kind))
-
-        @staticmethod
-        def cache_buffers() -> list[str]:
-            return [f"{part}_cache{n}" for n in range(which.layers) for part in "kv"]
-
-        def caches(self) -> list[torch.Tensor]:
-            return [getattr(self, name) for name in self.cache_buffers()]
-
-        def turned(self, x: torch.Tensor) -> torch.Tensor:
-            first, second = x.chunk(2, dim=-1)
-            return x * self.cos + torch.cat([-second, first], dim=-1) * self.sin
-
-        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-            w = dict(self.named_buffers())
-            x = w["words"][input_ids]
-            for n in range(which.layers):
-                y = rms_norm(x, (which.hidden,), w[f"beforew{n}"], 1e-6)
-                q, k, v = ((y @ w[f"{name}w{n}"]).view(batch, 1, -1, size).transpose(1, 2) for name in ("q", "k", "v"))
-                keys, values = w[f"k_cache{n}"], w[f"v_cache{n}"]
-                keys[:, :, past:] = self.turned(k)
-                values[:, :, past:] = v
-                seen = scaled_dot_product_attention(self.turned(q), keys, values, enable_gqa=True)
-                x = x + seen.transpose(1, 2).reshape(batch, 1, -1) @ w[f"ow{n}"]
-                y = rms_norm(x, (which.hidden,), w[f"betweenw{n}"], 1e-6)
-                x = x + (silu(y @ w[f"gatew{n}"]) * (y @ w[f"upw{n}"])) @ w[f"downw{n}"]
-            return rms_norm(x, (which.hidden,), w["lastw"], 1e-6) @ w["headw"]
-
-    return LlamaStep().eval()
+_DEVICE = "h200"
+_LEAST_ERROR = 1e-3
+"""Relative error up to which a result is right, whatever the original's is."""
 
 
 def bound_milliseconds(which: Decoder) -> float:
@@ -155,113 +74,177 @@ def row_name(which: Decoder) -> str:
     return f"{which.batch}x{which.past}" + (f" {which.store}" if which.store != "floats" else "")
 
 
-def measure(
-    which: Decoder,
-    work: Path,
-    provider: str,
-    clock: str,
-    budget: float,
-    rounds: int,
-    *,
-    is_dynamic: bool,
-    with_torch: bool,
-) -> dict[str, Any]:
-    """Optimises, compares and times one row."""
+def parse_row(name: str, small: bool) -> Decoder:
+    """The decoder of a row. Raises ValueError for a name that is none."""
+    sizes, _, store = name.partition(" ")
+    if (store or STORES[0]) not in STORES:
+        raise ValueError(f"{name!r}: weights are stored as {', '.join(STORES)}")
+    batch, past = map(int, sizes.split("x"))
+    return replace(SMALL if small else LLAMA_STEP, batch=batch, past=past, store=cast(Store, store or STORES[0]))
+
+
+@dataclass
+class StepRow:
+    """A row on its way.
+
+    Attributes:
+        which: the decoder, of the row's sizes.
+        source: its file.
+        feeds: files of inputs: to compare on, and to time on.
+        reference: the file of the right outputs for the first feed.
+        files: by runner, the file that it runs.
+        made: of those that onnx-superopt made, the summary of its run.
+        problems: why one has no time.
+    """
+
+    which: Decoder
+    source: Path
+    feeds: list[Path]
+    reference: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of inputs that say the sizes of all."""
+        which = self.which
+        batch, past = which.batch or 1, which.past or 0
+        return {"input_ids": (batch, 1), cache_names(1)[0][0]: (batch, which.key_heads, past, which.size)}
+
+
+def prepare(which: Decoder, runners: Sequence[str], work: Path, provider: str, budget: float, *, is_dynamic: bool) -> StepRow:
+    """Writes the files of a row: originals, inputs, reference, and what onnx-superopt makes without a GPU."""
+    name = row_name(which).replace(" ", ".")
     written = replace(which, batch=None, past=None) if is_dynamic else which
-    sized = (f".{which.store}" if which.store != "floats" else "") + ("" if is_dynamic else f".{which.batch}x{which.past}")
-    source, grouped = work / f"step{sized}.onnx", work / f"grouped{sized}.onnx"
-    for path, one in ((source, written), (grouped, replace(written, spelling="grouped"))):
-        if not path.exists():
-            onnx.save(decoder_step(one), path)
-    row = row_name(which)
-    target, cache = work / f"fast.{row.replace(' ', '.')}.onnx", work / f"cache.{row.replace(' ', '.')}"
-    shutil.rmtree(cache, ignore_errors=True)
-    batch, past = which.batch or 1, which.past or 0
-    shapes = {"input_ids": (batch, 1), cache_names(1)[0][0]: (batch, which.key_heads, past, which.size)}
-    given = [text for name, shape in shapes.items() for text in ("--input", f"{name}={'x'.join(map(str, shape))}")]
-    note, summary = "", dict[str, Any]()
-    try:
-        made = superopt([*given, "--provider", provider, "--budget", str(budget)], cache, twice=False)(source, target)
-        summary = (made.details or {})["summary"]
-    except PeerFailed as problem:
-        note = f"onnx-superopt fails: {problem}"
+    of_file = f"any.{which.store}" if is_dynamic else name
+    source = work / f"step.{of_file}.onnx"
+    feeds = [work / f"feed{seed}.{name}.npz" for seed in range(2)]
+    row = StepRow(which, source, feeds, work / f"reference.{name}.npz")
+    row.files |= {"original": source, "torch": source}
+    _once(source, lambda path: onnx.save(decoder_step(written), path))
+    if "grouped" in runners:
+        row.files["grouped"] = work / f"grouped.{of_file}.onnx"
+        _once(row.files["grouped"], lambda path: onnx.save(decoder_step(replace(written, spelling="grouped")), path))
+    if "predicted" in runners:
+        device = ["--device", _DEVICE] if provider == "cuda" else []
+        make("predicted", row, work, ["--provider", provider, "--deterministic", *device], budget)
     model = load(source)
-    sizes = bind_sizes(model, shapes)[0]
-    feeds = [random_inputs(model, sizes, seed) for seed in range(4)]
-    total = (batch, which.key_heads, past + 1, which.size)
-    poison: list[Array] = [np.full((batch, 1, which.words), np.nan, np.float16)]
-    poison += [np.full(total, np.nan, np.float16) for _ in cache_names(which.layers)]
-    files = {ORIGINAL: source, GROUPED: grouped, **({OURS: target} if not note else {})}
-    specs: dict[str, Spec] = {name: OnnxSpec(path, provider, feeds[-1], poison, clock) for name, path in files.items()}
-    if with_torch:
-        specs[TORCH] = StepSpec(which, source, provider, clock)
+    drawn = [random_inputs(model, bind_sizes(model, row.shapes)[0], seed) for seed in range(2)]
+    for path, feed in zip(feeds, drawn, strict=True):
+        _once(path, lambda target, feed=feed: np.savez(target, allow_pickle=False, **feed))
+    references_of(model, drawn[:1], feeds[0], row.reference)
+    return row
+
+
+def make(runner: str, row: StepRow, work: Path, arguments: Sequence[str], budget: float) -> None:
+    """Lets onnx-superopt make the file of a runner, from an empty cache."""
+    name = row_name(row.which).replace(" ", ".")
+    target, cache = work / f"{runner}.{name}.onnx", work / f"cache.{runner}.{name}"
+    shutil.rmtree(cache, ignore_errors=True)
+    given = [text for name, shape in row.shapes.items() for text in ("--input", f"{name}={'x'.join(map(str, shape))}")]
+    try:
+        made = superopt([*given, *arguments, "--budget", str(budget)], cache, twice=False)(row.source, target)
+    except PeerFailed as problem:
+        row.problems[runner] = f"onnx-superopt fails: {problem}"
+        return
+    summary = (made.details or {})["summary"]
+    kept = ("kernels", "seconds", "predicted_before", "predicted_after", "message")
+    row.files[runner], row.made[runner] = target, {"wall": made.seconds, **{key: summary.get(key) for key in kept}}
+
+
+def _once(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file unless it is there; one that is cut off is not taken for whole."""
+    if not path.exists():
+        part = path.with_suffix(f".part{path.suffix}")
+        write(part)
+        part.replace(path)
+
+
+def measure(row: StepRow, runners: Sequence[str], provider: str, clock: str, rounds: int, compiled: Path) -> dict[str, Any]:
+    """Compares and times a row."""
+    specs = {
+        name: StepSpec(row.which, row.files[name], row.feeds[0], provider, clock, compiled if name == "torch" else None)
+        for name in runners
+        if name in row.files
+    }
+    problems = dict(row.problems)
     with ExitStack() as stack:
-        opened = open_all(specs, 200, 1)
+        opened = open_all(specs, 200, len(specs))
         for remote in opened.values():
             if isinstance(remote, Remote):
                 stack.callback(remote.close)
-        problems = {name: str(problem) for name, problem in opened.items() if isinstance(problem, RunnerFailed)}
-        runners = {name: remote for name, remote in opened.items() if isinstance(remote, Remote)}
-        errors = _errors(runners, feeds[0], problems)
-        if not errors.get(OURS, 0.0) <= max(1.5 * errors.get(ORIGINAL, 0.0), 1e-3):
-            problems[OURS] = f"wrong: relative error {errors[OURS]:.1e}, the original's is {errors.get(ORIGINAL, 0.0):.1e}"
-        right = {name: runner for name, runner in runners.items() if name not in problems}
-        times, failed = take_turns(right, feeds[1:], rounds, 200.0)
+        problems |= {name: str(problem) for name, problem in opened.items() if isinstance(problem, RunnerFailed)}
+        remotes = {name: remote for name, remote in opened.items() if isinstance(remote, Remote)}
+        errors = dict[str, list[float]]()
+        for name, remote in remotes.items():
+            try:
+                errors[name] = remote.ask("errors", row.reference)
+            except RunnerFailed as problem:
+                problems[name] = str(problem)
+        for name in errors:
+            limits = [max(1.5 * error, _LEAST_ERROR) for error in errors.get("original", [_LEAST_ERROR] * len(errors[name]))]
+            if not all(error <= limit for error, limit in zip(errors[name], limits, strict=False)):
+                problems[name] = f"wrong: relative errors of its outputs {', '.join(f'{error:.1e}' for error in errors[name])}"
+        right = {name: remotes[name] for name in errors if name not in problems}
+        times, failed = take_turns(right, row.feeds[1:], rounds, 100.0)
     problems |= failed
     return {
-        "row": row,
+        "row": row_name(row.which),
+        "bound_ms": bound_milliseconds(row.which),
         "ms": {name: float(np.median(samples)) for name, samples in times.items()},
-        "ours_to": {name: paired(times[name], times[OURS]) for name in times if name != OURS} if OURS in times else {},
-        "bound_ms": bound_milliseconds(which),
-        "errors": errors,
+        "pairs": {
+            f"{one} / {other}": paired(times[other], times[one])
+            for one in MADE
+            for other in times
+            if one in times and one != other
+        },
+        "errors": {name: max(of_outputs) for name, of_outputs in errors.items()},
         "problems": problems,
-        "note": note,
-        "notes": {name: runner.note for name, runner in runners.items() if runner.note},
-        "kernels": summary.get("kernels"),
-        "seconds": summary.get("seconds"),
-        "predicted": [summary.get("predicted_before"), summary.get("predicted_after")],
+        "notes": {name: remote.note for name, remote in remotes.items() if remote.note},
+        "made": row.made,
     }
 
 
-def _errors(runners: Mapping[str, Remote], feed: Feed, problems: dict[str, str]) -> dict[str, float]:
-    """Relative errors of the logits against torch in single precision; without it against the original."""
-    outputs: dict[str, Array] = {}
-    reference: Array | None = None
-    for name, runner in runners.items():
-        try:
-            runner.ask("load", feed)
-            outputs[name] = runner.ask("outputs")[0]
-            if name == TORCH:
-                (reference,) = runner.ask("reference")
-        except RunnerFailed as problem:
-            problems[name] = str(problem)
-    if reference is None:
-        reference = outputs.pop(ORIGINAL, None)
-    if reference is None:
-        return {}
-    return {name: worst([compare(output, reference)]).relative_l2 for name, output in outputs.items()}
+def merge(rows: list[dict[str, Any]], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Enters what was measured of a row beside what is there of it; returns the row."""
+    for row in rows:
+        if row["row"] == new["row"]:
+            for key, value in new.items():
+                row[key] = {**row[key], **value} if isinstance(value, Mapping) else value
+            return row
+    rows.append(dict(new))
+    return rows[-1]
+
+
+def missing(rows: Sequence[Mapping[str, Any]], name: str, runners: Sequence[str]) -> list[str]:
+    """The runners that a row has neither times nor problems of; if there are any the original, which they are judged by, too."""
+    done = {runner for row in rows if row["row"] == name for part in ("ms", "problems") for runner in row[part]}
+    left = [runner for runner in runners if runner not in done]
+    return [runner for runner in runners if runner == "original" or runner in left] if left else []
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The rows as a table, milliseconds of a step."""
-    table = Table(title="a step of decoding, ms")
-    names = [ORIGINAL, GROUPED, TORCH, OURS]
-    for column in ("batch x past", *names, "bound", "ours / torch", "of the bound", "errors"):
+    """The rows as a table: milliseconds of a step, and the share of the bandwidth that is reached."""
+    table = Table(title="a step of decoding, ms (share of the bandwidth)")
+    for column in ("batch x past", "bound", *RUNNERS, "torch / ours", "grouped / ours", "largest errors"):
         table.add_column(column)
     for row in rows:
-        times = [row["ms"].get(name, math.nan) for name in names]
-        errors = ", ".join(f"{row['errors'][name]:.1e}" for name in names if name in row["errors"])
-        shares = [times[2] / times[3], row["bound_ms"] / times[3]]
-        table.add_row(
-            row["row"], *(f"{time:.3f}" for time in (*times, row["bound_ms"])), f"{shares[0]:.2f}", f"{shares[1]:.0%}", errors
-        )
-    console = Console(width=160)
+        times, bound = row["ms"], row["bound_ms"]
+        cells = [f"{times[name]:.3f} ({bound / times[name]:.0%})" if name in times else "-" for name in RUNNERS]
+        best = min((times[name] for name in MADE if name in times), default=None)
+        cells += [f"{times[name] / best:.2f}" if best and name in times else "-" for name in ("torch", "grouped")]
+        errors = ", ".join(f"{row['errors'][name]:.1e}" if name in row["errors"] else "-" for name in RUNNERS)
+        table.add_row(row["row"], f"{bound:.3f}", *cells, errors)
+    console = Console(width=190)
     console.print(table)
     for row in rows:
-        for name, problem in row["problems"].items():
-            console.print(f"{row['row']}: {name}: {problem}")
-        if row["note"]:
-            console.print(f"{row['row']}: {row['note']}")
+        for name, made in row["made"].items():
+            kernels = f"kernels {made['kernels']}, predicted {made['predicted_before']} -> {made['predicted_after']}"
+            console.print(f"{row['row']}: {name}: {made['wall']:.0f} s; {kernels}; {made['message']}", highlight=False)
+        for kind in ("problems", "notes"):
+            for name, text in row[kind].items():
+                console.print(f"{row['row']}: {name}: {text}", highlight=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -269,40 +252,56 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Rows, kept as they come."
 )
-@click.option("--row", "chosen", multiple=True, help=f"BATCHxPAST; repeatable. Default: {', '.join(ROWS)}.")
+@click.option("--row", "chosen", multiple=True, help=f"BATCHxPAST [STORE]; repeatable. Default: {', '.join(ROWS)}.")
+@click.option("--only", "runners", type=click.Choice(RUNNERS), multiple=True, help="What is run; repeatable. Default: all.")
 @click.option("--budget", default=45.0, show_default=True, help="Seconds for onnx-superopt, a row.")
 @click.option("--rounds", default=8, show_default=True)
+@click.option("--jobs", default=1, show_default=True, help="Rows that are prepared at a time.")
 @click.option("--provider", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--clock", type=click.Choice(CLOCKS), default="events", show_default=True)
 @click.option("--small", is_flag=True, help="A decoder of two small layers.")
-@click.option("--store", type=click.Choice(STORES), default="floats", show_default=True, help="How the matrices are stored.")
 @click.option("--dynamic", "is_dynamic", is_flag=True, help="One file for all rows.")
-@click.option("--torch/--no-torch", "with_torch", default=True, help="Time torch, and compare with it in single precision.")
 def main(
     work: Path,
     json_file: Path,
     chosen: tuple[str, ...],
+    runners: tuple[str, ...],
     budget: float,
     rounds: int,
+    jobs: int,
     provider: str,
     clock: str,
     small: bool,
-    store: Store,
     is_dynamic: bool,
-    with_torch: bool,
 ) -> None:
     """Measures steps of decoding with files in WORK."""
     work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = json.loads(json_file.read_text()) if json_file.exists() else []
+    began, wanted = time.perf_counter(), list[tuple[Decoder, list[str]]]()
     for name in chosen or ROWS:
-        batch, past = map(int, name.split("x"))
-        which = replace(SMALL if small else LLAMA_STEP, batch=batch, past=past, store=store)
-        if any(row["row"] == row_name(which) for row in rows):
-            continue
-        row = measure(which, work, provider, clock, budget, rounds, is_dynamic=is_dynamic, with_torch=with_torch)
-        rows.append(plain(row))
+        try:
+            which = parse_row(name, small)
+        except ValueError as problem:
+            raise click.BadParameter(
+                f"{problem}; a row is BATCHxPAST, as 4x1024, or '4x1024 packed'", param_hint="--row"
+            ) from None
+        if left := missing(rows, row_name(which), runners or RUNNERS):
+            wanted.append((which, left))
+    if is_dynamic:  # rows share their files
+        jobs = 1
+    with ThreadPoolExecutor(jobs) as pool:
+        coming = [pool.submit(prepare, which, left, work, provider, budget, is_dynamic=is_dynamic) for which, left in wanted]
+        for (which, _), one in zip(wanted, coming, strict=True):
+            one.result()
+            click.echo(f"{time.perf_counter() - began:5.0f} s: {row_name(which)} is prepared")
+    for (_, left), one in zip(wanted, coming, strict=True):
+        row = one.result()
+        if "ours" in left:
+            make("ours", row, work, ["--provider", provider], budget)
+        measured = merge(rows, plain(measure(row, left, provider, clock, rounds, work / "compiled")))
         json_file.write_text(json.dumps(rows, indent=1) + "\n")
-        print_rows(rows[-1:])
+        click.echo(f"{time.perf_counter() - began:5.0f} s: {measured['row']}")
+        print_rows([measured])
     print_rows(rows)
 
 

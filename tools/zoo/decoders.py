@@ -1,7 +1,7 @@
 """Steps of decoders with a key/value cache, node by node as exporters write them; the weights are random.
 
-A step takes the words ``input_ids`` of one position, int64[batch,1], and the cache ``past_key_values.N.key`` and ``.value``,
-[batch,key_heads,past,size], and makes ``logits`` and the cache with that position, ``present.N.key`` and ``present.N.value``.
+A step takes the words ``input_ids`` of one position or a few, int64[batch,new], and the cache ``past_key_values.N.key`` and
+``.value``, [batch,key_heads,past,size], and makes ``logits`` and the cache with what is new, ``present.N.key`` and ``.value``.
 Where the cache is of a fixed size, that is ``room``, before and after, and ``position`` says where the new one is written:
 int64[batch] or, where it is one for all sequences, int64[1].
 """
@@ -51,6 +51,7 @@ class Decoder:
         layers, hidden, intermediate, heads, key_heads, words: as in transformers' ``LlamaConfig``; a head has hidden / heads
             entries.
         batch, past: sizes; ``None`` for any.
+        new: words of a sequence that a step takes; more than one where the cache grows, and not by MultiHeadAttention.
         half: weights, cache and logits are half precision.
         spelling: one of :data:`SPELLINGS` or :data:`FIXED`.
         room: positions that the tables of angles have, where the spelling has such tables, and a cache of a fixed size.
@@ -65,6 +66,7 @@ class Decoder:
     words: int = 100
     batch: int | None = None
     past: int | None = None
+    new: int = 1
     half: bool = False
     spelling: Spelling = "explicit"
     room: int = 64
@@ -91,7 +93,9 @@ def cache_names(layers: int) -> list[tuple[str, str]]:
 
 
 def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
-    """One step of a decoder of Llama's kind. Raises ValueError for heads that share keys where the spelling has no such."""
+    """One step of a decoder of Llama's kind. Raises ValueError for shared keys or several words in a spelling without such."""
+    if which.new > 1 and which.spelling in (*FIXED, "multihead"):
+        raise ValueError(f"{which.new} new words a step, spelled {which.spelling!r}")
     if which.spelling == "multihead" and which.heads != which.key_heads:
         raise ValueError(f"MultiHeadAttention of {which.heads} heads of queries and {which.key_heads} of keys")
     generator = np.random.default_rng(seed)
@@ -164,14 +168,14 @@ def _product(result: str, x: str, weight: str, rows: int, columns: int, which: D
 
 def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.ModelProto:
     batch, past = which.batch or "batch", which.past if which.past is not None else "past"
-    total = past + 1 if isinstance(past, int) else "total"
+    total = past + which.new if isinstance(past, int) else "total"
     if which.spelling in FIXED:
         past = total = which.room
     kind = "float16" if which.half else "float"
     cache, inputs, outputs = (
         f"{batch},{which.key_heads}",
-        [f"int64[{batch},1] input_ids"],
-        [f"{kind}[{batch},1,{which.words}] logits"],
+        [f"int64[{batch},{which.new}] input_ids"],
+        [f"{kind}[{batch},{which.new},{which.words}] logits"],
     )
     if which.spelling in FIXED:
         inputs.append(f"int64[{batch if which.spelling == 'tensorscatter' else 1}] position")
@@ -221,6 +225,9 @@ def _constants(which: Decoder) -> dict[str, Array]:
         **{
             "zero": 0,
             "one": 1,
+            "news": which.new,
+            "last_new": which.new - 1,
+            "new1": [which.new],
             "at0": [0],
             "at1": [1],
             "at2": [2],
@@ -256,20 +263,22 @@ def _constants(which: Decoder) -> dict[str, Array]:
 
 _EXPLICIT = """
     batch1 = Shape<start = 0, end = 1>(past_key_values_0_key) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
-    past0 = Squeeze(past1) total0 = Add(past0, one) total1 = Reshape(total0, last1)
-    steps = Range(zero, one, one) position = Add(steps, past0) positions = Unsqueeze(position, at0)
+    past0 = Squeeze(past1) total0 = Add(past0, news) total1 = Reshape(total0, last1)
+    steps = Range(zero, news, one) position = Add(steps, past0) positions = Unsqueeze(position, at0)
     queries = Unsqueeze(positions, at0) query = Unsqueeze(queries, last1)
     keys = Range(zero, total0, one) key = Unsqueeze(keys, at012) past_seen = LessOrEqual(key, query)
     spread = Concat<axis = 0>(batch1, at1, at1, total1) seen = Expand(past_seen, spread)
 """
 _GROUPED = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
-    length64 = Expand(past1, batch1) lengths = Cast<to = 6>(length64) total64 = Add(past1, at1) total1 = Cast<to = 6>(total64)
+    last64 = Add(past1, last_new) length64 = Expand(last64, batch1) lengths = Cast<to = 6>(length64)
+    total64 = Add(past1, new1) total1 = Cast<to = 6>(total64)
     total = Squeeze(total1)
 """
 _ATTENTION = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
-    position_shape = Concat<axis = 0>(batch1, at1) past2 = Unsqueeze(past1, at0) position = Expand(past2, position_shape)
+    position_shape = Concat<axis = 0>(batch1, new1) steps = Range(zero, news, one) following = Add(steps, past1)
+    past2 = Unsqueeze(following, at0) position = Expand(past2, position_shape)
 """
 _ANGLES = """
     positions1 = Unsqueeze(positions, at2) turns = Cast<to = 1>(positions1) angle = Mul(turns, frequencies)
@@ -382,8 +391,9 @@ def _rotary(n: int, which: Decoder, inputs: str, domain: str = "") -> str:
 
 
 def _standard_attention(n: int, which: Decoder) -> str:
+    heads = f"q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}" + (", is_causal = 1" if which.new > 1 else "")
     return f"""{_rotary(n, which, "cosines, sines, position")}
-        side{n}, present_{n}_key, present_{n}_value = Attention<q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}>(
+        side{n}, present_{n}_key, present_{n}_value = Attention<{heads}>(
             qr{n}, kr{n}, v{n}, , past_key_values_{n}_key, past_key_values_{n}_value)"""
 
 

@@ -102,8 +102,8 @@ class Movements:
             size = self._scope.terms.shape(part)[where]
             if start == 0 or quotient(start, size) is not None:
                 shift: Dim = 0
-            elif isinstance(start, int) and isinstance(size, int):
-                shift = -start % size
+            elif isinstance(size, int):
+                shift = -start % size if isinstance(start, int) else start * (size - 1)  # as much as -start, modulo the size
             else:
                 raise NotFusable("a concatenation of parts of unknown sizes")
             # Elsewhere than in its part an operand is read at some place of it: what is read there is not used.

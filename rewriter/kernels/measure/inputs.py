@@ -15,14 +15,17 @@ __all__ = ["TOLERANCES", "kernel_inputs", "reference_of"]
 
 TOLERANCES = {DataType.FLOAT: 1e-4, DataType.FLOAT16: 5e-3, DataType.BFLOAT16: 3e-2}
 """Largest relative error (L2) of an output beside the body in double precision."""
+_SIGNED = (DataType.INT4, DataType.INT8)
+_NO_PLACES = 8
+"""Bits of integers that no operator takes for places in a tensor."""
 
 
 def kernel_inputs(
     kernel: Kernel, sizes: Mapping[str, int], seed: int = 0, given: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
-    """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, small integers.
+    """Fresh random inputs: normal floats of deviation 1/2, booleans that are mostly true, all numbers of four and eight bits.
 
-    Products of such floats over thousands of terms stay within half precision.
+    Products of such floats over thousands of terms stay within half precision. Wider integers are 0 or 1, as they may be places.
 
     Args:
         given: inputs that are not drawn.
@@ -37,6 +40,9 @@ def kernel_inputs(
             drawn[tensor.name] = np.asarray(generator.random(shape) < 0.9)
         elif tensor.type.dtype in TOLERANCES:
             drawn[tensor.name] = (0.5 * generator.standard_normal(shape, np.float32)).astype(tensor.type.dtype.numpy())
+        elif (bits := tensor.type.dtype.bitwidth) <= _NO_PLACES:
+            least = -(1 << bits - 1) if tensor.type.dtype in _SIGNED else 0
+            drawn[tensor.name] = generator.integers(least, least + (1 << bits), shape).astype(tensor.type.dtype.numpy())
         else:
             drawn[tensor.name] = generator.integers(0, 2, shape).astype(tensor.type.dtype.numpy())
     return drawn

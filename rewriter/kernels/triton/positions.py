@@ -85,22 +85,35 @@ class Positions:
 
     def _grains(self, axis: str, grain: int) -> str:
         """The first positions of the grains of a tile."""
-        block, tile = self._tiling.block, self._tiling[axis]
-        start = f"{axis}_start" if axis in block.grid or axis == block.loop else ""
-        if start and axis == block.loop and self._places.wide:
-            start = f"tl.cast({start}, tl.int64)"
+        start, tile = self._start(axis), self._tiling[axis]
         if tile <= grain:
             return start or "0"
         within = f"tl.arange(0, {tile // grain}) * {grain}"
         return f"({start} + {within})" if start else f"({within})"
 
+    def _words(self, axis: str, word: int) -> str:
+        """The positions of the words of a tile, counted in words: beside each other, so that a thread loads several."""
+        start, tile = self._start(axis), self._tiling[axis]
+        start = f"{start} // {word}" if start else ""
+        if tile == word:
+            return f"({start})" if start else "0"
+        within = f"tl.arange(0, {tile // word})"
+        return f"({start} + {within})" if start else within
+
+    def _start(self, axis: str) -> str:
+        """The first position of a tile; empty where that is 0."""
+        block = self._tiling.block
+        start = f"{axis}_start" if axis in block.grid or axis == block.loop else ""
+        return f"tl.cast({start}, tl.int64)" if start and axis == block.loop and self._places.wide else start
+
     def offsets(
-        self, tensor: str, factors: View, grains: Mapping[str, int] = MappingProxyType({})
+        self, tensor: str, factors: View, grains: Mapping[str, int] = MappingProxyType({}), word: int = 1
     ) -> tuple[list[str], str, tuple[str, ...]]:
         """The summands of the places of a view's entries in a tensor, the mask of those that exist, and the axes they are over.
 
         Args:
             grains: so many neighbours along an axis, of which the first stands for all; where a tile has fewer, it is one grain.
+            word: entries along the last axis that are counted as one; they are a grain of that axis, which is addressed as it is.
         """
         if tensor not in self.tensors:
             self.tensors.append(tensor)
@@ -109,11 +122,19 @@ class Positions:
         wanted = self._present(axes, grains)
         stride: Dim = 1
         parts = []
-        for factor in reversed(factors):
-            text = self.position(factor.index, wanted, grains)
+        for place, factor in enumerate(reversed(factors)):
+            is_words, size = word > 1 and place == 0, factor.size
+            if is_words:
+                assert factor.index.axis is not None and isinstance(size, int)
+                text, size = (
+                    laid_under(self._words(factor.index.axis, word), self._present([factor.index.axis], grains), wanted),
+                    size // word,
+                )
+            else:
+                text = self.position(factor.index, wanted, grains)
             if text != "0":
                 parts.append(self._text.times(text, stride))
-            stride = stride * factor.size
+            stride = stride * size
         exist = []
         for axis in filter(self._tiling.ragged, wanted):
             inside = f"{axis}_in"
@@ -123,14 +144,20 @@ class Positions:
         return list(reversed(parts)), " & ".join(exist), wanted
 
     def pointer(
-        self, tensor: str, factors: View, grains: Mapping[str, int] = MappingProxyType({})
+        self,
+        tensor: str,
+        factors: View,
+        grains: Mapping[str, int] = MappingProxyType({}),
+        packed: tuple[str, int] | None = None,
     ) -> tuple[str, str, tuple[str, ...]]:
         """Pointers and mask of a view of a tensor, and the axes they are over; as :meth:`offsets`.
 
-        Those of a tensor of four bits are to bytes that hold two entries.
+        Those of a tensor of four bits are to bytes that hold two entries, or to the words that `packed_along` says.
         """
-        parts, mask, wanted = self.offsets(tensor, factors, grains)
-        if tensor in self._places.nibbles and parts:
+        parts, mask, wanted = self.offsets(tensor, factors, grains, 1 if packed is None else packed[1])
+        if packed is not None:
+            tensor = f"{tensor}.to(tl.pointer_type(tl.uint{4 * packed[1]}))"
+        elif tensor in self._places.nibbles and parts:
             parts = [f"(({' + '.join(parts)}) >> 1)"]
         return " + ".join([tensor, *parts]), mask, wanted
 

@@ -16,7 +16,7 @@ from rewriter.kernels.text.analysis import ChosenLoad, chosen_loads, fused_produ
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton.elements import TRITON_TYPES
-from rewriter.kernels.triton.loads import load_grains, unfold
+from rewriter.kernels.triton.loads import load_grains, packed_along, unfold
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.products import ProductText, Tile, masked
@@ -116,7 +116,8 @@ class TileValues:
         chosen = self.chosen.get(statement.name)
         dtype, view = self._types[statement.tensor].dtype, statement.view if chosen is None else chosen.view
         grains = load_grains(view, dtype, self._tiling) if chosen is None else {}
-        pointer, mask, axes = self._positions.pointer(statement.tensor, view, grains)
+        packed = packed_along(view, dtype, self._tiling) if chosen is None else None
+        pointer, mask, axes = self._positions.pointer(statement.tensor, view, grains, packed)
         if chosen is not None:
             where = self._where_chosen(chosen, axes)
             mask = f"{mask} & {where}" if mask else where
@@ -124,11 +125,14 @@ class TileValues:
         if grains or dtype in NIBBLES:
             places, _, _ = self._positions.offsets(statement.tensor, view, grains)
             axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, " + ".join(places) or "0")
+            dtype = DataType.FLOAT
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
         if dtype == DataType.BOOL:
             self._text.assign(statement.name, f"{statement.name} != 0")
             kind = "bool"
-        zeroed = frozenset(axis for axis in axes if grains.get(axis, 1) <= 2)  # a pair is padding or it is none
+        zeroed = frozenset(
+            axis for axis in axes if axis not in grains or (packed and axis == packed[0])
+        )  # a word is padding or none
         self.written[statement.name] = Tile(statement.name, axes, kind, zeroed)
 
     def _where_chosen(self, chosen: ChosenLoad, axes: tuple[str, ...]) -> str:

@@ -123,10 +123,10 @@ def schedules_of(kernel: Kernel, split: int = 1) -> list[Schedule]:
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-@pytest.mark.parametrize(("new", "past"), [(1, 0), (1, 1), (1, 40), (3, 5)])
+@pytest.mark.parametrize(("new", "past"), [(1, 0), (1, 1), (1, 40), (3, 5), (3, 0), (4, 40)])
 def test_operators_with_a_cache_are_one_kernel(interpreter: Interpreter, operator: str, new: int, past: int) -> None:
     """A launch attends over the cache and what is new, others append; of several positions each sees those before it."""
-    kernel = operator_with_cache(operator, new, PAST if new == 1 else past)
+    kernel = operator_with_cache(operator, new, past if past == 5 else PAST)
     assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
     assert [block.loop for block in kernel.blocks] == ["t", None]
     assert new > 1 or kernel.blocks[0].sizes["s"] == REPEATS

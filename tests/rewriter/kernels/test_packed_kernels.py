@@ -129,14 +129,34 @@ def test_a_kernel_is_true_for_all_sizes() -> None:
         proposals.confirm(made)
 
 
-def test_bytes_are_loaded_once_and_taken_apart_in_registers() -> None:
-    """Half as many places are read as there are weights, and one scale a row where a tile is within a block."""
+def test_words_are_loaded_once_and_taken_apart_in_registers() -> None:
+    """Words beside each other of as many weights as fit, no conversion of an integer, and one scale a row within a block."""
     text = generate(kernel(PRODUCTS["symmetric"]), SCHEDULES[:1]).text
-    assert "tl.join(q_tile & 15, q_tile >> 4)" in text and "tl.arange(0, 16) * 2)" in text
-    (line,) = [line for line in text.splitlines() if "s_tile = " in line]
+    assert (
+        "tl.load(q.to(tl.pointer_type(tl.uint32)) + n_at[None, :] * 8 + " in text and "// 8 + tl.arange(0, 4))[:, None]" in text
+    )
+    assert ".to(tl.float32, bitcast=True)" in text and "q_tile.to(tl.float32)" not in text
+    (line,) = [line for line in text.splitlines() if "s_tile = tl.load" in line]
     assert "// 32" in line and "arange" not in line
     wide = generate(kernel(PRODUCTS["symmetric"]), [Schedule((("n", 8), ("k", 64)), warps=1)]).text
     assert "tl.broadcast_to(s_tile[:, :, None]" in wide or "tl.permute(tl.broadcast_to(s_tile" in wide
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("columns, word", [(48, "uint32"), (36, "uint16"), (38, "uint8"), (37, "")])
+def test_every_number_of_four_bits_is_exact(dtype: str, columns: int, word: str, interpreter: Interpreter) -> None:
+    """The rows of a matrix that has all of them at every place of a word, as products with unit vectors."""
+    types = {"x": parse_type("float[16,16]"), "w": parse_type(f"{dtype}[16,{columns}]"), "s": parse_type(f"float[{columns}]")}
+    made, schedule = kernel("MatMul(x, DequantizeLinear[axis=-1](w, s))", types), Schedule((("n", 8), ("k", 16)), warps=1)
+    assert (f"tl.pointer_type(tl.{word})" if word else ">> 1") in generate(made, [schedule]).text
+    numbers = (np.arange(16)[:, None] + np.arange(columns)) % 16 - (8 if dtype == "int4" else 0)
+    inputs = {
+        "x": np.eye(16, dtype=np.float32),
+        "w": numbers.astype(getattr(ml_dtypes, dtype)),
+        "s": np.ones(columns, np.float32),
+    }
+    (actual,) = interpreter.run(made, [schedule], inputs)
+    assert np.array_equal(actual, numbers)
 
 
 def test_where_neighbours_are_the_same() -> None:
