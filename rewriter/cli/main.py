@@ -19,7 +19,9 @@ from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags, values_of_flags
 from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary
+from rewriter.cli.verify import print_verdicts
 from rewriter.reference import InputError
+from rewriter.report.of_run import main_graph, run_page
 from rewriter.run.clock import process_seconds
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
 from rewriter.run.optimize import optimize
@@ -85,8 +87,6 @@ def main(
     console = result_console(stderr=output is not None and is_device(output) and same_file(output, "/dev/stdout"))
     try:
         if verify:
-            from rewriter.cli.verify import print_verdicts  # hardly a run compiles C
-
             sys.exit(print_verdicts(model, console))
         for flag, file in (("--json", json_file), ("--report", report)):
             if file is not None:
@@ -95,8 +95,6 @@ def main(
         if verbose:
             log_to(aside)
         end = options.budget if options.keeps_to_budget else None
-        if report is not None:
-            from rewriter.report.of_run import main_graph, run_page  # a third of a second, of which most runs need nothing
         with watched(aside, end, spent or 0.0) as tell, Scratch() as scratch:
             before = None if report is None else main_graph(model)
             if report is not None and options.kernels_folder is None and may_have_kernels(options):

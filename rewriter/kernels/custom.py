@@ -49,6 +49,8 @@ _GLANCE = 2
 """Schedules of a kernel that are timed where there is no time for more."""
 _TRIAL_SECONDS = 0.15
 """What compiling and timing one takes."""
+_FIRST_SECONDS = 2.0
+"""What the first kernel of a run takes until it is timed at least: the processes that compile and time have to start."""
 _RIVALS = 7
 """How often other schedules are tried instead of some that do not compile."""
 
@@ -104,7 +106,7 @@ class CustomKernels:
         self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
-        self._longest = 0.0
+        self._longest = _FIRST_SECONDS
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._tuned: set[Kernel] = set()
@@ -207,7 +209,7 @@ class CustomKernels:
 
         Args:
             deadline: the instant of :func:`time.monotonic` by which the last should be timed: none is begun for which the time
-                does not suffice that the longest took.
+                does not suffice that the longest took, nor the first for which `_FIRST_SECONDS` do not.
         """
         fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
         changed = False

@@ -17,10 +17,10 @@ from mugraph.terms.term import walk
 from rulegen.mine.certified import GROUP
 from rulegen.mine.normalise import Normaliser
 from rules_db.library import shipped_rules
-from rules_db.trust.rule import Rule
+from rules_db.trust.rule import FloatClass, Rule
 from tools.ship.spellings import Sketch, build
 
-__all__ = ["Write", "graph_of", "mined_rules", "shrinking", "sketch", "spelling"]
+__all__ = ["Write", "graph_of", "largest_first", "mined_rules", "shrinking", "sketch", "spelling"]
 
 Write = Callable[[Sketch], str]
 """Writes a sketch; returns the name of its output."""
@@ -57,6 +57,16 @@ def mined_rules() -> tuple[Rule, ...]:
     return tuple(rule for rule in shipped_rules() if rule.provenance["group"] == GROUP)
 
 
+def largest_first(rule: Rule) -> tuple[bool, int]:
+    """Orders rules for who takes the first that fits and never goes back: the largest first, and last the steps of chains.
+
+    These move numbers on the way to a smaller form of an operator, away from where the whole form of a larger one has them.
+    """
+    ends = any(get_operator(term.op).composite for term in walk(rule.target) if term.inputs)
+    is_step = "spelled" in rule.provenance and not ends and rule.float_class is not FloatClass.EXACT
+    return is_step, -sum(term.size for term in rule.source)
+
+
 @cache
 def shrinking(expected: str) -> Normaliser:
     """The mined rules, the largest first, that end in this operator, in a runtime's own, or in plain ones.
@@ -66,8 +76,8 @@ def shrinking(expected: str) -> Normaliser:
     """
     rules = Normaliser()
 
-    def order(rule: Rule) -> tuple[int, bool]:
-        return -sum(term.size for term in rule.source), expected not in {term.op for term in walk(rule.target)}
+    def order(rule: Rule) -> tuple[bool, int, bool]:
+        return *largest_first(rule), expected not in {term.op for term in walk(rule.target)}
 
     for rule in sorted(mined_rules(), key=order):
         operators = [get_operator(t.op) for t in walk(rule.target) if t.inputs]

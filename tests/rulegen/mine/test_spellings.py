@@ -11,7 +11,7 @@ from rulegen.mine.cuts import whole
 from rulegen.mine.normalise import Normaliser
 from rulegen.mine.numbers import snapped
 from rules_db.trust.rule import Side
-from tests.support.spellings import mined_rules, shrinking, spelling
+from tests.support.spellings import largest_first, mined_rules, shrinking, spelling
 from tools.ship.spellings import SPELLINGS
 
 
@@ -26,7 +26,7 @@ def test_every_spelling_reaches_its_operator(name: str) -> None:
 def test_a_causal_mask_is_left_out(name: str) -> None:
     """By rules that ask whether it is one."""
     cone, rules = whole(spelling(name)), Normaliser()
-    for rule in sorted(mined_rules(), key=lambda rule: -sum(term.size for term in rule.source)):
+    for rule in sorted(mined_rules(), key=largest_first):
         operators = {term.op for term in walk(rule.target) if term.inputs}
         plain = all(not get_operator(op).composite for op in operators) or "OrtRotaryEmbedding" in operators
         if plain or ("Attention" not in operators and any(c.predicate == "causal" for c in rule.conditions)):
