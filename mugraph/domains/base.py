@@ -35,7 +35,7 @@ class Unsupported(Exception):
     """The domain has no meaning for an operation (an order on polynomials, say)."""
 
 
-class NoValue(Unsupported):
+class NoValue(Unsupported, IndexError):
     """An operation has no value at its operands, whatever the domain: an index lies outside of a dimension."""
 
 

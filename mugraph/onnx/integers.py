@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains import Real, Shaped, Sizes
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import NoValue, Unsupported
 from mugraph.graph import Tables
 from mugraph.onnx.symbols import SymbolValues
 from mugraph.onnx.understand import UnderstoodNode
@@ -44,7 +44,7 @@ class IntegerEvaluator:
         return None, dimensions
 
     def numbers(self, node: UnderstoodNode) -> list[np.ndarray] | None:
-        """The outputs where all operands are integer constants; else ``None``."""
+        """The outputs where all operands are integer constants; else ``None``. Raises NoValue."""
         if any(not _is_small(type_, _NUMBERS_LIMIT) or not _is_integer(type_) for type_ in node.outputs):
             return None
         arrays: list[np.ndarray] = []
@@ -55,12 +55,14 @@ class IntegerEvaluator:
             arrays.append(array)
         try:
             results = node.record.run(self.real, node.attributes, arrays)
+        except NoValue:
+            raise
         except Unsupported:
             return None
         return [np.asarray(r, t.dtype.numpy()).reshape(concrete(t.shape)) for r, t in zip(results, node.outputs, strict=True)]
 
     def dimensions(self, node: UnderstoodNode) -> list[np.ndarray] | None:
-        """The outputs as dimensions, where shape arithmetic gives them; else ``None``."""
+        """The outputs as dimensions, where shape arithmetic gives them; else ``None``. Raises NoValue."""
         if any(not _is_small(type_, _SIZES_LIMIT) or not _is_integer(type_) for type_ in node.outputs):
             return None
         arrays: list[Any] = []
@@ -71,6 +73,8 @@ class IntegerEvaluator:
             arrays.append(Shaped(type_.shape) if entries is None else entries)
         try:
             results = node.record.run(self.arithmetic, node.attributes, arrays)
+        except NoValue:
+            raise
         except Unsupported:
             return None
         if any(not _fits(entry) for result in results for entry in np.asarray(result, object).reshape(-1)):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mugraph.domains.base import NoValue, Unsupported
+from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
@@ -103,7 +103,7 @@ def _floats(
         inputs[name] = np.asarray(drawn > 0 if type_.dtype == DataType.BOOL else real if whole is None else whole)
     try:
         values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
-    except (NoValue, IndexError, ValueError) as problem:
+    except (IndexError, ValueError) as problem:
         return f"a side has no value ({problem})"
     except Unsupported:
         return None

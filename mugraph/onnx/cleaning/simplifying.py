@@ -269,13 +269,18 @@ class _Simplifying:
         return starts, ends, np.asarray(axes % len(type_.shape), starts.dtype), steps
 
     def _one_product(self, node: NodeProto) -> NodeProto | None:
-        """A Gemm for a product of matrices and a bias, as onnxruntime makes it when it loads a model (MatMulAddFusion)."""
+        """A Gemm for a product by a stored matrix and a bias, as onnxruntime makes it when it loads a model (MatMulAddFusion).
+
+        A matrix that a DequantizeLinear gives makes one operator with the product, which has no Gemm's form.
+        """
         if node.op_type != "Add" or self._model.opset < _BROADCASTS:
             return None
         for name, bias in (node.input, reversed(node.input)):
             product = self._makers.get(name)
             is_one = product is not None and product.op_type == "MatMul" and product.domain in DEFAULT_DOMAINS
-            if product is None or not is_one or len(self._readers[name]) > 1 or bias not in self._constants:
+            if product is None or not is_one or len(self._readers[name]) > 1:
+                continue
+            if not {product.input[1], bias} <= self._constants.keys():
                 continue
             types = [self._type(one) for one in (*product.input, bias)]
             first, second, added = (None if t is None or t.dtype != DataType.FLOAT else t.shape for t in types)
