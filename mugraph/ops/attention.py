@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ops.base import applied, floating, operands
+from mugraph.ops.base import RuntimeFacts, applied, floating, operands
 from mugraph.ops.composite import define, expect_shape
 from mugraph.ops.forms import AttrMap, ForeignNode, NotExpressible, NotUnderstood, OnnxForm, Reading, attributes_of, type_of
 from mugraph.ops.traits import Traits
@@ -197,12 +197,21 @@ def _onnx_attention(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, 
         visible.append(_within(x.counts, rows, columns, attrs["is_causal"]))
     elif attrs["is_causal"]:
         visible += _frontier(rows, columns, past)
-    may_see_nothing = bool(attrs.get("nonpad") or (attrs.get("past") and attrs["mask"]))
     result = attended(
-        q, every_k, every_v, attrs["scale"], biases, visible, softcap=attrs.get("softcap", 0.0), guarded=may_see_nothing
+        q, every_k, every_v, attrs["scale"], biases, visible, softcap=attrs.get("softcap", 0.0), guarded=_is_guarded(attrs)
     )
     result = joined(result, heads * sizes[1]) if heads else result
     return (result, k, v) if attrs.get("present") else (result,)
+
+
+def _is_guarded(attrs: AttrMap) -> bool:
+    """Whether the definition gives zeros to a row that sees nothing."""
+    return bool(attrs.get("nonpad") or (attrs.get("past") and attrs["mask"]))
+
+
+def _zeroes_beside(attrs: AttrMap) -> bool:
+    """Whether the runtime does so, and the definition does not: it does so for every mask (ONNX's reference does, too)."""
+    return bool(attrs.get("mask")) and not _is_guarded(attrs)
 
 
 def _frontier(rows: Dim, columns: Dim, past: Dim) -> list[Term]:
@@ -341,6 +350,7 @@ define(
     write=_write_onnx_attention,
     ranks=_ranks_onnx_attention,
     traits=Traits(attention=True, accumulates=True, piecewise=True),
+    runtime=RuntimeFacts(zeroes=_zeroes_beside),
     samples=(
         "Attention[scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",
         "Attention[is_causal=true,scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",

@@ -77,12 +77,14 @@ class RuntimeFacts:
         kernels: how many kernels it runs for one node.
         folds: it computes what depends on constants alone when it loads a model. It does not dequantise weights, so that products
             of integers can be made of them.
+        zeroes: whether, with some attributes, it gives zeros where a mask shows a row nothing, and the definition gives NaN.
     """
 
     fuses: bool = False
     name: str | None = None
     kernels: int = 1
     folds: bool = True
+    zeroes: Callable[[AttrMap], bool] = lambda attrs: False
 
 
 PLAIN = RuntimeFacts()

@@ -195,7 +195,7 @@ class ModelSearch:
             for match in move.matches:
                 at = names[match.values[0]] or f"value {match.values[0]}"
                 relied = oracle.relied.get((move.direction.id, match.values), frozenset())
-                for assumption in relied | _of_numbers(match, graph, oracle) | _of_sizes(match, graph):
+                for assumption in relied | _of_numbers(match, graph, oracle) | _of_sizes(match, graph) | _of_masks(match):
                     needed.setdefault(assumption, {})[move.direction.id, at] = None
         return tuple(
             Assumed(
@@ -232,6 +232,11 @@ def _of_sizes(match: Match, graph: Graph) -> frozenset[Assumption]:
     types = (graph.type(value) for value in match.binding.values())
     changes = any(isinstance(dim, SymDim) for type_ in types if type_ is not None for dim in type_.shape)
     return frozenset({Assumption.NONEMPTY} if changes and any(map(_refuses_empty, after - before - _LEAVES)) else ())
+
+
+def _of_masks(match: Match) -> frozenset[Assumption]:
+    """What a rule takes for granted whose sides differ in rows that a mask hides throughout."""
+    return frozenset({Assumption.ATTENDED} if match.direction.needs_attended else ())
 
 
 def _refuses_empty(op: str) -> bool:

@@ -31,6 +31,8 @@ def plan_match(match: Match, graph: Graph, oracle: RangeOracle) -> Plan | NoMatc
     """The values that a match would redefine, or why it does not apply: the same in every candidate in which the match holds."""
     if _spans_bodies(match, graph):
         return NoMatch("a part of it stands within a body of If, Loop or Scan, and a part elsewhere", match.values[0])
+    if match.direction.needs_attended and not oracle.assume_attended:
+        return NoMatch("rows that a mask hides throughout are zeros on one side alone", match.values[0])
     dims = check_guards(match, graph, oracle)
     if isinstance(dims, NoMatch):
         return dims

@@ -162,6 +162,12 @@ class Direction:
         return FLOATS & named
 
     @cached_property
+    def needs_attended(self) -> bool:
+        """Whether the sides agree on rows alone that see something: the runtime gives others zeros on one side
+        (:class:`mugraph.ops.base.RuntimeFacts`)."""
+        return len({any(map(_zeroes, walk(side))) for side in (self.pattern, self.replacement)}) > 1
+
+    @cached_property
     def slides(self) -> bool:
         """Whether a side slides windows over images."""
         return has_windows(self.pattern) or has_windows(self.replacement)
@@ -652,6 +658,10 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
         needed.append(Assumption.FITTING)
     oracle.rely(match.direction.id, match.values, needed)
     return dims
+
+
+def _zeroes(term: Term) -> bool:
+    return bool(term.inputs) and get_operator(term.op).runtime.zeroes(dict(term.attrs))
 
 
 def beyond_numbers(match: Match, graph: Graph, oracle: RangeOracle) -> int | None:

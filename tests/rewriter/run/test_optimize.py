@@ -225,6 +225,31 @@ def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, a
     assert again.improved and not again.cached_verdict
 
 
+@pytest.mark.parametrize("mask", ["bool", "float"])
+def test_a_kernel_in_place_of_masked_attention_rests_on_attended_positions(tmp_path: Path, mask: str) -> None:
+    """Where a mask hides a row throughout the runtime's Attention gives zeros, and a softmax no numbers."""
+    sizes = "[2,4,16,8]"
+    model = parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 23]>
+        masked (float{sizes} q, float{sizes} k, float{sizes} v, {mask}[2,1,16,16] m) => (float{sizes} y) {{
+            y = Attention(q, k, v, m)
+        }}""")
+    onnx.save(model, tmp_path / "masked.onnx")
+    for assumed in (True, False):
+        outcome = optimize(
+            tmp_path / "masked.onnx", tmp_path / f"{assumed}.onnx", device="h200", deterministic=True, assume_attended=assumed
+        )
+        assert outcome.kernels == int(assumed)
+        assert ["--no-assume-attended"] * assumed == [one.option for one in outcome.assumed if "attend" in one.option]
+    generator = np.random.default_rng(0)
+    hidden = generator.random((2, 1, 16, 16)) < 0.5
+    hidden[:, :, 3] = True
+    feed = {name: generator.standard_normal((2, 4, 16, 8)).astype(np.float32) for name in "qkv"}
+    feed["m"] = ~hidden if mask == "bool" else np.where(hidden, -np.inf, 0).astype(np.float32)
+    (result,) = run_model(tmp_path / "masked.onnx", feed)
+    assert not result[:, :, 3].any(), "what the assumption is about"
+
+
 def test_what_rests_on_attended_positions_says_so(tmp_path: Path) -> None:
     """A float16 padding mask: without the assumption the guard of its softmax stays."""
     model = parse_model("""
