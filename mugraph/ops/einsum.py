@@ -9,7 +9,7 @@ from mugraph.ops.base import applied, floating, operands
 from mugraph.ops.composite import define, plain_inputs
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of
 from mugraph.ops.traits import DegreeBound, ProductKind, Traits
-from mugraph.terms.shape import ShapeError, TensorType
+from mugraph.terms.shape import ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term
 
 
@@ -70,6 +70,9 @@ def _check_einsum(attrs: AttrMap, types: Sequence[TensorType]) -> None:
     letters = _Letters.of(attrs["equation"])
     if [type_.rank for type_ in types] != [len(letters.left), len(letters.right)]:
         raise ShapeError(f"Einsum '{attrs['equation']}' of {', '.join(map(str, types))}")
+    counts = [type_.shape[side.index(letters.summed)] for type_, side in zip(types, (letters.left, letters.right), strict=True)]
+    if same_dim(*counts) is not True:  # a run may bring 1 for one of them, and Einsum repeats it where MatMul refuses
+        raise Undecided(f"Einsum '{attrs['equation']}' sums over {counts[0]} and {counts[1]} entries")
 
 
 def _read_einsum(node: ForeignNode) -> Reading:

@@ -195,7 +195,8 @@ class _Simplifying:
     def _told(self, node: NodeProto, source: str, made: Sequence[Dim]) -> list[int] | None:
         """Sizes for a Reshape of a value that need nothing from a run: 0 stands for the size along the same axis of the value.
 
-        Beside such one, -1 stands only where it does before: of a value without entries onnxruntime infers no size then.
+        Beside such one, -1 stands only in the place where it does before: of a value without entries onnxruntime infers no size
+        then.
         """
         sizes = [size if isinstance(size, int) else -1 for size in made]
         if 0 in sizes:
@@ -204,9 +205,9 @@ class _Simplifying:
             given = self._type(source)
             for axis, size in enumerate(given.shape[: len(made)] if given is not None else ()):
                 sizes[axis] = 0 if isinstance(size, SymDim) and size == made[axis] else sizes[axis]
-            value = self._model.values.get(node.input[1]) if len(node.input) > 1 else None
+            value = self._model.values.get(node.input[1]) if node.op_type == "Reshape" else None
             asked = () if value is None else self._model.tables.sizes.get(value, ())
-            if -1 in sizes and -1 not in asked:
+            if any(size == -1 and (axis >= len(asked) or asked[axis] != -1) for axis, size in enumerate(sizes)):
                 return None
         return sizes if sizes.count(-1) <= 1 else None
 

@@ -11,7 +11,7 @@ from mugraph.domains import Real
 from mugraph.onnx import load
 from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term
 from rewriter.kernels.fuse.lower import lower
@@ -24,7 +24,7 @@ PRODUCTS = ("bhid,bhjd->bhij", "bhij,bhjd->bhid", "bhij,bjhd->bihd", "bihd,bjhd-
 """Equations of products; the letters' sizes are `SIZES`."""
 
 
-def _model(equation: str, *shapes: tuple[int, ...], dtype: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+def _model(equation: str, *shapes: tuple[int | str, ...], dtype: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
     names = "xyz"[: len(shapes)]
     inputs = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in zip(names, shapes, strict=True)]
     node = helper.make_node("Einsum", list(names), ["out"], equation=equation)
@@ -76,6 +76,23 @@ def test_a_product_is_what_numpy_and_onnxruntime_make_of_it(equation: str) -> No
 def test_what_is_no_product_of_matrices_is_left_alone(equation: str, shapes: list[tuple[int, ...]]) -> None:
     (node,) = load(_model(equation, *shapes)).graph.nodes()
     assert node.is_opaque
+
+
+@pytest.mark.parametrize("summed", [("J", "L"), (1, "L"), ("J", 5)])
+def test_sizes_that_are_summed_are_not_taken_to_be_equal(summed: tuple[int | str, int | str]) -> None:
+    """Einsum repeats one that is 1: no size of an input may follow from the other's."""
+    types = {"x": TensorType(DataType.FLOAT, (3, _size(summed[0]))), "y": TensorType(DataType.FLOAT, (_size(summed[1]), 4))}
+    proto = _model("ij,jd->id", (3, summed[0]), (summed[1], 4))
+    model = load(proto)
+    (node,) = model.graph.nodes()
+    assert node.is_opaque and model.inputs == types
+    one, five = (np.ones(shape, np.float32) for shape in ((3, 1), (5, 4)))
+    (given,) = session(proto.SerializeToString()).run(None, {"x": one, "y": five})
+    np.testing.assert_array_equal(given, np.full((3, 4), 5, np.float32))
+
+
+def _size(size: int | str) -> Dim:
+    return symbol(size) if isinstance(size, str) else size
 
 
 def test_products_of_integers_are_left_alone() -> None:

@@ -323,7 +323,13 @@ def test_a_product_of_matrices_takes_its_bias(body: str, found: dict[str, int]) 
 
 @pytest.mark.parametrize(
     ("sizes", "computed_sizes", "batches"),
-    [("n, w, three, four", 0, 3), ("n, w, rest, four", 0, 2), ("n, double, six", 1, 3), ("w, n, three, four", 1, 2)],
+    [
+        ("n, w, three, four", 0, 3),
+        ("n, w, rest, four", 0, 2),
+        ("n, double, six", 1, 3),
+        ("rest, double, six", 1, 3),
+        ("w, n, three, four", 1, 2),
+    ],
 )
 def test_sizes_along_the_same_axes_are_told(sizes: str, computed_sizes: int, batches: int) -> None:
     """Of a value without entries, too: a size that onnxruntime has to find beside a copied one would be an error there."""
