@@ -18,7 +18,9 @@ from modeldiff.sides import ComparedModel, common_feeds
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
 from mugraph.onnx import Model, load
+from mugraph.terms.shape import DataType
 from rewriter.reference import Error, InputError, compare, worst
+from rewriter.run.accept import FLOORS
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = ["SEEDS", "ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
@@ -283,7 +285,7 @@ def _outputs(
     feeds: Sequence[Mapping[str, np.ndarray]],
     regions: Sequence[DiffRegion],
 ) -> tuple[tuple[ComparedOutput, ...], list[str]]:
-    """The outputs, and why onnxruntime does not run the models, where it does not."""
+    """The outputs; and why onnxruntime does not run the models, or which of its results belie that nothing differs."""
     errors: list[Error] | None = None
     problems: list[str] = []
     try:
@@ -306,12 +308,27 @@ def _outputs(
         elif _corresponds(pairing, value, other):
             upstream = _upstream(pairing.after, value)
             verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
+            if run is not None and _is_far(pairing, value, run):
+                verdict = heaviest([verdict, Equality.UNDECIDED])
+                problems.append(f"output {pairing.after.name(value)}: {_FAR_APART}")
         elif run is not None:
             verdict = Equality.TESTED if pairing.is_equal(value, run) else Equality.DIFFERENT
         else:
             verdict = Equality.UNDECIDED
         found.append(ComparedOutput(pairing.after.name(value), verdict, run))
     return tuple(found), problems
+
+
+def _is_far(pairing: Pairing, value: int, run: Error) -> bool:
+    """Whether what onnxruntime gives for the two models is further apart than rounding, followed through either, explains."""
+    type_ = pairing.after.graph.type(value)
+    floor = FLOORS[DataType.FLOAT] if type_ is None else FLOORS.get(type_.dtype, 0.0)
+    return run.relative_l2 > _ROUNDINGS * max(floor, pairing.tolerance or 0.0)
+
+
+_ROUNDINGS = 100
+"""How many times the distance that a rounding is allowed outputs of equal models may be apart in the runtime's own types."""
+_FAR_APART = "nothing that differs was found, but onnxruntime's results are further apart than rounding explains"
 
 
 def _upstream(side: ComparedModel, value: int) -> set[Node]:

@@ -56,6 +56,31 @@ def test_names_and_order_play_no_part(tmp_path: Path) -> None:
     assert comparison.verdict is Equality.PROVED and not comparison.regions
 
 
+def test_models_whose_results_are_far_apart_are_not_called_equal(tmp_path: Path) -> None:
+    """T5's buckets of distances with a logarithm that is wrong by eight roundings: some distance falls into another bucket."""
+    text = """(float[N,16] x) => (float[S,T,4] y) {
+        size = Shape(x) n = Gather(size, zero)
+        places = Range(zero, n, one)
+        rows = Unsqueeze(places, last) columns = Unsqueeze(places, first) apart = Sub(rows, columns) distance = Abs(apart)
+        float = Cast<to: int = 1>(distance) part = Div(float, eighth) log = Log(part)
+        share = Div(log, whole) scaled = Mul(share, eighth) place = Cast<to: int = 7>(scaled) far = Add(place, eight) bounded = Min(far, most)
+        is_near = Less(distance, eight) bucket = Where(is_near, distance, bounded) e = Gather(table, bucket) y = Add(e, half) }"""
+    numbers = {"zero": 0, "one": 1, "last": [1], "first": [0], "eight": 8, "most": 15}
+    tensors = {name: np.asarray(number) for name, number in numbers.items()}
+    tensors |= {
+        "eighth": np.float32(8),
+        "half": np.float32(0.5),
+        "table": np.random.default_rng(5).standard_normal((16, 4)).astype("f4"),
+    }
+    paths = [
+        written(tmp_path / f"{place}.onnx", text, whole=np.float32(np.log(16) * factor), **tensors)
+        for place, factor in enumerate((1, 1 + 1e-6))
+    ]
+    comparison = compare_models(*paths, {"x": (40, 16)})
+    assert comparison.verdict is Equality.UNDECIDED
+    assert any("further apart than rounding explains" in note for note in comparison.notes)
+
+
 @pytest.mark.parametrize(
     "before, after",
     [
