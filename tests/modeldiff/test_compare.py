@@ -63,7 +63,8 @@ def test_models_whose_results_are_far_apart_are_not_called_equal(tmp_path: Path)
         places = Range(zero, n, one)
         rows = Unsqueeze(places, last) columns = Unsqueeze(places, first) apart = Sub(rows, columns) distance = Abs(apart)
         float = Cast<to: int = 1>(distance) part = Div(float, eighth) log = Log(part)
-        share = Div(log, whole) scaled = Mul(share, eighth) place = Cast<to: int = 7>(scaled) far = Add(place, eight) bounded = Min(far, most)
+        share = Div(log, whole) scaled = Mul(share, eighth) place = Cast<to: int = 7>(scaled)
+        far = Add(place, eight) bounded = Min(far, most)
         is_near = Less(distance, eight) bucket = Where(is_near, distance, bounded) e = Gather(table, bucket) y = Add(e, half) }"""
     numbers = {"zero": 0, "one": 1, "last": [1], "first": [0], "eight": 8, "most": 15}
     tensors = {name: np.asarray(number) for name, number in numbers.items()}
