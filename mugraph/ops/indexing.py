@@ -88,7 +88,8 @@ def _gather(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
     return (domain.move(take, x),)
 
 
-def _read_gather(node: ForeignNode) -> Reading:
+def read_lookup(node: ForeignNode) -> Reading:
+    """Gather or GatherElements in canonical form."""
     axis = int(attributes_of(node, axis=0)["axis"])
     return Reading({"axis": normalize_axis(axis, rank_of(node))}, (0, 1))
 
@@ -99,7 +100,7 @@ register(
         (2, 2),
         _infer_gather,
         _gather,
-        read=_read_gather,
+        read=read_lookup,
         write=lambda attrs, types, opset: OnnxForm("Gather", (0, 1), {"axis": attrs["axis"] + types[0].rank}),
         traits=Traits(movement=Movement.LOOKUP),
         samples=("Gather[axis=-2](x, i) | x:[8,32] i:int64[4]",),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mugraph.domains.base import Array, Domain
-from mugraph.ops.base import get_operator
+from mugraph.ops.base import get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Attrs, Term, make, substitute, walk
+from mugraph.terms.term import Attrs, Term, make, replace_terms, substitute, walk
 
-__all__ = ["evaluate", "expanded", "infer_output", "infer_types", "taken_apart"]
+__all__ = ["evaluate", "expanded", "infer_output", "infer_types", "plainer", "taken_apart"]
 
 
 def infer_output(op: str, attrs: Attrs, out: int, operands: Sequence[TensorType], literal: Sequence[bool]) -> TensorType:
@@ -108,3 +108,16 @@ def taken_apart(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> list
         if following == current:
             return current
         current = following
+
+
+def plainer(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> tuple[Term, ...]:
+    """Terms by operators that are no name for others, elementwise ones included. Raises as :func:`infer_types`."""
+    current = tuple(roots)
+    while True:
+        types = infer_types(current, inputs)
+        named = next((t for t in walk(current) if t.inputs and traits_of(t.op).named_whole), None)
+        if named is None:
+            return current
+        parts = get_operator(named.op).decompose(named.attrs, [types[i] for i in named.inputs])
+        part = substitute(parts[named.out], {f"x{i}": operand for i, operand in enumerate(named.inputs)})
+        current = tuple(replace_terms(root, {named: part}) for root in current)

@@ -15,7 +15,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue
 from mugraph.ops.base import Operator, register
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
-from mugraph.ops.indexing import places_of, slices_at, whole_numbers
+from mugraph.ops.indexing import places_of, read_lookup, slices_at, whole_numbers
 from mugraph.ops.traits import Movement, Traits
 from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim
@@ -185,18 +185,13 @@ def _gather_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) ->
     return (domain.move(take, inputs[0]),)
 
 
-def _read_gather_elements(node: ForeignNode) -> Reading:
-    axis = int(attributes_of(node, axis=0)["axis"])
-    return Reading({"axis": normalize_axis(axis, rank_of(node))}, (0, 1))
-
-
 register(
     Operator(
         "GatherElements",
         (2, 2),
         _infer_gather_elements,
         _gather_elements,
-        read=_read_gather_elements,
+        read=read_lookup,
         write=lambda attrs, types, opset: OnnxForm("GatherElements", (0, 1), {"axis": attrs["axis"] + types[0].rank}),
         traits=Traits(movement=Movement.LOOKUP),
         samples=("GatherElements[axis=-2](x, i) | x:[8,32] i:int64[2,32]",),

@@ -34,6 +34,7 @@ __all__ = [
     "make",
     "make_attrs",
     "open_names",
+    "replace_terms",
     "same_value",
     "substitute",
     "substitute_all",
@@ -256,6 +257,18 @@ def _mapped(attrs: Attrs, attr: Callable[[AttrValue], AttrValue]) -> Attrs:
     if all(new is old for new, (_, old) in zip(values, attrs, strict=True)):
         return attrs
     return tuple((name, value) for value, (name, _) in zip(values, attrs, strict=True))
+
+
+def replace_terms(root: Term, new: Mapping[Term, Term]) -> Term:
+    """Replaces subterms everywhere."""
+    done: dict[Term, Term] = {}
+    for part in walk([root]):
+        if part in new:
+            done[part] = new[part]
+        else:
+            inputs = tuple(done[operand] for operand in part.inputs)
+            done[part] = Term(part.op, part.attrs, inputs, part.out) if part.inputs else part
+    return done[root]
 
 
 def binding_of(attrs: Mapping[str, AttrValue] | None, dims: Mapping[str, Any] | None = None) -> dict[str, Any]:

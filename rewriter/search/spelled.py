@@ -15,10 +15,10 @@ from functools import lru_cache
 from heapq import heappop, heappush
 
 from mugraph.graph import Graph, Node
-from mugraph.ops import REGISTRY, get_operator, traits_of
-from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, substitute, variables, walk
+from mugraph.ops import REGISTRY, traits_of
+from mugraph.ops.interp import plainer
+from mugraph.terms.shape import ShapeError, Undecided
+from mugraph.terms.term import Term, variables, walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Direction
@@ -151,7 +151,7 @@ def _looks() -> _Looks:
             types = {key: parse_type(type_) for key, type_ in (item.split(":", 1) for item in typing.split())}
             with contextlib.suppress(ShapeError, Undecided, ValueError, KeyError):
                 term = parse_term(sample)
-                plain = _plain(term, types)
+                (plain,) = plainer([term], types)
                 for leaf in variables([plain]):
                     ways = _ways_from(leaf, plain)
                     if len(ways) > 1 or max(map(len, ways)) > _MANY:
@@ -162,21 +162,6 @@ def _looks() -> _Looks:
 
 _MANY = 2
 """So many operators on the only way are no composite's looks: many things are a product of a product."""
-
-
-def _plain(term: Term, types: Mapping[str, TensorType]) -> Term:
-    """A term by operators that are no names for others. Raises ShapeError, Undecided, ValueError."""
-    inferred = infer_types([term], types)
-
-    def made(part: Term) -> Term:
-        operands = [made(operand) for operand in part.inputs]
-        if not part.inputs or not traits_of(part.op).named_whole:
-            return Term(part.op, part.attrs, tuple(operands), part.out)
-        apart = get_operator(part.op).decompose(part.attrs, [inferred[operand] for operand in part.inputs])[part.out]
-        whole = substitute(apart, {f"x{i}": operand for i, operand in enumerate(operands)})
-        return _plain(whole, types)
-
-    return made(term)
 
 
 def _ways_from(leaf: Term, root: Term) -> _Ways:

@@ -11,8 +11,7 @@ from mugraph.matching import TermMatching
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import equations
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, binding_of, substitute, variables, walk
-from rulegen.prune.instances import replace
+from mugraph.terms.term import Term, binding_of, replace_terms, substitute, variables, walk
 from rules_db.solving import determined
 from rules_db.trust.condition import Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
@@ -67,7 +66,7 @@ class Normaliser:
                 for _ in matching.matches([(rule.source[0], term)]):
                     target = _applied(rule, matching, types, inferred)
                     if target is not None and not _needed(roots, term, matching.terms.values()):
-                        return tuple(replace(root, {term: target[0]}) for root in roots)
+                        return tuple(replace_terms(root, {term: target[0]}) for root in roots)
         return None
 
 

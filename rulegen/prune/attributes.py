@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import SymDim
-from mugraph.terms.term import AttrValue, AttrVar, Term, open_names, rebuild, substitute, var, variables, walk
+from mugraph.terms.term import AttrValue, AttrVar, Term, open_names, rebuild, replace_terms, substitute, var, variables, walk
 from rulegen.prove.weakest import weakest_conditions
-from rulegen.prune.instances import replace as substitute_terms
 from rules_db.solving import determined as determine
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.check import check, instantiate
@@ -117,7 +116,7 @@ def generalise_terms(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
         tried.add(subterm)
         name = next(n for n in (f"t{i}" for i in range(len(rule.types) + 1)) if n not in rule.types)
         new = {subterm: var(name)}
-        sides = [tuple(substitute_terms(root, new) for root in side) for side in (rule.source, rule.target)]
+        sides = [tuple(replace_terms(root, new) for root in side) for side in (rule.source, rule.target)]
         type_ = infer_types([substitute(subterm, {}, rule.attrs)], rule.types)[substitute(subterm, {}, rule.attrs)]
         declared = {**rule.types, name: type_}
         general = replace(
@@ -126,13 +125,11 @@ def generalise_terms(rule: Rule, axioms: Mapping[str, Axiom]) -> Rule:
             target=sides[1],
             types={leaf.name: declared[leaf.name] for leaf in variables([*sides[0], *sides[1]])},
             conditions=tuple(
-                Condition(c.predicate, tuple(substitute_terms(a, new) if isinstance(a, Term) else a for a in c.arguments))
+                Condition(c.predicate, tuple(replace_terms(a, new) if isinstance(a, Term) else a for a in c.arguments))
                 for c in rule.conditions
             ),
             certificate=Certificate(
-                tuple(
-                    replace(i, terms=tuple((k, substitute_terms(t, new)) for k, t in i.terms)) for i in rule.certificate.instances
-                )
+                tuple(replace(i, terms=tuple((k, replace_terms(t, new)) for k, t in i.terms)) for i in rule.certificate.instances)
             ),
         )
         if not check(general, axioms):

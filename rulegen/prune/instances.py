@@ -15,7 +15,7 @@ from mugraph.matching import TermMatching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided, plain_symbol
-from mugraph.terms.term import Term, var, walk
+from mugraph.terms.term import Term, replace_terms, var, walk
 from rulegen.candidate import CandidateRule as Candidate
 from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
@@ -171,18 +171,6 @@ def _occurrences(root: Term) -> Iterator[Term]:
 # Common subgraph
 
 
-def replace(root: Term, new: Mapping[Term, Term]) -> Term:
-    """Replaces subterms everywhere."""
-    done: dict[Term, Term] = {}
-    for part in walk([root]):
-        if part in new:
-            done[part] = new[part]
-        else:
-            inputs = tuple(done[operand] for operand in part.inputs)
-            done[part] = Term(part.op, part.attrs, inputs, part.out) if part.inputs else part
-    return done[root]
-
-
 def generalise(candidate: Candidate, typing: Typing, true: Callable[[Candidate], bool]) -> Candidate:
     """The common subgraph stage: the largest shared subterms become variables, while the rule stays true.
 
@@ -199,7 +187,7 @@ def generalise(candidate: Candidate, typing: Typing, true: Callable[[Candidate],
         type_ = typing.of(subterm)
         assert type_ is not None
         new = typing.fresh(type_, candidate.types)
-        sides = [tuple(replace(root, {subterm: new}) for root in side) for side in (candidate.source, candidate.target)]
+        sides = [tuple(replace_terms(root, {subterm: new}) for root in side) for side in (candidate.source, candidate.target)]
         if sides[0] == sides[1]:
             continue
         general = Candidate(sides[0], sides[1], candidate_types(sides[0], sides[1], typing.variables))

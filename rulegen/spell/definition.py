@@ -6,23 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mugraph.domains.base import FLOATS
-from mugraph.ops import get_operator, traits_of
-from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import Term, substitute, walk
+from mugraph.terms.term import Term, walk
 from rulegen.prove.admission import Assumption
 from rulegen.prove.egraph import EGraph
 from rulegen.prove.language import Language
 from rulegen.prove.search import ProofSearch
 from rulegen.prove.selection import Laws
-from rulegen.prune.instances import replace
 from rulegen.spell.vocabulary import smallest, written
 from rules_db.trust.condition import Condition
 from rules_db.trust.guards import Argument
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side
 
-__all__ = ["Definition", "assumptions", "counted", "is_unwritten", "plainer"]
+__all__ = ["Definition", "assumptions", "counted", "is_unwritten"]
 
 
 @dataclass(frozen=True)
@@ -52,18 +49,6 @@ class Definition:
         operands = ", ".join(f"{name}:{type_}" for name, type_ in self.types.items())
         assumed = "".join(f" when {condition}" for condition in self.assumed)
         return f"{'; '.join(map(repr, self.roots))} | {operands}{assumed}"
-
-
-def plainer(roots: Side, types: dict[str, TensorType]) -> Side:
-    """A program by operators that are no name for others, elementwise ones included. Raises as ``infer_types``."""
-    while True:
-        inferred = infer_types(roots, types)
-        named = next((t for t in walk(roots) if t.inputs and traits_of(t.op).named_whole), None)
-        if named is None:
-            return roots
-        parts = get_operator(named.op).decompose(named.attrs, [inferred[i] for i in named.inputs])
-        part = substitute(parts[named.out], {f"x{i}": operand for i, operand in enumerate(named.inputs)})
-        roots = tuple(replace(root, {named: part}) for root in roots)
 
 
 def counted(plain: Side, types: dict[str, TensorType]) -> Side:

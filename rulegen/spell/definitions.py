@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import get_operator
+from mugraph.ops.interp import plainer
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import AttrValue, Term, make, make_attrs, open_names, var, walk
@@ -22,7 +23,7 @@ from rulegen.mine.composites import counts_outputs, templates_of
 from rulegen.mine.cuts import Cutting
 from rulegen.mine.lifting import lift
 from rulegen.mine.numbers import sampled
-from rulegen.spell.definition import Definition, counted, plainer
+from rulegen.spell.definition import Definition, counted
 from rulegen.spell.variants import variants
 from rules_db.trust.rule import Side
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from mugraph.ops import get_operator, traits_of
+from mugraph.ops.interp import plainer
 from mugraph.ops.traits import Movement
 from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, const, make, make_attrs, rebuild, walk
@@ -17,7 +18,7 @@ from rulegen.prove.egraph import EGraph
 from rulegen.prove.language import Language
 from rulegen.prove.search import ProofSearch
 from rulegen.prove.selection import Laws
-from rulegen.spell.definition import Definition, assumptions, plainer
+from rulegen.spell.definition import Definition, assumptions
 from rulegen.spell.vocabulary import defines, named, operators_of, through, written
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Side

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Iterator
-from dataclasses import replace as replaced
+from dataclasses import replace
 from typing import Any
 
 from mugraph.matching import TermMatching
 from mugraph.ops import traits_of
-from mugraph.ops.interp import infer_types
+from mugraph.ops.interp import infer_types, plainer
 from mugraph.ops.traits import Movement
 from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, const, make, make_attrs, substitute, var, variables, walk
+from mugraph.terms.term import Term, const, make, make_attrs, replace_terms, substitute, var, variables, walk
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
 from rulegen.prove.language import Language
 from rulegen.prove.search import ProofSearch
 from rulegen.prove.selection import Laws
-from rulegen.prune.instances import replace
-from rulegen.spell.definition import Definition, assumptions, is_unwritten, plainer
+from rulegen.spell.definition import Definition, assumptions, is_unwritten
 from rulegen.spell.vocabulary import named, operators_of, smallest, through, written
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, load_axioms
@@ -53,7 +52,7 @@ def _through(form: Definition) -> Definition:
     graph, roots = _defined(form, [form.operator])
     inner = through(form.operator)
     terms = smallest(graph, lambda op: written(op) or op in inner)
-    return replaced(form, plain=tuple(terms[graph.find(root)] for root in roots))
+    return replace(form, plain=tuple(terms[graph.find(root)] for root in roots))
 
 
 def _provable(form: Definition) -> Definition:
@@ -64,7 +63,7 @@ def _provable(form: Definition) -> Definition:
     terms = smallest(graph, written)
     if any(graph.find(node) not in terms for node in nodes):
         return form
-    return replaced(form, plain=tuple(terms[graph.find(node)] for node in nodes))
+    return replace(form, plain=tuple(terms[graph.find(node)] for node in nodes))
 
 
 def _apart(form: Definition) -> Iterator[Definition]:
@@ -89,11 +88,11 @@ def _apart(form: Definition) -> Iterator[Definition]:
         whole[var(name)] = make("Concat", parts, {"axis": -1})
         vectors += parts if type_.rank == 1 else ()
     if whole:
-        joined = replaced(form, roots=tuple(replace(root, whole) for root in form.roots), plain=(), types=types)
+        joined = replace(form, roots=tuple(replace_terms(root, whole) for root in form.roots), plain=(), types=types)
         for chosen in itertools.chain.from_iterable(itertools.combinations(vectors, n) for n in range(len(vectors) + 1)):
             zeros = {part: make("Expand", [const(0.0)], {"shape": types[part.name].shape}) for part in chosen}
             left = {name: type_ for name, type_ in types.items() if var(name) not in zeros}
-            yield _through(replaced(joined, roots=tuple(replace(root, zeros) for root in joined.roots), types=left))
+            yield _through(replace(joined, roots=tuple(replace_terms(root, zeros) for root in joined.roots), types=left))
 
 
 # Operands
@@ -120,8 +119,8 @@ def _moved(form: Definition) -> Iterator[Definition]:
                     term = _undone(term, step, inferred)
                 types[name] = inferred[chains[name][length - 1]]
                 back[var(name)], after[chains[name][length - 1]] = term, var(name)
-            roots = tuple(replace(root, back) for root in form.roots)
-            yield replaced(form, roots=roots, plain=tuple(replace(root, after) for root in form.plain), types=types)
+            roots = tuple(replace_terms(root, back) for root in form.roots)
+            yield replace(form, roots=roots, plain=tuple(replace_terms(root, after) for root in form.plain), types=types)
 
 
 def _chain(plain: Side, term: Term) -> list[Term]:
@@ -181,9 +180,9 @@ def _doubled(form: Definition) -> Iterator[Definition]:
         whole[var(name)] = make("Slice", [var(name)], half)
         doubled = tuple(2 * d if i - len(shape) == axis else d for i, d in enumerate(shape))
         types[name] = TensorType(types[name].dtype, doubled)
-    roots, plain = (tuple(replace(root, whole) for root in side) for side in (form.roots, form.plain))
+    roots, plain = (tuple(replace_terms(root, whole) for root in side) for side in (form.roots, form.plain))
     repeats = tuple(Condition("repeats", (var(name), axis)) for name, axis in found.items())
-    made = replaced(form, roots=roots, plain=plain, types=types, assumed=(*form.assumed, *repeats))
+    made = replace(form, roots=roots, plain=plain, types=types, assumed=(*form.assumed, *repeats))
     yield _provable(made)
 
 
@@ -216,10 +215,10 @@ def _with_operand(form: Definition, axiom: Axiom, further: Term, term: Term, mat
     rank = inferred[term].rank
     shape: Shape = tuple(sizes.get(i - rank, 1) for i in range(rank))
     types = {**form.types, name: TensorType(inferred[term].dtype, shape)}
-    plain = tuple(replace(root, {term: substitute(axiom.left, terms, attrs)}) for root in form.plain)
+    plain = tuple(replace_terms(root, {term: substitute(axiom.left, terms, attrs)}) for root in form.plain)
     with contextlib.suppress(ShapeError, Undecided):
         infer_types(plain, types)
-        yield replaced(form, plain=plain, types=types, assumed=(*form.assumed, *(c for c in asked if c.guard.of_values)))
+        yield replace(form, plain=plain, types=types, assumed=(*form.assumed, *(c for c in asked if c.guard.of_values)))
 
 
 def _defined(form: Definition, operators: Collection[str]) -> tuple[EGraph, list[int]]:
@@ -255,9 +254,9 @@ def _without_factors(form: Definition) -> Iterator[Definition]:
             roots = tuple(Term(r.op, make_attrs({**dict(r.attrs), name: 1.0}), r.inputs, r.out) for r in form.roots)
             plain = plainer(roots, form.types)
             products = {t: t.inputs[0] for t in walk(plain) if t.op == "Mul" and t.inputs[1] == const(1.0)}
-            shorter = tuple(replace(root, products) for root in plain)
+            shorter = tuple(replace_terms(root, products) for root in plain)
             if len(set(walk(shorter))) < len(set(walk(form.plain))):
-                yield replaced(form, roots=roots, plain=shorter)
+                yield replace(form, roots=roots, plain=shorter)
 
 
 def _repeated(form: Definition) -> Iterator[Definition]:
@@ -270,12 +269,12 @@ def _repeated(form: Definition) -> Iterator[Definition]:
             continue
         narrow = TensorType(type_.dtype, (*shape[:-2], 1, shape[-1]))
         whole = {var(name): make("Expand", [var(name)], {"shape": shape})}
-        roots, types = tuple(replace(root, whole) for root in form.roots), {**form.types, name: narrow}
+        roots, types = tuple(replace_terms(root, whole) for root in form.roots), {**form.types, name: narrow}
         with contextlib.suppress(ShapeError, Undecided):
             if [infer_types(form.plain, types)[r] for r in form.plain] == [
                 infer_types(form.plain, form.types)[r] for r in form.plain
             ]:
-                yield replaced(form, roots=roots, types=types)
+                yield replace(form, roots=roots, types=types)
 
 
 def _rows(form: Definition) -> Iterator[Definition]:
@@ -284,4 +283,4 @@ def _rows(form: Definition) -> Iterator[Definition]:
     shape = infer_types([plain], form.types)[plain].shape
     if not others and len(shape) == 3 and traits_of(plain.op).movement is Movement.VIEW:
         attrs = {"drop": 3, "shape": (shape[0] * shape[1], shape[2])}
-        yield replaced(form, roots=(make(plain.op, [root], attrs),), plain=(make(plain.op, [plain], attrs),))
+        yield replace(form, roots=(make(plain.op, [root], attrs),), plain=(make(plain.op, [plain], attrs),))
