@@ -56,25 +56,28 @@ class RuntimeDirections:
 
     def __init__(self, rules: Iterable[Rule], store: ProfileStore, provider: str) -> None:
         self._store, self._asked = store, provider if provider in usable_providers() else "cpu"
-        doubtful = {d: a for d, a in _doubtful(rules) if self._asked == provider or get_operator(a).runtime.fuses}
+        doubtful = [(d, a) for d, a in _doubtful(rules, provider) if self._asked == provider or get_operator(a).runtime.fuses]
         known = known_directions(self._asked)
-        answers = {direction: known[direction.id] for direction in doubtful if direction.id in known}
-        answers |= _kept([direction for direction in doubtful if direction not in answers], store, self._asked)
-        self._answers = {direction.id: answer for direction, answer in answers.items()}
-        self._open = {direction: added for direction, added in doubtful.items() if direction not in answers}
-        applied = (direction for direction, answer in self._answers.items() if answer)
-        self.possible = frozenset(applied).union(direction.id for direction in self._open)
+        self._answers = {direction.id: known[direction.id] for direction, _ in doubtful if direction.id in known}
+        kept = _kept([direction for direction, _ in doubtful if direction.id not in self._answers], store, self._asked)
+        self._answers |= {direction.id: answer for direction, answer in kept.items()}
+        self._open = {direction.id: (direction, added) for direction, added in doubtful if direction.id not in self._answers}
+        self.possible = frozenset(identity for identity, answer in self._answers.items() if answer).union(self._open)
 
     def happens(self, direction: Direction) -> bool:
-        """Whether it applies a direction. What was asked for that is kept at once: where a run ends, the next goes on."""
-        if direction.id not in self._answers and direction in self._open:
-            self._answers[direction.id] = answer = _happens(direction, self._open[direction], self._asked)
+        """Whether it applies a direction, for whichever provider that was compiled.
+
+        What was asked for that is kept at once: where a run ends, the next goes on.
+        """
+        if direction.id not in self._answers and direction.id in self._open:
+            answer = self._answers[direction.id] = _happens(*self._open[direction.id], self._asked)
             self._store.remember(_key(direction, self._asked), _YES if answer else _NO)
         return self._answers.get(direction.id, False)
 
     def applied(self) -> frozenset[str]:
         """Ids of all directions that it applies: whatever is open is asked."""
-        self._answers.update({direction.id: self.happens(direction) for direction in self._open})
+        for direction, _ in self._open.values():
+            self.happens(direction)
         return frozenset(direction for direction in self.possible if self._answers[direction])
 
 
@@ -95,9 +98,9 @@ def _kept(directions: Iterable[Direction], store: ProfileStore, asked: str) -> d
     return {keys[key]: answer == _YES for key, answer in store.verdicts(keys).items()}
 
 
-def _doubtful(rules: Iterable[Rule]) -> Iterator[tuple[Direction, str]]:
-    """The directions that onnxruntime may apply by itself, and the operator that each adds."""
-    for direction in compile_rules(rules):
+def _doubtful(rules: Iterable[Rule], provider: str | None = None) -> Iterator[tuple[Direction, str]]:
+    """The directions that onnxruntime may apply by itself, as a search for a provider has them, and what operator each adds."""
+    for direction in compile_rules(rules, provider):
         added = _added(direction)
         if added is not None:
             yield direction, added
