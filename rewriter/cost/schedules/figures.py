@@ -24,6 +24,7 @@ from mugraph.blocks.statements import (
     product,
     statement_operands,
 )
+from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
 
 __all__ = ["BlockFigures", "Side", "TileProduct"]
@@ -41,6 +42,7 @@ class TileProduct:
         over: the contracted axis.
         dtype: element type of the product.
         phase: of the block graph that it belongs to.
+        narrow: axes of each operand that is loaded as a narrow float, which is made wider where no matrix unit takes it.
     """
 
     left: tuple[str, ...]
@@ -48,6 +50,7 @@ class TileProduct:
     over: str
     dtype: DataType
     phase: str
+    narrow: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +144,22 @@ class BlockFigures:
             if isinstance(s, Dot):
                 narrow = min((self.storage[s.left], self.storage[s.right]), key=lambda dtype: dtype.bitwidth)
                 phase = "loop" if s.over == block.loop else block.phases[s.name]
-                products.append(TileProduct(block.value_axes[s.left], block.value_axes[s.right], s.over, narrow, phase))
+                axes = block.value_axes[s.left], block.value_axes[s.right]
+                products.append(TileProduct(*axes, s.over, narrow, phase, self._narrow(s.left, s.right)))
             elif isinstance(s, Accumulate) and len(s.operands) == 2 and block.loop is not None:
                 left, right = (block.value_axes[x] for x in s.operands)
-                products.append(TileProduct(left, right, block.loop, self.storage[s.operands[1]], "loop"))
+                products.append(
+                    TileProduct(left, right, block.loop, self.storage[s.operands[1]], "loop", self._narrow(s.operands[1]))
+                )
         return products
+
+    def _narrow(self, *names: str) -> tuple[tuple[str, ...], ...]:
+        block = self.block
+        return tuple(
+            block.value_axes[name]
+            for name in names
+            if isinstance(block.defined[name], Load) and self.storage[name] in FLOATS - {DataType.FLOAT}
+        )
 
     def outer(self, product: TileProduct) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The axes of a product's rows, the first of its outer axes as the generated code orders them, and of its columns."""
@@ -170,6 +184,9 @@ class BlockFigures:
                 for name in self._behind(rows, phase):
                     sides[name] = "rows"
                 for name in self._behind(columns, phase):
+                    sides.setdefault(name, "columns")
+            elif isinstance(s, Accumulate) and len(s.operands) == 2:
+                for name in self._behind(s.operands[1], "loop"):
                     sides.setdefault(name, "columns")
         return sides
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import check_fits
 from mugraph.blocks.statements import InvalidBlock, next_power
+from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures, TileProduct
 from rewriter.cost.schedules.processor import MATRIX
@@ -84,8 +85,15 @@ def _axis_tiles(figures: BlockFigures, axis: str) -> list[int]:
         tiles = _powers(MATRIX, min(max(limit, MATRIX), most))
         if axis == axis_of_few_rows(figures):
             return [*_ROWS_APART, *tiles]
-        return [*({1, limit} if limit < MATRIX else set[int]()), *tiles]
+        few = {1} if _is_narrow(products, axis) else {1, limit}  # two to fifteen rows take what sixteen do, and are slower
+        return [*(few if limit < MATRIX else set[int]()), *tiles]
     return _powers(1, min(limit, 16)) if block.loop is None else _powers(1, min(limit, _MOST_ROWS))
+
+
+def _is_narrow(products: Sequence[TileProduct], axis: str) -> bool:
+    """Whether matrix units take every product along an outer axis, however few its entries are."""
+    mine = [each for each in products if "outer" in _roles(each, axis)]
+    return all(each.dtype != DataType.FLOAT and each.over in each.left and each.over in each.right for each in mine)
 
 
 def axis_of_few_rows(figures: BlockFigures) -> str | None:

@@ -44,6 +44,12 @@ _OVERLAPPING = 90
 """The first architecture where it does."""
 _CYCLES = 1.7
 """Cycles after which the next instruction of a warp has its operands."""
+_ENTRY, _REDUCED_ENTRY = 2.0, 4.0
+"""Instructions of two entries that are multiplied and added, and where a tile's sums are not kept apart until after the loop."""
+_LAZY, _WARP = 64, 32
+"""Most sums that a thread keeps apart, as the generated code does, and threads of a warp."""
+_SIDE_BY_SIDE = 8
+"""Entries that a thread has beside each other. What they are multiplied by one by one is computed by every thread along them."""
 _LOOK = 16
 """Instructions in which a block sees whether a row of it may see a key: those of the generated code, as none was timed."""
 _STREAM = 0.94
@@ -170,13 +176,23 @@ class TimeModel:
         """Microseconds of a multiprocessor's lanes for the scalar work of one block, with what its warps repeat.
 
         What the pipeline loads for a product is computed in the registers of each warp that multiplies it, what no pipeline
-        loads, once. The columns of asynchronous products go back to shared memory, their rows stay in registers.
+        loads, once, and what is multiplied entry by entry by every thread that has a part of the other operand. The columns of
+        asynchronous products go back to shared memory, their rows stay in registers.
         """
         at = schedules.at
         rows, columns = sharing
         piped = schedules.stages > 1
         columns = np.where(self._asynchronous(schedules), 1.0, columns)
-        total = work.scalar[at] + work.rows[at] * np.where(piped, rows, 1.0) + work.columns[at] * np.where(piped, columns, 1.0)
+        rows, columns = np.where(piped, rows, 1.0), np.where(piped, columns, 1.0)
+        entrywise = work.entrywise[at]
+        if np.any(entrywise):
+            down, across = (np.clip(extent[at] / _SIDE_BY_SIDE, 1.0, _WARP) for extent in schedules.tilings.product_tile)
+            rows = np.where(entrywise > 0, np.maximum(across, rows), rows)
+            columns = np.where(entrywise > 0, np.maximum(down, columns), columns)
+        total = work.scalar[at] + work.rows[at] * rows + work.columns[at] * columns
+        if np.any(entrywise):
+            is_kept = self.figures.attends | (entrywise <= _LAZY * _WARP * schedules.warps)
+            total = total + entrywise * np.where(is_kept, _ENTRY, _REDUCED_ENTRY)
         if np.any(work.spread):
             total = total + work.spread[at] * self._spread(schedules)
         return np.asarray(total / (LANES * CLOCK * 1e3))

@@ -25,7 +25,7 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.figures import TileProduct
-from rewriter.cost.schedules.processor import CLOCK, LANES, MATRIX, SLOW_LANES, TALL
+from rewriter.cost.schedules.processor import LANES, MATRIX, SLOW_LANES, TALL
 from rewriter.cost.schedules.tilings import Floats, Tilings
 
 __all__ = ["BlockWork", "work_of"]
@@ -35,6 +35,8 @@ _WASTE = 25
 """Bytes that are moved in vain for every run of a tile's bytes, being parts of memory's lines."""
 _PER_OPERATION = 0.33
 """Instructions of an arithmetic operation, as operators count them."""
+_WIDENED = 8.0
+"""Instructions that take an entry of a narrow float from shared memory and make it wider."""
 _SOFTMAX = 17
 """Instructions of an entry of a softmax over the loop."""
 _PER_LOAD = 4.4
@@ -58,6 +60,7 @@ class BlockWork:
         rows, columns: the same, on the way to the rows and to the columns of products, which other warps may repeat.
         spread: the same, of values that are laid out as whole rows are (:attr:`BlockFigures.under_statistics`).
         products, large_products: microseconds of products on one multiprocessor, by few warps and by those that large ones want.
+        entrywise: entries that are multiplied one by one, where tiles are too small for the matrix units.
         row_bytes, column_bytes: of the operands of products in shared memory.
     """
 
@@ -69,6 +72,7 @@ class BlockWork:
     spread: Floats
     products: Floats
     large_products: Floats
+    entrywise: Floats
     row_bytes: Floats
     column_bytes: Floats
 
@@ -76,7 +80,7 @@ class BlockWork:
 def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
     """The work of one block in one iteration of the loop, or outside of it."""
     figures, block = tilings.figures, tilings.figures.block
-    moved, payload, products, large, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(6))
+    moved, payload, products, large, entrywise, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(7))
     instructions = {place: np.zeros(tilings.count) for place in ("scalar", "rows", "columns", "spread")}
     for statement in block.statements:
         value = statement.value if isinstance(statement, Store) else _first_name(statement)
@@ -108,16 +112,17 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
                 instructions["scalar"] += tilings.entries(block.value_axes[statement.operands[0]]) * cost
     for each in figures.products:
         if (each.phase == "loop") == in_loop:
-            by_few, by_many = _product_times(tilings, device, each)
+            by_few, by_many, one_by_one = _product_times(tilings, device, each)
             products += by_few
             large += by_many
+            entrywise += one_by_one
+            instructions["scalar"] += _WIDENED * sum(tilings.entries(axes) for axes in each.narrow) * (one_by_one > 0)
             rows, columns = figures.outer(each)
             width = element_bytes(each.dtype)
             row_bytes += width * tilings.entries((*rows, each.over))
             column_bytes += width * tilings.entries((*columns, each.over))
-    return BlockWork(
-        moved, payload, **instructions, products=products, large_products=large, row_bytes=row_bytes, column_bytes=column_bytes
-    )
+    units = {"products": products, "large_products": large, "entrywise": entrywise}
+    return BlockWork(moved, payload, **instructions, **units, row_bytes=row_bytes, column_bytes=column_bytes)
 
 
 def _first_name(statement: Statement) -> str:
@@ -152,13 +157,16 @@ def _scatter(tilings: Tilings, statement: Load | Store, width: float) -> Floats:
     return np.asarray(1 + _WASTE / (width * tilings.entries(() if last is None else (last,))))
 
 
-def _product_times(tilings: Tilings, device: Device, product: TileProduct) -> tuple[Floats, Floats]:
-    """Microseconds of a product of tiles on one multiprocessor, by few warps and by those that large ones want."""
+def _product_times(tilings: Tilings, device: Device, product: TileProduct) -> tuple[Floats, Floats, Floats]:
+    """Microseconds of a product of tiles on one multiprocessor, by few warps and by those that large ones want.
+
+    Or, where the matrix units do not take it, the entries that are multiplied one by one.
+    """
     left, right, over, entries = product.left, product.right, product.over, tilings.entries
-    flops = 2.0 * entries((*left, *right))
-    plain = np.asarray(flops / (2 * LANES * 0.5 * CLOCK * 1e3))
+    every: Floats = entries((*left, *right)).astype(np.float64)
+    none = np.zeros(tilings.count)
     if product.dtype == DataType.FLOAT or not (over in left and over in right):
-        return plain, plain
+        return none, none, every
     fits = entries((over,)) >= MATRIX
     for axes in (left, right):
         present = np.zeros(tilings.count, np.int64)
@@ -173,4 +181,8 @@ def _product_times(tilings: Tilings, device: Device, product: TileProduct) -> tu
     many = np.where(rows >= TALL, tall, few)
     if over == tilings.figures.block.loop and not tilings.figures.attends:
         many = np.where((rows >= TALL) & (entries({*left, *right} - {over}) >= _MANY_RESULTS), most, many)
-    return np.where(fits, flops / (peak * few), plain), np.where(fits, flops / (peak * many), plain)
+    return (
+        np.where(fits, 2 * every / (peak * few), none),
+        np.where(fits, 2 * every / (peak * many), none),
+        np.where(fits, none, every),
+    )

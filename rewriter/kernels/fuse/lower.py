@@ -89,7 +89,7 @@ def _lowered_block(name: str, inputs: Mapping[str, TensorType], body: Mapping[st
     if terms.attends and (groups := shared_heads(block)) is not None:
         with suppress(NotFusable):  # what else the heads go through may not come apart: then each is a block's
             block = _block(name, terms, [*inputs, *body], form, *groups)
-    return simplified(block)
+    return simplified(block, inputs)
 
 
 def _block(name: str, terms: PlainTerms, taken: Sequence[str], form: Form, heads: str | None = None, group: Dim = 1) -> Block:

@@ -58,6 +58,8 @@ class Products:
             rows, columns = self._emit(left, first, first), self._emit(right, second, second)
             if term is self._unshifted:
                 columns, _ = self._parted(columns)
+            columns, number = _without_number(columns)
+            rows = rows if number is None else make("Mul", [rows, number])
             return var(builder.dot("dot", builder.named(rows, "left"), builder.named(columns, "right"), axis))
         loop = axes.looped("k", size, "products of different inner sizes")
         first, second = self._operands(term, access, digit_of(loop, size))
@@ -132,6 +134,15 @@ class Products:
         if not differ or not same:
             return value, None
         return _sum(differ), _sum(same)
+
+
+def _without_number(value: Term) -> tuple[Term, Term | None]:
+    """A value without the number that it is a multiple of, which the other operand of a product may take: it is computed once."""
+    numbers = [operand for operand in value.inputs if operand.op == "Const"]
+    if value.op != "Mul" or len(numbers) != 1:
+        return value, None
+    (rest,) = (operand for operand in value.inputs if operand is not numbers[0])
+    return rest, numbers[0]
 
 
 def _sum(parts: Sequence[Term]) -> Term:

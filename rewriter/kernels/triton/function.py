@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from mugraph.blocks.block import Block
+from mugraph.blocks.late_parts import late_part
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import (
     Accumulate,
@@ -165,12 +166,20 @@ class FunctionWriter:
         listed = self._masks.listed
         if listed is None:
             low, high = self._shown.narrowed(*self._bounds.skipped(*self._part_bounds(loop)))
+            part = late_part(block)
+            if part is not None:
+                tile = tiling[loop]
+                text.assign(f"{loop}_late", f"{text.size(part.start)} // {tile} * {tile}")
+                text.line(f"for {loop}_start in {self._range(f'{low}, tl.minimum({high}, {loop}_late), {tile}')}:")
+                with text.indented(), self._values.standing_before(part):
+                    self._write_iteration(loop)
+                low = f"tl.maximum({low}, {loop}_late)"
             text.line(f"for {loop}_start in {self._range(f'{low}, {high}, {tiling[loop]}')}:")
             with text.indented():
                 self._write_iteration(loop)
         else:
-            part = self._part() if self._role == FunctionRole.PART else ""
-            for each in self._masks.loops(listed, part):
+            number = self._part() if self._role == FunctionRole.PART else ""
+            for each in self._masks.loops(listed, number):
                 self._masks.look_up(listed, each, each.low)
                 text.line(f"for {listed.name}_entry in {self._range(f'{each.low}, {each.high}')}:")
                 with text.indented(), self._masks.visiting(listed, each):

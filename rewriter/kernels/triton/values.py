@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 
+from mugraph.blocks.late_parts import LatePart
 from mugraph.blocks.schedule import storage_types
 from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, PlaceTile, Predicate, Reduce, Statement, Store
 from mugraph.domains.base import FLOATS, NIBBLES
@@ -43,6 +44,7 @@ class TileValues:
         scaled: scores that are written by their softmax (:func:`scaled_scores`).
         asked: predicates that are written by their softmax (:func:`softmax_predicates`).
         chosen: loads of entries where a predicate is so (:func:`chosen_loads`).
+        before: the part of the loop before which all is that is written now.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TileValues:
         self.scaled = scaled_scores(tiling.block)
         self.asked = softmax_predicates(tiling.block)
         self.chosen = chosen_loads(tiling.block)
+        self.before: LatePart | None = None
 
     def along(self, tiling: Tiling, positions: Positions) -> TileValues:
         """Values of the same function in tiles of another size along the loop, none of which is written yet."""
@@ -70,6 +73,13 @@ class TileValues:
         other._tiling, other._positions = tiling, positions
         other.products, other.written = ProductText(tiling), dict(self.written)
         return other
+
+    @contextmanager
+    def standing_before(self, part: LatePart) -> Iterator[None]:
+        """A scope of the text in which no tile reaches a part of the loop."""
+        self.before = part
+        yield
+        self.before = None
 
     @contextmanager
     def inner(self) -> Iterator[None]:
@@ -113,8 +123,12 @@ class TileValues:
             self._extent(statement)
 
     def _load(self, statement: Load) -> None:
-        chosen = self.chosen.get(statement.name)
+        chosen, loop = self.chosen.get(statement.name), self._tiling.block.loop
         dtype, view = self._types[statement.tensor].dtype, statement.view if chosen is None else chosen.view
+        if self.before is not None and loop is not None:
+            view = self.before.view_before(view, loop)
+            if chosen is not None and chosen.predicate in self.before.predicates and not chosen.is_so:
+                chosen = None
         grains = load_grains(view, dtype, self._tiling) if chosen is None else {}
         packed = packed_along(view, dtype, self._tiling) if chosen is None else None
         pointer, mask, axes = self._positions.pointer(statement.tensor, view, grains, packed)
@@ -146,10 +160,16 @@ class TileValues:
         return where if chosen.is_so else f"({where} == 0)"
 
     def _compute(self, statement: Compute) -> None:
-        operands = {v.name: self.floating(v.name) for v in variables([statement.term])}
+        term = statement.term if self.before is None else self.before.before(statement.term)
+        if term.is_var and term is not statement.term:
+            tile = self.written[term.name]
+            self._text.assign(statement.name, tile.text)
+            self.written[statement.name] = replace(tile, text=statement.name)
+            return
+        operands = {v.name: self.floating(v.name) for v in variables([term])}
         wanted = self._tiling.union(*(tile.axes for tile in operands.values()))
         leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in operands.items()}
-        result = write_thread(TritonText(self._narrow), statement.term, leaves, statement.name, self._text.define)
+        result = write_thread(TritonText(self._narrow), term, leaves, statement.name, self._text.define)
         self.written[statement.name] = Tile(result.text, wanted, result.kind)
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ import pytest
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import Affine, Compute, Factor, Index, InvalidBlock, Load, PlaceTile, Predicate, Store
+from mugraph.blocks.statements import Affine, Compute, Dot, Factor, Index, InvalidBlock, Load, PlaceTile, Predicate, Store
 from mugraph.blocks.text import format_kernel, kernel_from_json, kernel_to_json, parse_kernel
 from mugraph.blocks.validity import check_kernel
 from mugraph.terms.shape import DataType, Dim, evaluate_dim, symbol
@@ -87,9 +87,29 @@ def test_the_kernel_attends_over_caches_of_any_length(interpreter: Interpreter, 
 
 def test_what_an_empty_cache_does_not_have_is_not_read() -> None:
     source = generate(over_cache(BATCH, PAST, F16), [Schedule((("t", 16), ("s", 4)))])
-    (line,) = (line for line in source.text.splitlines() if "kold_tile = tl.load" in line)
+    before, line = (line for line in source.text.splitlines() if "kold_tile = tl.load" in line)
     assert "== 0)" in line and "other=0" in line
-    assert "%" not in line, "the place in the cache takes no division"
+    assert "%" not in before + line, "the place in the cache takes no division"
+
+
+def test_tiles_within_the_cache_go_to_the_product_as_they_are_loaded() -> None:
+    """The first loop ends at the last whole tile of the cache, of which there may be none; the second has the new key."""
+    text = generate(over_cache(BATCH, PAST, F16), [Schedule((("t", 16), ("s", 16)))]).text
+    first, second = text[text.index("    for t_start") :].split("    for t_start")[1:]
+    assert "t_late = p // 16 * 16" in text and first.splitlines()[0] == " in range(0, tl.minimum((1+p), t_late), 16):"
+    assert second.splitlines()[0] == " in range(tl.maximum(0, t_late), (1+p), 16):"
+    assert "right = kold_tile\n" in first and "value = vold_tile\n" in first and "knew" not in first and "vnew" not in first
+    assert "tl.where(within" in second and "knew_tile" in second
+
+
+def test_a_number_of_the_keys_is_one_of_the_query() -> None:
+    """Else every tile of keys is computed on its way to the product."""
+    types = {"q": tensor(F16, 2, 1, SIZE), "k": tensor(F16, 2, 48, SIZE), "v": tensor(F16, 2, 48, SIZE)}
+    scores = "MatMul(Mul(q, 0.5), Mul(Transpose[perm=(1,0)](k), 0.25))"
+    kernel = kernel_of_terms("scaled", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+    assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+    (block,) = kernel.blocks
+    assert isinstance(block.defined[next(s.right for s in block.statements if isinstance(s, Dot))], Load)
 
 
 HEADS = GROUPS * REPEATS
