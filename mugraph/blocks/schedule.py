@@ -25,6 +25,7 @@ from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 
 __all__ = [
     "LIMITS",
+    "MOST_PARTS",
     "DeviceLimits",
     "Schedule",
     "check_ahead",
@@ -47,6 +48,8 @@ class Schedule:
         group: tiles along the next to last grid axis whose neighbours run together (swizzled order), so that they share cache.
         ahead: tensors whose first tiles are brought into the cache before the kernel waits for the one before it. None may be one
             that a kernel writes: it would be asked for too early.
+        parts: bfloat16 numbers as whose sum a float32 of a product with stored weights is taken where a processor has units for
+            them: three are the number, two its leading 16 bits; 1 for floats as they are. A GPU has no use for it.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -55,6 +58,7 @@ class Schedule:
     stages: int = 2
     group: int = 1
     ahead: tuple[str, ...] = ()
+    parts: int = 1
 
     def tile(self, axis: str) -> int:
         return dict(self.tiles).get(axis, 1)
@@ -89,6 +93,8 @@ LIMITS = {
 
 _MOST = 1 << 20
 """Of tiles, of the parts of a loop and of all else that a schedule counts."""
+MOST_PARTS = 3
+"""Numbers of bfloat16, of 8 bits each, that a float32 is the sum of."""
 
 
 def check_schedule(block: Block, schedule: Schedule) -> None:
@@ -107,6 +113,8 @@ def check_schedule(block: Block, schedule: Schedule) -> None:
     ):
         if not 1 <= number <= _MOST:
             raise InvalidBlock(f"block {block.name}: {what} {str(number)[:20]}")
+    if not 1 <= schedule.parts <= MOST_PARTS:
+        raise InvalidBlock(f"block {block.name}: a float in {str(schedule.parts)[:20]} parts; it has 1 to {MOST_PARTS}")
     if schedule.warps & (schedule.warps - 1) or schedule.warps > 32:
         raise InvalidBlock(f"block {block.name}: {schedule.warps} warps; a power of two up to 32 is wanted")
     if schedule.split > 1 and not block.accumulators:

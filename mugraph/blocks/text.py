@@ -363,6 +363,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "stages": schedule.stages,
         "group": schedule.group,
         **({"ahead": list(schedule.ahead)} if schedule.ahead else {}),
+        **({"parts": schedule.parts} if schedule.parts > 1 else {}),
     }
 
 
@@ -378,7 +379,7 @@ def schedule_from_json(value: Mapping[str, Any]) -> Schedule:
     try:
         numbers = {name: _whole(value[name]) for name in ("split", "warps", "stages", "group")}
         tiles = tuple((str(axis), _whole(tile)) for axis, tile in value["tiles"].items())
-        return Schedule(tiles, **numbers, ahead=tuple(map(str, value.get("ahead", ()))))
+        return Schedule(tiles, **numbers, ahead=tuple(map(str, value.get("ahead", ()))), parts=_whole(value.get("parts", 1)))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise TextError(f"no schedule: {type(problem).__name__} {problem}") from None
 

@@ -29,6 +29,8 @@ __all__ = [
 
 
 _BY = " by "
+_ROUGH = ", rounding more"
+"""Behind the keys of a store of such times."""
 _LAUNCHES = 2
 """Counted up when kernels are launched in a way that takes another time."""
 
@@ -70,7 +72,7 @@ def _bound(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
 def _compiled_key(store: ProfileStore, key: str) -> str:
     """The key of what was measured with the compiler that is here."""
     compiler = c_compiler_version() if store.environment.endswith("| cpu") else f"triton {triton_version()}"
-    return f"{key}{_BY}{compiler}"
+    return f"{key}{_BY}{compiler}{_ROUGH if store.is_rough else ''}"
 
 
 def without_compiler(key: str) -> str:
@@ -107,10 +109,10 @@ class TimedKernel:
 
 
 def timed_kernels(store: ProfileStore) -> Iterator[TimedKernel]:
-    """The kernels that were timed in the store's environment, whatever compiled them; without those that only ship."""
+    """The kernels that were timed in the store's environment, whatever compiled them; none that only ship or round more."""
     texts = store.verdicts({without_compiler(key) for key in store.schedules})
     for key in sorted(store.schedules):
-        if without_compiler(key) in texts:
+        if without_compiler(key) in texts and not key.endswith(_ROUGH):
             about = json.loads(texts[without_compiler(key)])
             kernel = kernel_from_json(about["kernel"])
             results = _known(store, kernel, key)

@@ -64,13 +64,22 @@ class ProfileStore:
         path: the file; with ``None`` nothing is kept.
         environment: that costs are of.
         lost: called where the file cannot be used, once: the store goes on without it. By default that is an error.
+        is_rough: times of kernels are of a run that lets them round more than others: no other run takes those.
 
     Attributes:
         ignored: costs in the file that are none (:func:`is_plausible`).
     """
 
-    def __init__(self, path: Path | None, environment: str, lost: Callable[[ProfileError], None] = _raised) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        environment: str,
+        lost: Callable[[ProfileError], None] = _raised,
+        *,
+        is_rough: bool = False,
+    ) -> None:
         self.environment = environment
+        self.is_rough = is_rough
         self.path = path
         self._lost = lost
         self._connection: sqlite3.Connection | None = None

@@ -5,6 +5,7 @@ What a kernel takes before it was timed is what a roofline says of its body; the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -12,13 +13,13 @@ from pathlib import Path
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel
-from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import InvalidBlock
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.c.compile import LEVELS
+from rewriter.kernels.c.compile import LEVELS, Level
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure.cpu_bench import CpuTrial
@@ -28,12 +29,24 @@ from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["CpuKernels"]
+__all__ = ["CpuKernels", "parts_for"]
 
 _LEVELS = tuple(LEVELS[name] for name in ("x86-64-v4", "x86-64-v3"))
-"""What kernels are compiled for. The text of one is the same for all, and beyond vectors of 64 bytes nothing in it gains."""
+"""What kernels are compiled for. The text of one is the same for all, and beyond vectors of 64 bytes only products gain."""
+_TILES = LEVELS["x86-64-amx"]
+"""What kernels are compiled for, too, whose products have numbers in parts; elsewhere they are products of floats."""
+_OF_TWO_PARTS = 5e-6
+"""More than the relative error (L2) of a product of normal numbers that has two parts of each: 4.5e-6."""
 _TRIALS = 6
-"""Schedules of a kernel that are timed at most."""
+"""Schedules of a kernel that are timed at most, for each number of parts."""
+
+
+def parts_for(precision: float) -> tuple[int, ...]:
+    """The parts of numbers that products may have where outputs may have such a relative error on top of the original's own.
+
+    Three, and one, are no less exact than the original's floats.
+    """
+    return (MOST_PARTS - 1, MOST_PARTS, 1) if precision >= _OF_TWO_PARTS else (MOST_PARTS, 1)
 
 
 class CpuKernels(CustomKernels):
@@ -41,6 +54,7 @@ class CpuKernels(CustomKernels):
 
     Args:
         as :class:`rewriter.kernels.custom.CustomKernels`.
+        parts: of the numbers of products, that are tried where the processor has tiles for them.
     """
 
     provider = "cpu"
@@ -55,7 +69,9 @@ class CpuKernels(CustomKernels):
         *,
         measures: bool = True,
         trust: Trust = Trust.PROVED,
+        parts: Sequence[int] = (MOST_PARTS, 1),
     ) -> None:
+        self.parts = tuple(parts)
         super().__init__(device, store, sizes, rules, (), True, learned, measures=measures, trust=trust)
         self.objects = ObjectCompiler()
 
@@ -72,36 +88,65 @@ class CpuKernels(CustomKernels):
 
     def _compiled(self, kernel: Kernel, most: int) -> Sequence[Trial]:
         """At most so many trials of a kernel. Raises InvalidBlock, Undecided and NotMeasured."""
-        here = [level for level in _LEVELS if level in levels_here()]
+        here = levels_here()
         if not most or not self._can_time or not here:
             return []
-        chosen = cpu_schedules(kernel, self.sizes, min(most, _TRIALS))
+        chosen = [
+            tried
+            for schedules in cpu_schedules(kernel, self.sizes, min(most, _TRIALS))
+            for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)))
+        ]
 
-        def compiled(schedules: tuple[Schedule, ...]) -> CpuTrial | str:
-            tried = self._with_constants(Scheduled.one(kernel, *schedules))
-            programs, problems = compile_on_cpu([tried], self.objects, here[:1])
+        def compiled(tried: Scheduled) -> CpuTrial | str:
+            best = next(level for level in _levels(tried) if level in here)
+            programs, problems = compile_on_cpu([tried], self.objects, [best])
             if kernel not in programs:
                 return problems[kernel]
             return CpuTrial(tried.variants.schedules[0], programs[kernel].attributes, programs[kernel].tables)
 
         with ThreadPoolExecutor(self.objects.workers) as threads:
             # In copies of this context, so that they heed the deadline of this thread.
-            jobs = [threads.submit(copy_context().run, compiled, schedules) for schedules in chosen]
+            jobs = [threads.submit(copy_context().run, compiled, tried) for tried in chosen]
             results = [job.result() for job in jobs]
         trials = [result for result in results if isinstance(result, CpuTrial)]
         if not trials:
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
 
+    def _in_parts(self, scheduled: Scheduled) -> list[Scheduled]:
+        """The same with its numbers in parts where that makes another text for this processor, and as it is."""
+        if _TILES not in levels_here():
+            return [scheduled]
+        made = [scheduled.in_parts(parts) for parts in self.parts]
+        return [each for each in made if not _has_parts(each) or each.packs_weights]
+
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]
     ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
-        return compile_on_cpu(list(map(self._with_constants, chosen)), self.objects, _LEVELS)
+        programs, problems = dict[Kernel, CompiledKernel](), dict[Kernel, str]()
+        for levels, alike in itertools.groupby(sorted(map(self._with_constants, chosen), key=_has_parts), key=_levels):
+            made, wrong = compile_on_cpu(list(alike), self.objects, levels)
+            programs |= made
+            problems |= wrong
+        return programs, problems
 
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""
-        known = [result.schedules for result in recall_all(self.store, kernel, self.sizes)]
+        known = [
+            result.schedules
+            for result in recall_all(self.store, kernel, self.sizes)
+            if all(schedule.parts in self.parts for schedule in result.schedules)
+        ]
         for schedules in (*known, *cpu_schedules(kernel, self.sizes, _TRIALS)):
             if schedules not in refused:
                 return Scheduled.one(kernel, *schedules)
         raise InvalidBlock(f"kernel {kernel.label}: none of its schedules can be used")
+
+
+def _has_parts(scheduled: Scheduled) -> bool:
+    return any(schedule.parts > 1 for schedules in scheduled.variants.schedules for schedule in schedules)
+
+
+def _levels(scheduled: Scheduled) -> tuple[Level, ...]:
+    """What a kernel is compiled for, the best first."""
+    return (_TILES, *_LEVELS) if _has_parts(scheduled) else _LEVELS

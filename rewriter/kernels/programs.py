@@ -77,6 +77,19 @@ class Scheduled:
             several.append(tuple(of_it))
         return Scheduled(self.kernel, replace(self.variants, schedules=tuple(several)))
 
+    def in_parts(self, parts: int) -> Scheduled:
+        """The same with so many parts of the numbers of products, on a processor."""
+        several = tuple(tuple(replace(schedule, parts=parts) for schedule in of_it) for of_it in self.variants.schedules)
+        return Scheduled(self.kernel, replace(self.variants, schedules=several))
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether a product in C reads weights that are packed once; not so where there is no text in C."""
+        try:
+            return any(source.plan.packings for source in self.c_sources())
+        except (InvalidBlock, NotGenerated):
+            return False
+
     def sources(self) -> list[Source]:
         """One a variant. Raises InvalidBlock or NotGenerated."""
         sources: list[Source] = []

@@ -312,6 +312,7 @@ class Acceptance:
             captured, where it can be.
         evaluates: original and candidates are evaluated through the registry's definitions, in their values' own types, since
             the provider lacks kernels for one of these.
+        precision: relative error up to which two float32 results are equally good, where that is more than their floor.
 
     Attributes:
         probed: what is particular of the probes that count.
@@ -335,6 +336,7 @@ class Acceptance:
         probes: Sequence[Sequence[InputProbe]] = (),
         *,
         evaluates: bool = False,
+        precision: float = 0.0,
         captures: Callable[[], bool] = lambda: True,
         once_run: Callable[[float, float, bool], None] = lambda opening, running, is_captured: None,
         is_wanted: Callable[[], bool] = lambda: True,
@@ -351,7 +353,8 @@ class Acceptance:
         self.compared = [*self.feeds, *(dict(feed) for feed, _ in further)]
         self.outputs += [outputs for _, outputs in further]
         types = [model.graph.type(value) for value in model.graph.outputs]
-        self.floors = [0.0 if t is None else FLOORS.get(t.dtype, 0.0) for t in types]
+        floors = {**FLOORS, DataType.FLOAT: max(FLOORS[DataType.FLOAT], precision)}
+        self.floors = [0.0 if t is None else floors.get(t.dtype, 0.0) for t in types]
         began = time.perf_counter()
         again = self.original.run(None, self.feeds[0])
         running = time.perf_counter() - began

@@ -287,6 +287,7 @@ class Judge:
             task.model,
             original,
             evaluates=evaluates,
+            precision=task.options.precision,
             captures=lambda: self._times,
             is_wanted=beside.is_wanted,
         )

@@ -11,7 +11,7 @@ from mugraph.onnx import Model, Saved, open_in, save
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.objects import levels_here
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
-from rewriter.kernels.custom_cpu import CpuKernels
+from rewriter.kernels.custom_cpu import CpuKernels, parts_for
 from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
 from rewriter.run.notes import Notes
@@ -52,7 +52,14 @@ def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes)
     kernels: CustomKernels
     if target.provider == "cpu":
         kernels = CpuKernels(
-            target.device, store, sizes, rules.naming(KERNEL), learned, measures=task.measures and target.here, trust=trust
+            target.device,
+            store,
+            sizes,
+            rules.naming(KERNEL),
+            learned,
+            measures=task.measures and target.here,
+            trust=trust,
+            parts=parts_for(options.precision),
         )
     else:
         kernels = CustomKernels(

@@ -235,6 +235,20 @@ class Options:
     )
     """The model is cleaned up and not searched; outputs are those of the original, bit for bit."""
 
+    precision: float = option(
+        0.0,
+        flag=Flag(
+            "--precision",
+            "Relative error that a float32 output may have on top of twice the original's own.",
+            metavar="5e-6",
+            group=_ASSUMED,
+        ),
+        check=AtLeast(0),
+        verdict=same,
+    )
+    """Relative error (L2, against float64) that a float32 output may have on top of twice the original's own, where that is more
+    than rounding is. From 5e-6 on, products in kernels for processors may take two bfloat16 parts of a number for the whole."""
+
     standard: bool = option(
         False,
         flag=Flag("--standard-ops", "Use operators of ai.onnx only, which every runtime knows.", group=_TARGET),

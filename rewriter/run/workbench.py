@@ -19,6 +19,7 @@ from mugraph.terms.shape import Dim
 from rewriter.cost import RuntimeDirections
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
+from rewriter.kernels.custom_cpu import parts_for
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
@@ -221,7 +222,12 @@ def open_workbench(
             rules = _rules(options, notes.add)
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
-            store = ProfileStore(path, target.environment, lambda problem: notes.tell(f"{problem}; this run went on without it"))
+            store = ProfileStore(
+                path,
+                target.environment,
+                lambda problem: notes.tell(f"{problem}; this run went on without it"),
+                is_rough=len(parts_for(options.precision)) > len(parts_for(0.0)),
+            )
             stack.callback(store.close)
             store.preload(target.costs, target.schedules)
             known = known_table(target.environment) if task.measures and options.costs is None else None

@@ -11,10 +11,61 @@ from mugraph.blocks.schedule import Schedule
 from rewriter.kernels.c import generate
 from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
+from rewriter.kernels.c.parts import MATRIX
+
+_MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float floats[16][16]; } tile_registers[8];
+#define TILE_ZERO(tile) __builtin_memset(&tile_registers[tile], 0, 1024)
+#define TILE_LOAD(tile, from, bytes) tile_load(tile, (const char *)(from), bytes)
+#define TILE_STORE(tile, to, bytes) tile_store(tile, (char *)(to), bytes)
+#define TILE_PAIRS(sums, left, right) tile_pairs(sums, left, right)
+static int tiles_configured;
+static void tiles_begin(void) { tiles_configured = 1; }
+static void tiles_end(void) { tiles_configured = 0; }
+static void tile_load(int tile, const char *from, int64_t bytes) {
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(tile_registers[tile].words[row], from + row * bytes, 64);
+}
+static void tile_store(int tile, char *to, int64_t bytes) {
+    if (!tiles_configured) __builtin_trap();
+    for (int row = 0; row < 16; ++row) __builtin_memcpy(to + row * bytes, tile_registers[tile].words[row], 64);
+}
+static float tile_number(uint32_t bits) {
+    union { uint32_t bits; float number; } of = {bits & 0x7f800000u ? bits : bits & 0x80000000u};
+    return of.number;
+}
+static float tile_flushed(float number) {
+    union { float number; uint32_t bits; } of = {number};
+    return tile_number(of.bits);
+}
+static void tile_pairs(int sums, int left, int right) {
+    if (!tiles_configured) __builtin_trap();
+    for (int row = 0; row < 16; ++row)
+        for (int pair = 0; pair < 16; ++pair)
+            for (int column = 0; column < 16; ++column) {
+                const uint32_t a = tile_registers[left].words[row][pair], b = tile_registers[right].words[pair][column];
+                float *sum = &tile_registers[sums].floats[row][column];
+                *sum = tile_flushed(*sum + tile_number(a << 16) * tile_number(b << 16));
+                *sum = tile_flushed(*sum + tile_number(a & 0xffff0000u) * tile_number(b & 0xffff0000u));
+            }
+}
+"""
+"""The tiles of AMX in plain C, with denormal operands and sums as zero, for processors that have none."""
+
+EMULATED = Level(
+    "emulated",
+    (*LEVELS["x86-64-v3"].flags, "-D__AVX512F__", "-D__AMX_BF16__"),
+    LEVELS["x86-64-v3"].features,
+    LEVELS["x86-64-v4"].lanes,
+)
+"""A processor with tiles of AMX, on one without."""
+
+
+def emulated(text: str) -> str:
+    """A text whose tiles are in plain C."""
+    return text.replace(MATRIX.matrix.rstrip(), _MATRIX_EMULATED.rstrip())
 
 
 class Processor:
-    """Runs kernels for an instruction set that this machine's processor has."""
+    """Runs kernels for an instruction set that this machine's processor has, or for :data:`EMULATED`."""
 
     def __init__(self, level: Level) -> None:
         self.level = level
@@ -22,7 +73,8 @@ class Processor:
     def run(self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The kernel's outputs for concrete inputs, of blocks in two ranges, the later first."""
         source = generate(kernel, schedules)
-        library = opened(build(source.text, self.level, kernel.label))
+        text = emulated(source.text) if self.level is EMULATED else source.text
+        library = opened(build(text, self.level, kernel.label))
         return prepared(source, library, [inputs[t.name] for t in kernel.inputs]).run(ranges=2)
 
 

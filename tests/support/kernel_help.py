@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, Programs, kernel_attrs
@@ -29,8 +32,11 @@ def scheduled_kernel(line: dict[str, Any]) -> tuple[Kernel, tuple[Schedule, ...]
     return kernel, tuple(map(schedule_from_json, line["schedules"]))
 
 
-def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[Model, Graph]:
-    """A model whose outputs are a kernel's of the model's inputs, and the candidate in which they are."""
+def with_kernel(
+    kernel: Kernel, opset: int = 17, ir_version: int = 8, weights: Mapping[str, np.ndarray] | None = None
+) -> tuple[Model, Graph]:
+    """A model whose outputs are a kernel's of the model's inputs and of stored weights, and the candidate in which they are."""
+    stored = weights or {}
 
     def infos(tensors: tuple[object, ...]) -> list[onnx.ValueInfoProto]:
         return [
@@ -41,7 +47,13 @@ def with_kernel(kernel: Kernel, opset: int = 17, ir_version: int = 8) -> tuple[M
         ]
 
     node = onnx.helper.make_node("Anything", [t.name for t in kernel.inputs], [t.name for t in kernel.outputs], domain="nowhere")
-    graph = onnx.helper.make_graph([node], "g", infos(kernel.inputs), infos(kernel.outputs))
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        infos(tuple(t for t in kernel.inputs if t.name not in stored)),
+        infos(kernel.outputs),
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
     opsets = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("nowhere", 1)]
     model = load(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version))
     tables = model.tables

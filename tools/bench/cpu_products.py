@@ -4,13 +4,14 @@
     python -m tools.bench.cpu_products --shape 128x768x768 --level x86-64-v3
     python -m tools.bench.cpu_products --bytes             DynamicQuantizeLinear, MatMulInteger and the scales, as one function
 
-Ours are float32 products as such (``floats``) and as products of bfloat16 parts: six, three, one
-(`rewriter/kernels/c/products.py`). A case is several products of the same left operand with weights of their own, so that weights
-are in the cache as far as those of a model's layers are; onnxruntime has them as constants of one model. What is compared takes
-turns, onnxruntime twice in a round (``again``: what ratios say of nothing but noise); a time is the least of many runs over the
-number of products, in seconds of the thread's processor, or with ``--wall`` of the clock, where nothing else runs and threads
-have no clock as fine as that; a ratio is the median of ratios within a round. Errors are relative (L2) against float64, and are
-checked before anything is timed, with numbers of all magnitudes, infinities and NaN among them.
+Ours are block graphs of one product, with numbers as they are (``floats``) and as three or two bfloat16 parts (``six`` and
+``three`` products, `rewriter/kernels/c/parts.py`), each under the fastest of the schedules that a run tries first, which is
+printed; only processors with tiles of AMX multiply parts. A case is several products of the same left operand with weights of
+own, so that weights are in the cache as far as those of a model's layers are; onnxruntime has them as constants of one model.
+What is compared takes turns, onnxruntime twice in a round (``again``: what ratios say of nothing but noise); a time is the
+least of many runs over the number of products, in seconds of the thread's processor, or with ``--wall`` of the clock, where
+nothing else runs and threads have no clock as fine as that; a ratio is the median of ratios within a round. Errors are relative
+(L2) against float64, and are checked before anything is timed, with numbers of all magnitudes, infinities and NaN among them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -30,19 +31,18 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 from rich.table import Table
 
-from rewriter.kernels.c.calling import aligned
-from rewriter.kernels.c.compile import LEVELS, build, level_of_processor
-from rewriter.kernels.c.products import (
-    FLOAT32,
-    ONE_PRODUCT,
-    SIGNED_BYTES,
-    SIX_PRODUCTS,
-    THREE_PRODUCTS,
-    Arithmetic,
-    StoredProduct,
-    dynamic_quantized,
-)
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.terms.shape import DataType, TensorType, symbol
+from mugraph.terms.text import parse_term
+from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.kernels.c import CSource, generate
+from rewriter.kernels.c.calling import BoundKernel, aligned, opened, prepared
+from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
+from rewriter.kernels.c.objects import ObjectCompiler
+from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import TileTarget
+from rewriter.kernels.fuse.lower import lower
 
 __all__ = ["NativeProduct", "plain_product"]
 
@@ -57,18 +57,48 @@ SHAPES = (
     "128x3072x768",
     "512x768x768",
 )
-OURS: Mapping[str, Arithmetic] = {"floats": FLOAT32, "six": SIX_PRODUCTS, "three": THREE_PRODUCTS, "one": ONE_PRODUCT}
+OURS: Mapping[str, int] = {"floats": 1, "six": 3, "three": 2}
+"""Parts of numbers."""
+_TRIALS = 4
+"""Schedules of which the fastest is taken."""
 _WEIGHTS = 4
 """Products of a case."""
+_QUICK = 5
+"""Runs of each schedule."""
 _AGAIN = "again"
 _SECONDS = 4.0
 """For the rounds of a case."""
 
 
-def plain_product(name: str, k: int, n: int, target: TileTarget, arithmetic: Arithmetic) -> StoredProduct:
-    """A float32 product that nothing follows: arguments ``left``, ``right``, ``y`` and the rows."""
-    parameters = ("const float *restrict left", "const void *right", "float *restrict y", "int64_t m")
-    return StoredProduct(name, k, n, target, parameters, "y[row * N + column] = value;", arithmetic)
+def plain_product(k: int, n: int) -> Kernel:
+    """A float32 product of any number of rows with weights, which nothing follows."""
+    types = {name: TensorType(DataType.FLOAT, shape) for name, shape in (("left", (symbol("m"), k)), ("right", (k, n)))}
+    return lower("product", types, [("y", parse_term("MatMul(left, right)"))])
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedProduct:
+    """A kernel under a schedule, compiled and loaded."""
+
+    schedule: Schedule
+    source: CSource
+    library: ctypes.CDLL
+
+    def bound(self, left: np.ndarray, weights: np.ndarray) -> BoundKernel:
+        return prepared(self.source, self.library, (left, weights))
+
+
+def _built(kernel: Kernel, m: int, parts: int, level: Level) -> list[_LoadedProduct]:
+    """A product of so many rows under the schedules that a run tries first."""
+    schedules = [replace(one, ahead=("right",), parts=parts) for (one,) in cpu_schedules(kernel, {"m": m}, _TRIALS)]
+    sources = [generate(kernel, [schedule]) for schedule in schedules]
+    built = []
+    compiled = ObjectCompiler().compile([("a product", source.text) for source in sources], [level])
+    for schedule, source, result in zip(schedules, sources, compiled, strict=True):
+        if isinstance(result, Exception):
+            raise click.ClickException(str(result))
+        built.append(_LoadedProduct(schedule, source, opened(result[0])))
+    return built
 
 
 @dataclass
@@ -190,12 +220,30 @@ class _ProductCase:
 
         self._add("onnxruntime", run, results)
 
-    def add_ours(self, name: str, native: NativeProduct) -> None:
+    def add_kernel(self, name: str, several: Sequence[_LoadedProduct]) -> Schedule:
+        """Adds the fastest of several, whose schedule is returned."""
+        trials = [(each, [each.bound(self.left, weights) for weights in self.weights]) for each in several]
+        times = np.full((_QUICK, len(trials)), np.inf)
+        for row in times:
+            for at, (_, products) in enumerate(trials):
+                start = time.perf_counter()
+                for product in products:
+                    product.run()
+                row[at] = time.perf_counter() - start
+        best, products = trials[int(np.argmin(times.min(axis=0)))]
+
+        def run() -> None:
+            for product in products:
+                product.run()
+
+        self._add(name, run, [product.outputs[0] for product in products])
+        return best.schedule
+
+    def add_bytes(self, name: str, native: NativeProduct) -> None:
         packed = [native.packed(weights) for weights in self.weights]
         results = [np.empty((self.shape.m, self.shape.n), np.float32) for _ in packed]
-        scales = (0.01,) if self.quantized else ()
         runs = [
-            native.launch((self.left, each, result, *scales, self.shape.m), self.shape.m)
+            native.launch((self.left, each, result, 0.01, self.shape.m), self.shape.m)
             for each, result in zip(packed, results, strict=True)
         ]
 
@@ -231,29 +279,27 @@ class _ProductCase:
         return {name: np.array(each) for name, each in times.items()}
 
 
-def _check(native: NativeProduct) -> None:
+def _check(name: str, built: _LoadedProduct, k: int, n: int) -> None:
     """Asks that numbers of all magnitudes, infinities and NaN come out as float64 says.
 
     Raises:
         SystemExit: they do not.
     """
     random = np.random.default_rng(1)
-    k, n = native.product.k, native.product.n
     left = random.standard_normal((40, k), np.float32)
     weights = random.standard_normal((k, n), np.float32)
     left[1] *= np.float32(1e-38)
     left[2] *= np.float32(1e36) / np.sqrt(np.float32(k))
     left[3, 5], left[4, 6], left[5, 7] = np.inf, -np.inf, np.nan
     weights[:, 0] *= np.float32(1e-30)
-    result = np.full((40, n), np.float32(7))
-    native.launch((left, native.packed(weights), result, 40), 40)()
+    (result,) = built.bound(left, weights).run()
     with np.errstate(all="ignore"):
         exact = left.astype(np.float64) @ weights.astype(np.float64)
         scale = np.abs(left.astype(np.float64)) @ np.abs(weights.astype(np.float64))
         finite = np.isfinite(exact)
-        wrong = np.abs(result - exact)[finite] > 1e-2 * scale[finite] + 1e-44
+        wrong = np.abs(result - exact)[finite] > 1e-4 * scale[finite] + 1e-44
     if wrong.any() or not np.array_equal(result[~finite], exact[~finite].astype(np.float32), equal_nan=True):
-        sys.exit(f"{native.product.name} for {native.product.target.level.name}: {wrong.sum()} wrong results")
+        sys.exit(f"{name}: {wrong.sum()} wrong results")
 
 
 @click.command()
@@ -270,7 +316,7 @@ def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantize
         raise click.ClickException("no instruction set of rewriter/kernels/c/compile.py is known to be here")
     if "amx_tile" in chosen.features:
         _allow_tiles()
-    target, natives = TileTarget.of(chosen), dict[tuple[str, int, int], NativeProduct]()
+    target = TileTarget.of(chosen)
     names = ("bytes",) if quantized else tuple(only)
     columns = (*names, _AGAIN)
     table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in columns), title=chosen.name)
@@ -278,16 +324,12 @@ def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantize
         case = _ProductCase(shape, quantized)
         case.add_onnxruntime()
         for name in names:
-            key = name, shape.k, shape.n
-            if key not in natives:
-                if quantized:
-                    product = dynamic_quantized(name, shape.k, shape.n, target, SIGNED_BYTES)
-                else:
-                    product = plain_product(name, shape.k, shape.n, target, OURS[name])
-                natives[key] = NativeProduct(product)
-                if not quantized:
-                    _check(natives[key])
-            case.add_ours(name, natives[key])
+            if quantized:
+                case.add_bytes(name, NativeProduct(dynamic_quantized(name, shape.k, shape.n, target)))
+                continue
+            built = _built(plain_product(shape.k, shape.n), shape.m, OURS[name], chosen)
+            _check(name, built[0], shape.k, shape.n)
+            print(shape, name, dict(case.add_kernel(name, built).tiles), flush=True)
         times = case.times(seconds, time.perf_counter if wall else time.thread_time)
         base, errors = times["onnxruntime"], case.errors()
         errors[_AGAIN] = errors["onnxruntime"]

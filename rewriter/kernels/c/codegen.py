@@ -4,7 +4,8 @@ One function a launch, as in Triton's text of the same kernel: the block graph i
 that combines the parts. A function runs a range of its blocks, one after another; blocks may run at the same time on several
 threads. A tile that is asked in more than one loop nest is an array on the stack; tiles at an edge are shorter, so nothing is
 padded. Floats are computed in 32 bits whatever they are in memory. Of a schedule the sizes of tiles and the parts of the loop
-count, and its constants (what a GPU asks for ahead), which products read from panels; warps, stages and groups are a GPU's.
+count, its constants (what a GPU asks for ahead), which products read from panels, and the parts of their numbers; warps, stages
+and groups are a GPU's.
 
 A text stands alone: functions.h, dots.h and what reads packed weights are in it.
 """
@@ -21,7 +22,7 @@ import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.mask_lists import mask_tables
-from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
+from mugraph.blocks.schedule import MOST_PARTS, Schedule, check_ahead, check_schedule
 from mugraph.blocks.statements import InvalidBlock
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.nests import ELEMENTS
@@ -93,11 +94,11 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
             launches.append(function.launch())
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
     headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
-    headers += [panels_text()] if places.packed else []
+    headers += [panels_text(frozenset(parts for _, parts in places.packed))] if places.packed else []
     order, packings = [t.name for t in kernel.inputs], list[Packing]()
-    for tensor in places.packed:
-        packings.append(Packing(order.index(tensor), f"pack_{tensor}", packed_bytes(types[tensor])))
-        texts.append(pack_function(packings[-1].function, types[tensor]))
+    for (tensor, parts), name in places.packed.items():
+        packings.append(Packing(order.index(tensor), f"pack_{name}", packed_bytes(types[tensor], parts)))
+        texts.append(pack_function(packings[-1].function, types[tensor], parts))
     text = "\n".join([f"/*\n{comment}\n */", *headers, *texts]) + "\n"
     shapes = places.shapes(kernel.outputs)
     outputs = tuple(Output(t.type.dtype, shape) for t, shape in zip(kernel.outputs, shapes, strict=True))
@@ -115,7 +116,9 @@ auto break case char const continue default do double else enum extern float for
 short signed sizeof static struct switch typedef union unsigned void volatile while asm typeof main
 """
 _OWN = "arguments grid first last block part number entry bound"
-_OF_HEADERS = re.compile(r"\b(?:f32_|f16_|bf16_|at_|rank_|dot_|DOT_|floats_|panel_|PANEL)\w*")
+_OF_HEADERS = re.compile(
+    r"\b(?:f32_|f16_|bf16_|at_|rank_|dot_|DOT_|floats_|panel_|PANEL|part_|PART|TILE_|tile_|tiles_|matrix_)\w*"
+)
 _STANDARD = """
 memcpy fabsf copysignf sinf cosf floorf ceilf rintf powf sqrtf INFINITY NAN INT32_MIN INT32_MAX INT64_MIN INT64_MAX
 int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
@@ -124,6 +127,6 @@ int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 
 @cache
 def _names() -> Names:
-    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + panels_text())
+    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + panels_text(frozenset(range(1, MOST_PARTS + 1))))
     reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
     return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))

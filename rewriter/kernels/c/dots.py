@@ -14,7 +14,7 @@ from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
-from rewriter.kernels.c.panels import PANELS_STACK, WIDEST_PANEL, reads_panels
+from rewriter.kernels.c.panels import PANELS_STACK, WIDEST_PANEL, WIDEST_STEP, adding_function, reads_panels
 from rewriter.kernels.c.steps import Group, Let, Product, Step, Turned
 from rewriter.kernels.text.places import Places
 
@@ -26,10 +26,11 @@ class Dots:
 
     Args:
         constants: tensors that may be packed once.
+        parts: of their numbers, and of what they are multiplied with, on a processor with tiles for it.
     """
 
-    def __init__(self, nests: Nests, places: Places, constants: Collection[str]) -> None:
-        self._nests, self._places, self._constants = nests, places, constants
+    def __init__(self, nests: Nests, places: Places, constants: Collection[str], parts: int) -> None:
+        self._nests, self._places, self._constants, self._parts = nests, places, constants, parts
 
     def steps(
         self,
@@ -52,7 +53,9 @@ class Dots:
             a, b = b, a
         (left, left_axes), (right, right_axes) = a, b
         rows = [axis for axis in rest if axis in left_axes and axis not in right_axes]
-        if rest[-1] in left_axes or rest[-1] not in right_axes or not rows:
+        if rest[-1] in left_axes or rest[-1] not in right_axes:
+            return None
+        if not rows and self._panels(right, over, rest[-1]) is None:
             return None
         steps: list[Step] = []
         if not self._is_direct(left, left_axes):
@@ -65,7 +68,7 @@ class Dots:
             else:
                 ordered = (*(axis for axis in right_axes if axis != rest[-1]), rest[-1])
                 right = self._copied(steps, right, right_axes, ordered)
-        return [*steps, Product(name, left, right, over, tuple(rest), rows[-1], is_state)]
+        return [*steps, Product(name, left, right, over, tuple(rest), rows[-1] if rows else None, is_state)]
 
     @staticmethod
     def _copied(steps: list[Step], name: str, axes: tuple[str, ...], order: tuple[str, ...] | None = None) -> str:
@@ -118,44 +121,54 @@ class Dots:
             nests.array(step.name, "float", step.axes)
             nests.fill(step.name, "0.0f")
         left, left_strides = self._place(step.left)
-        packed = self._packed(step)
-        right, right_strides = packed or self._place(step.right)
         result, result_strides = self._place(step.name)
         columns = step.axes[-1]
-        assert right_strides[columns] == result_strides[columns] == "1"
         outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
+        function, right = "dot_add", self._packed(step)
+        if right is not None:
+            function, nests.lines.stack["panel_add"] = adding_function(self._parts), PANELS_STACK
+        else:
+            matrix, strides = self._place(step.right)
+            right = [_at(matrix, strides, outer), strides[step.over]]
+            assert strides[columns] == result_strides[columns] == "1"
         operands = [
             _at(result, result_strides, outer),
-            result_strides[step.rows],
+            result_strides[step.rows] if step.rows else "0",
             _at(left, left_strides, outer),
-            left_strides[step.rows],
+            left_strides[step.rows] if step.rows else "0",
             left_strides[step.over],
-            _at(right, right_strides, outer),
-            right_strides[step.over],
-            *(tiling.length(axis) for axis in (step.rows, columns, step.over)),
+            *right,
+            tiling.length(step.rows) if step.rows else "1",
+            *(tiling.length(axis) for axis in (columns, step.over)),
         ]
-        function = "dot_add"
-        if packed:
-            function, nests.lines.stack["panel_add"] = "panel_add", PANELS_STACK
         self._write_loops(outer, f"{function}({', '.join(operands)});")
 
-    def _packed(self, step: Product) -> tuple[str, dict[str, str]] | None:
-        """A pointer to the panels of a right operand that is a constant matrix, and its strides: the length of a column for that
-        of the contracted axis, as ``panel_add`` has it. Tiles begin where panels do.
+    def _packed(self, step: Product) -> list[str] | None:
+        """The panels of a right operand that is a constant matrix, as ``panel_add`` has it: their start, the length of a column,
+        and where the tile begins in a row and in a column. Tiles begin where panels do, and where their parts of a column do.
         """
-        load, columns, tiling = self._load(step.right), step.axes[-1], self._nests.tiling
-        if load is None or load.tensor not in self._constants or step.right in self._nests.chosen:
+        columns, tiling = step.axes[-1], self._nests.tiling
+        load = self._panels(step.right, step.over, columns)
+        if load is None:
             return None
-        type_ = self._nests.types[load.tensor]
-        if not reads_panels(load, type_, step.over, columns):
-            return None
-        if tiling.is_cut(columns) and tiling[columns] % WIDEST_PANEL and tiling[columns] < int(str(type_.shape[1])):
-            return None
-        name, depth = self._places.add_packed(load.tensor), str(type_.shape[0])
+        name = self._places.add_packed(load.tensor, self._parts)
         if name not in self._nests.tensors:
             self._nests.tensors.append(name)
-        start = f"{name} + {tiling.start(columns)} * {depth} + {tiling.start(step.over)} * PANEL"
-        return start, {columns: "1", step.over: depth}
+        whole = self._nests.types[load.tensor].shape[0]
+        return [name, str(whole), tiling.start(columns), tiling.start(step.over)]
+
+    def _panels(self, right: str, over: str, columns: str) -> Load | None:
+        """What loads a right operand that may be read from panels; ``None`` where it may not."""
+        load, tiling = self._load(right), self._nests.tiling
+        if load is None or load.tensor not in self._constants or right in self._nests.chosen:
+            return None
+        type_ = self._nests.types[load.tensor]
+        if not reads_panels(load, type_, over, columns):
+            return None
+        for axis, size, step in ((columns, type_.shape[1], WIDEST_PANEL), (over, type_.shape[0], WIDEST_STEP)):
+            if tiling.is_cut(axis) and tiling[axis] % step and tiling[axis] < int(str(size)):
+                return None
+        return load
 
     def _write_loops(self, outer: Sequence[str], call: str) -> None:
         lines = self._nests.lines

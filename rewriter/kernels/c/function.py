@@ -82,7 +82,7 @@ class CFunction:
         self._tiling = TileSizes(block, schedule)
         self._lines = CLines({*taken, self.name, *self._types, *places.symbols})
         self._nests = Nests(self._lines, self._tiling, self._types, chosen_loads(block))
-        self._dots = Dots(self._nests, places, constants)
+        self._dots = Dots(self._nests, places, constants, schedule.parts)
         self._accumulators = AccumulatorSteps(self._tiling, self._product_steps)
         self._fused = fused_products(block)
         self._listed = listed_mask(block, schedule) if tables else None

@@ -3,30 +3,45 @@
 A product of a block graph whose right operand is a constant matrix, as it is stored, reads it from panels
 (:mod:`rewriter.kernels.c.tiles`): a step of the contracted axis is two vectors that lie together, where rows of the matrix would
 be pages apart. The left tile is copied to the stack a register tile's rows and a slab at a time. The text holds for every
-instruction set: the compiler chooses the tiles and the width of a panel.
+instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts and the
+processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 
 from mugraph.blocks.statements import Load, View
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.kernels.c.compile import LEVELS
-from rewriter.kernels.c.tiles import FLOATS, PartPair, TileLayout, TileTarget, vector_tiles
+from rewriter.kernels.c.parts import UNIT_NUMBERS, parts_bytes, parts_text, ranges_text
+from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
 
-__all__ = ["PANELS_STACK", "WIDEST_PANEL", "pack_function", "packed_bytes", "panels_text", "reads_panels"]
+__all__ = [
+    "PANELS_STACK",
+    "WIDEST_PANEL",
+    "WIDEST_STEP",
+    "adding_function",
+    "pack_function",
+    "packed_bytes",
+    "panels_text",
+    "reads_panels",
+]
 
 _WIDE, _NARROW = (TileTarget.of(LEVELS[name]) for name in ("x86-64-v4", "x86-64-v3"))
 WIDEST_PANEL = _WIDE.columns
 """Columns of a panel on any processor divide this."""
+WIDEST_STEP = UNIT_NUMBERS
+"""Steps along the contracted axis at which a tile may begin on any processor divide this."""
 PANELS_STACK = 4 * _WIDE.rows * (FLOATS.stride + WIDEST_PANEL)
 """Bytes that a product has on the stack."""
 
 _ADD = """
-/* c[m][n] += sum over k of a[m][k] b[k][n], from a place in b's panels on; "whole" is how long all columns of b are. */
-static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *panels, int64_t whole,
-                      int64_t rows, int64_t columns, int64_t depth) {
+/* c[m][n] += sum over k of a[m][k] b[k][n]. Its tile begins in a column and at a step; "whole" is how long all columns are. */
+static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
+                      int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
+    const float *const panels = packed + column * whole + step * PANEL;
     float left[PANEL_ROWS * PANEL_STRIDE] __attribute__((aligned(64))), sums[PANEL_ROWS * PANEL] __attribute__((aligned(64)));
     const int64_t groups = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
     for (int64_t group = 0; group < groups; ++group) {
@@ -59,30 +74,50 @@ static void panel_pack(const float *weights, float *to, int64_t k, int64_t n) {
 
 
 @cache
-def panels_text() -> str:
-    """``panel_add`` and ``panel_pack``."""
+def panels_text(several: Collection[int]) -> str:
+    """``panel_add`` and ``panel_pack``, of numbers in these parts.
+
+    Args:
+        several: how many parts, each once.
+    """
     wide, narrow = (_tiles(target) for target in (_WIDE, _NARROW))
-    return f"#ifdef __AVX512F__\n{wide}#else\n{narrow}#endif{_ADD.rstrip()}"
+    texts = [f"#ifdef __AVX512F__\n{wide}#else\n{narrow}#endif{_ADD.rstrip()}"]
+    in_parts = sorted(parts for parts in several if parts > 1)
+    if in_parts:
+        texts += ["#ifdef __AMX_BF16__", ranges_text(), *map(parts_text, in_parts), "#else"]
+        for parts in in_parts:
+            texts += [f"#define {adding_function(parts)} panel_add", f"#define {_packing_function(parts)} panel_pack"]
+        texts.append("#endif")
+    return "\n".join(texts)
+
+
+def adding_function(parts: int) -> str:
+    """The name of ``panel_add`` for numbers in so many parts."""
+    return "panel_add" if parts == 1 else f"panel_add_{parts}"
+
+
+def _packing_function(parts: int) -> str:
+    return "panel_pack" if parts == 1 else f"panel_pack_{parts}"
 
 
 def _tiles(target: TileTarget) -> str:
     numbers = {"": target.columns, "_ROWS": target.rows, "_STRIDE": FLOATS.stride, "_SLAB": FLOATS.slab}
     constants = ", ".join(f"PANEL{name} = {number}" for name, number in numbers.items())
-    layout = TileLayout(FLOATS.stride, "0", target.columns)
-    return f"enum {{ {constants} }};\n{vector_tiles(FLOATS, target, (PartPair(0, 0),), layout)}"
+    return f"enum {{ {constants} }};\n{vector_tiles(FLOATS, target)}"
 
 
-def packed_bytes(type_: TensorType) -> int:
-    """Of a matrix in panels on any processor. ``type_`` is one that :func:`reads_panels` accepts."""
+def packed_bytes(type_: TensorType, parts: int) -> int:
+    """Of a matrix in panels on any processor, at most. ``type_`` is one that :func:`reads_panels` accepts."""
     k, n = (int(str(dim)) for dim in type_.shape)
-    return 4 * k * -(-n // WIDEST_PANEL) * WIDEST_PANEL
+    floats = 4 * k * -(-n // WIDEST_PANEL) * WIDEST_PANEL
+    return floats if parts == 1 else max(floats, parts_bytes(k, n, parts))
 
 
-def pack_function(name: str, type_: TensorType) -> str:
+def pack_function(name: str, type_: TensorType, parts: int) -> str:
     """A function of this name that packs a matrix, as :class:`rewriter.runtime.plan.Packing` has it."""
     k, n = type_.shape
     head = f"void {name}(const void *weights, void *packed, const int64_t *sizes)"
-    return f"\n{head} {{\n    (void)sizes;\n    panel_pack(weights, packed, {k}, {n});\n}}"
+    return f"\n{head} {{\n    (void)sizes;\n    {_packing_function(parts)}(weights, packed, {k}, {n});\n}}"
 
 
 def reads_panels(load: Load, type_: TensorType, over: str, columns: str) -> bool:

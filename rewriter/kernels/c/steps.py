@@ -67,7 +67,7 @@ class Product:
         left, right: operands; the last of ``axes`` is one of the right operand alone.
         over: the axis that is contracted.
         axes: of the result.
-        rows: the axis of the left operand alone that is next to last in it.
+        rows: the axis of the left operand alone that is next to last in it; ``None`` where that is a single row.
         is_state: it is added to a state that there is already.
     """
 
@@ -76,7 +76,7 @@ class Product:
     right: str
     over: str
     axes: tuple[str, ...]
-    rows: str
+    rows: str | None
     is_state: bool = False
 
 

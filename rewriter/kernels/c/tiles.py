@@ -23,9 +23,6 @@ from rewriter.kernels.c.compile import Level
 __all__ = [
     "BYTES",
     "FLOATS",
-    "MATRIX_EMULATED",
-    "MATRIX_QUARTER",
-    "PAIRS",
     "PartPair",
     "TileLayout",
     "TileTarget",
@@ -36,7 +33,7 @@ __all__ = [
 
 _AHEAD = 16
 """Steps by which a panel is asked for ahead of its use where a step takes so long that the cache's own guess comes late."""
-MATRIX_QUARTER = 128
+_QUARTER = 128
 """Words of a step of sixteen of a panel's part that a tile of rows asks for ahead."""
 
 
@@ -72,7 +69,8 @@ class TileTarget:
         return feature in self.level.features and self.lanes == self.level.lanes
 
 
-_AMX_TEXT = """#define TILE_ZERO(tile) _tile_zero(tile)
+_AMX_TEXT = """#include <immintrin.h>
+#define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_LOAD(tile, from, bytes) _tile_loadd(tile, from, bytes)
 #define TILE_STORE(tile, to, bytes) _tile_stored(tile, to, bytes)
 #define TILE_PAIRS(sums, left, right) _tile_dpbf16ps(sums, left, right)
@@ -84,43 +82,6 @@ static inline void tiles_begin(void) {
 }
 static inline void tiles_end(void) { _tile_release(); }
 """
-
-MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float floats[16][16]; } tile_registers[8];
-#define TILE_ZERO(tile) __builtin_memset(&tile_registers[tile], 0, 1024)
-#define TILE_LOAD(tile, from, bytes) tile_load(tile, (const char *)(from), bytes)
-#define TILE_STORE(tile, to, bytes) tile_store(tile, (char *)(to), bytes)
-#define TILE_PAIRS(sums, left, right) tile_pairs(sums, left, right)
-static int tiles_configured;
-static void tiles_begin(void) { tiles_configured = 1; }
-static void tiles_end(void) { tiles_configured = 0; }
-static void tile_load(int tile, const char *from, int64_t bytes) {
-    for (int row = 0; row < 16; ++row) __builtin_memcpy(tile_registers[tile].words[row], from + row * bytes, 64);
-}
-static void tile_store(int tile, char *to, int64_t bytes) {
-    if (!tiles_configured) __builtin_trap();
-    for (int row = 0; row < 16; ++row) __builtin_memcpy(to + row * bytes, tile_registers[tile].words[row], 64);
-}
-static float tile_number(uint32_t bits) {
-    union { uint32_t bits; float number; } of = {bits & 0x7f800000u ? bits : bits & 0x80000000u};
-    return of.number;
-}
-static float tile_flushed(float number) {
-    union { float number; uint32_t bits; } of = {number};
-    return tile_number(of.bits);
-}
-static void tile_pairs(int sums, int left, int right) {
-    if (!tiles_configured) __builtin_trap();
-    for (int row = 0; row < 16; ++row)
-        for (int pair = 0; pair < 16; ++pair)
-            for (int column = 0; column < 16; ++column) {
-                const uint32_t a = tile_registers[left].words[row][pair], b = tile_registers[right].words[pair][column];
-                float *sum = &tile_registers[sums].floats[row][column];
-                *sum = tile_flushed(*sum + tile_number(a << 16) * tile_number(b << 16));
-                *sum = tile_flushed(*sum + tile_number(a & 0xffff0000u) * tile_number(b & 0xffff0000u));
-            }
-}
-"""
-"""The tiles of AMX in plain C, with denormal operands and sums as zero, for processors that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +111,6 @@ class WordKind:
         """The C statement by which ``{s}`` gains the product of the word ``{l}`` and the vector ``{r}``."""
         if self is FLOATS:
             return "{s} += {l} * {r};"
-        if self is PAIRS:
-            if target.has("avx512_bf16"):
-                return "{s} = (total)_mm512_dpbf16_ps((__m512){s}, (__m512bh)_mm512_set1_epi32({l}), (__m512bh){r});"
-            return "{s} += low_half({l}) * (total)({r} << 16); {s} += high_half({l}) * (total)({r} & 0xffff0000u);"
         if target.has("avx512_vnni"):
             return "{s} = (total)_mm512_dpbusd_epi32((__m512i){s}, _mm512_set1_epi32({l}), (__m512i){r});"
         return " ".join(
@@ -162,8 +119,6 @@ class WordKind:
 
 
 FLOATS = WordKind("floats", 1, "float", "float", 128)
-PAIRS = WordKind("pairs", 2, "uint32_t", "float", 64)
-"""Two bfloat16, the first in the low half."""
 BYTES = WordKind("bytes", 4, "uint32_t", "int32_t", 128)
 """Four bytes, the first in the lowest: unsigned on the left, signed on the right."""
 
@@ -175,30 +130,7 @@ def _tile_types(kind: WordKind, target: TileTarget) -> str:
         f"typedef {kind.word} {kind.name}_words __attribute__((vector_size({size}), may_alias));",
         f"typedef {kind.total} {kind.name}_total __attribute__((vector_size({size}), may_alias));",
     ]
-    if kind is PAIRS and not target.has("avx512_bf16"):
-        lines += [
-            "union half { uint32_t bits; float number; };",
-            "static inline float low_half(uint32_t word) { return ((union half){word << 16}).number; }",
-            "static inline float high_half(uint32_t word) { return ((union half){word & 0xffff0000u}).number; }",
-        ]
     return "\n".join(lines) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class TileLayout:
-    """Where operands and sums lie.
-
-    Attributes:
-        left_row: words from one row of the left tile to the next.
-        right_part: words from one part of a panel to the next, as C text in which ``steps`` may stand.
-        sums_row: words from one row of sums to the next.
-        left_part: words from one part of a row of the left tile to the next.
-    """
-
-    left_row: int
-    right_part: str
-    sums_row: int
-    left_part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,24 +141,21 @@ class PartPair:
     right: int
 
 
-def vector_tiles(kind: WordKind, target: TileTarget, terms: Sequence[PartPair], layout: TileLayout) -> str:
+def vector_tiles(kind: WordKind, target: TileTarget) -> str:
     """Functions for register tiles of one row to the target's most, and a table of them, ``{kind}_tiles``, by the number of rows.
 
-    Args:
-        terms: products that are added up, in this order.
-
-    A function's arguments are the left tile, the right panel, the sums, the number of steps, and whether the sums count or are
-    written anew.
+    A function's arguments are the left tile, whose rows are the kind's stride apart, the right panel, the sums, the number of
+    steps, and whether the sums count or are written anew.
     """
     texts = [_tile_types(kind, target)]
-    texts += [_vector_tile(kind, target, rows, terms, layout) for rows in range(1, target.rows + 1)]
+    texts += [_vector_tile(kind, target, rows) for rows in range(1, target.rows + 1)]
     names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, target.rows + 1))
     arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int"
     texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
     return "\n".join(texts)
 
 
-def _vector_tile(kind: WordKind, target: TileTarget, rows: int, terms: Sequence[PartPair], layout: TileLayout) -> str:
+def _vector_tile(kind: WordKind, target: TileTarget, rows: int) -> str:
     columns, lanes, step = 2, target.lanes, kind.step(target).replace("(total)", f"({kind.name}_total)")
     chains = max(1, 8 // (rows * columns))  # as many sums at once as hide the latency of a multiplication
     vector, total = f"{kind.name}_words", f"{kind.name}_total"
@@ -238,7 +167,7 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int, terms: Sequence[
         lines = [" ".join(loads), *([" ".join(ahead)] if rows >= 8 else [])]
         for i in range(rows):
             products = " ".join(step.format(s=f"s{chain}_{i}_{j}", l="l", r=f"r{j}") for j in range(columns))
-            lines.append(f"{{ const {kind.word} l = left[{i * layout.left_row + chain}]; {products} }}")
+            lines.append(f"{{ const {kind.word} l = left[{i * kind.stride + chain}]; {products} }}")
         return ["{", *lines, "}"]
 
     name = f"{kind.name}_{rows}"
@@ -246,20 +175,9 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int, terms: Sequence[
     lines = [f"static __attribute__((noinline)) void {name}({arguments}, int add) {{"]
     for chain in range(chains):
         lines.append(f"{total} {', '.join(f's{chain}_{i}_{j} = {{0}}' for i, j in cells)};")
-    if len(terms) == 1 and terms[0] == PartPair(0, 0):
-        lines += _loops(chains, columns * lanes, steps)
-    else:
-        offsets = ", ".join(f"{{{t.left * layout.left_part}, {t.right} * ({layout.right_part})}}" for t in terms)
-        lines += [
-            f"const int64_t terms[{len(terms)}][2] = {{{offsets}}};",
-            f"const {kind.word} *const left_parts = left, *const right_parts = right;",
-            f"for (int term = 0; term < {len(terms)}; ++term) {{",
-            "left = left_parts + terms[term][0], right = right_parts + terms[term][1];",
-            *_loops(chains, columns * lanes, steps),
-            "}",
-        ]
+    lines += _loops(chains, columns * lanes, steps)
     for i, j in cells:
-        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * layout.sums_row + j * lanes});")
+        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * target.columns + j * lanes});")
         value = " + ".join(f"s{chain}_{i}_{j}" for chain in range(chains))
         lines.append(f"const {total} sum = {value}; if (add) *to += sum; else *to = sum; }}")
     return "\n".join([*lines, "}", ""])
@@ -277,52 +195,52 @@ def _loops(chains: int, panel: int, steps: Callable[[int], list[str]]) -> list[s
     return [*lines, f"for ({start} at < steps; ++at, ++left, right += {panel})", *steps(0)]
 
 
-def matrix_tiles(target: TileTarget, terms: Sequence[PartPair], layout: TileLayout) -> str:
-    """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them, ``matrix_tiles``, by sixteens of rows.
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """Where the operands of tiles of AMX lie.
 
-    The arguments are those of :func:`vector_tiles`, and a place within the panel that is read next: a quarter of it is asked for,
-    spread over the multiplications, so that four tiles of rows bring it near. The last term is the product of the leading parts:
-    all others are added up first, while the sum is small, and neighbours among them share the operand that they have in common.
+    Attributes:
+        left_row: words from one row of the left tile to the next.
+        left_part: words from one part of a row to the next.
+        right_step: words of a panel from one step to the next.
+        right_part: words from one part of a panel to the next.
     """
-    if not target.matrix:
-        raise ValueError(f"{target.level.name} has no tiles")
-    row = layout.sums_row
-    texts = ["typedef float float_lanes __attribute__((vector_size(64), may_alias));\n"]
+
+    left_row: int
+    left_part: int
+    right_step: int
+    right_part: int
+
+
+def matrix_tiles(name: str, terms: Sequence[PartPair], layout: TileLayout) -> str:
+    """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them by sixteens of rows, which has this name.
+
+    The arguments are the left tile, the right panel, the sums, which are written anew, the number of steps, and a place in the
+    panel that is read next: a quarter of it is asked for, spread over the multiplications, so that four tiles of rows bring it
+    near. The last term is the product of the leading parts: all others are added up first, while the sum is small, and neighbours
+    among them share the operand that they have in common.
+    """
+    texts = list[str]()
+    arguments = "const uint32_t *left, const uint32_t *right, float *sums, int64_t steps, const uint32_t *next"
+    asked = _asked_ahead(terms, layout)
     for tall in (1, 2):
-        lines = [
-            f"static __attribute__((noinline)) void matrix_{tall}(const uint32_t *left, const uint32_t *right, float *sums, "
-            "int64_t steps, int add, const uint32_t *next) {",
-            f"float sum[{16 * tall}][32] __attribute__((aligned(64)));",
-            *(f"TILE_ZERO({tile});" for tile in range(2 * tall)),
-        ]
-        asked = _asked_ahead(terms, layout)
+        lines = [f"static __attribute__((noinline)) void {name}_{tall}({arguments}) {{"]
+        lines += [f"TILE_ZERO({tile});" for tile in range(2 * tall)]
         for first, last in ((0, len(terms) - 1), (len(terms) - 1, len(terms))):
             if last > first:
                 lines += _matrix_loop(terms[first:last], tall, layout, asked[first:last])
-        lines += [
-            "if (!add) {",
-            *(f"TILE_STORE({2 * i + j}, sums + {16 * i * row + 16 * j}, {4 * row});" for i in range(tall) for j in range(2)),
-            "return;",
-            "}",
-            *(f"TILE_STORE({2 * i + j}, &sum[{16 * i}][{16 * j}], 128);" for i in range(tall) for j in range(2)),
-            f"for (int row = 0; row < {16 * tall}; ++row)",
-            "for (int column = 0; column < 32; column += 16)",
-            f"*(float_lanes *)(sums + row * {row} + column) += *(const float_lanes *)&sum[row][column];",
-            "}",
-            "",
-        ]
-        texts.append("\n".join(lines))
-    arguments = "const uint32_t *, const uint32_t *, float *, int64_t, int, const uint32_t *"
-    texts.append(f"static void (*const matrix_tiles[])({arguments}) = {{0, matrix_1, matrix_2}};\n")
+        lines += [f"TILE_STORE({2 * i + j}, sums + {512 * i + 16 * j}, 128);" for i in range(tall) for j in range(2)]
+        texts.append("\n".join([*lines, "}", ""]))
+    texts.append(f"static void (*const {name}[])({arguments}) = {{0, {name}_1, {name}_2}};\n")
     return "\n".join(texts)
 
 
 def _asked_ahead(terms: Sequence[PartPair], layout: TileLayout) -> list[list[str]]:
     """By term, what is asked for while it is multiplied: of each part of a step of sixteen words, the lines of one of four."""
     places = [
-        f"__builtin_prefetch(next + {part} * ({layout.right_part}) + at * 32 + {16 * line}, 0, 2);"
+        f"__builtin_prefetch(next + {part} * {layout.right_part} + at * {layout.right_step} + {16 * line}, 0, 2);"
         for part in sorted({term.right for term in terms})
-        for line in range(MATRIX_QUARTER // 16)
+        for line in range(_QUARTER // 16)
     ]
     return [places[i * len(places) // len(terms) : (i + 1) * len(places) // len(terms)] for i in range(len(terms))]
 
@@ -336,7 +254,8 @@ def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout, asked
             ]
         if before is None or before.right != term.right:
             lines += [
-                f"TILE_LOAD({6 + j}, right + {term.right} * ({layout.right_part}) + at * 32 + {16 * j}, 128);" for j in range(2)
+                f"TILE_LOAD({6 + j}, right + {term.right} * {layout.right_part} + at * {layout.right_step} + {16 * j}, 128);"
+                for j in range(2)
             ]
         lines += [f"TILE_PAIRS({2 * i + j}, {4 + i}, {6 + j});" for i in range(tall) for j in range(2)]
         lines.append(" ".join(ahead))

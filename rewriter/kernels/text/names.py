@@ -106,7 +106,9 @@ def heading(kernel: Kernel, digest: bytes, schedules: Sequence[Schedule], mark: 
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in schedule.tiles)
         lines.append(
             f"{block.name}: tiles {tiles or 'of 1'}, split {schedule.split}, warps {schedule.warps}, stages {schedule.stages}, "
-            f"group {schedule.group}" + (f", ahead {', '.join(schedule.ahead)}" if schedule.ahead else "")
+            f"group {schedule.group}"
+            + (f", ahead {', '.join(schedule.ahead)}" if schedule.ahead else "")
+            + (f", parts {schedule.parts}" if schedule.parts > 1 else "")
         )
     return [f"{mark}{line}".rstrip() for line in lines]
 

@@ -33,7 +33,7 @@ class Places:
         symbols: as expressions over the inputs' dimensions.
         scratch_bytes: sizes of the scratch buffers.
         tables: element types of the tables of stored masks, by name.
-        packed: weights that are packed once, as they are named where they are read, by tensor.
+        packed: weights that are packed once, as they are named where they are read, by tensor and parts of a number.
         narrow: no float is of more than 16 bits.
         nibbles: tensors of four bits an entry.
         wide: offsets may not fit 32 bits.
@@ -72,7 +72,7 @@ class Places:
         self.wide = any(not isinstance(size, int) or size >= 1 << 31 for size in sizes)
         self._taken = set(types)
         self.tables: dict[str, DataType] = {}
-        self.packed: dict[str, str] = {}
+        self.packed: dict[tuple[str, int], str] = {}
         self._first_table = len(kernel.inputs) + tables_before
 
     def _compared(self, kernel: Kernel) -> list[Expression]:
@@ -133,13 +133,13 @@ class Places:
                 self.tables[name] = dtype
         return names
 
-    def add_packed(self, tensor: str) -> str:
-        """The name under which functions read what an input is packed to."""
-        if tensor not in self.packed:
+    def add_packed(self, tensor: str, parts: int) -> str:
+        """The name under which functions read what an input is packed to, its numbers in so many parts."""
+        if (tensor, parts) not in self.packed:
             name = self._new(f"{tensor}_packed")
             self.arguments[name] = Argument.weights(len(self.packed))
-            self.packed[tensor] = name
-        return self.packed[tensor]
+            self.packed[tensor, parts] = name
+        return self.packed[tensor, parts]
 
     def _new(self, wanted: str) -> str:
         """A name that no tensor has."""

@@ -317,6 +317,7 @@ def test_schedules_must_belong_to_the_block() -> None:
         (rows, Schedule((("m", 4),), split=2), "a split without an accumulator"),
         (product, Schedule((), warps=3), "3 warps"),
         (product, Schedule((), stages=0), "stages 0"),
+        (product, Schedule((), parts=4), "a float in 4 parts; it has 1 to 3"),
     ):
         with pytest.raises(InvalidBlock, match=message):
             check_schedule(block, schedule)
@@ -356,7 +357,9 @@ def test_text_and_json_round_trip(name: str) -> None:
     kernel, (schedule,) = EXACT[name]
     assert content(parse_kernel(format_kernel(kernel))) == content(kernel)
     assert content(kernel_from_json(json.loads(json.dumps(kernel_to_json(kernel))))) == content(kernel)
-    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
+    for each in (schedule, replace(schedule, parts=3)):
+        assert schedule_from_json(json.loads(json.dumps(schedule_to_json(each)))) == each
+    assert "parts" not in schedule_to_json(schedule)
 
 
 def test_text_of_every_statement() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,27 +19,18 @@ from mugraph.blocks.schedule import Schedule
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter.cost.schedules.cpu import cpu_schedules
-from rewriter.kernels.c import generate
+from rewriter.kernels.c import CSource, generate
+from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
-from rewriter.kernels.c.products import (
-    FLOAT32,
-    ONE_PRODUCT,
-    SIGNED_BYTES,
-    SIX_PRODUCTS,
-    THREE_PRODUCTS,
-    UNSIGNED_BYTES,
-    Arithmetic,
-    StoredProduct,
-    dynamic_quantized,
-)
-from rewriter.kernels.c.tiles import MATRIX_EMULATED, TileTarget
+from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
+from rewriter.kernels.c.tiles import TileTarget
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
 from rewriter.runtime.plan import Argument, Expression
-from tests.support.c_help import Processor, levels
+from tests.support.c_help import EMULATED, Processor, emulated, levels
 from tools.bench.cpu_products import NativeProduct, plain_product
 
 HERE = level_of_processor()
@@ -49,29 +42,31 @@ TARGETS = {
     for name, level in LEVELS.items()
     if level.features <= FEATURES and "amx_tile" not in level.features
 }
-TARGETS["emulated"] = TileTarget(LEVELS["x86-64-v3"], lanes=16, rows=2, matrix=MATRIX_EMULATED)
-"""Those of this processor, and tiles of AMX in plain C."""
+"""Those of this processor, without AMX."""
 SIZES = ((1, 1), (131, 70), (600, 33))
-ARITHMETIC = {"floats": (FLOAT32, 1e-6), "six": (SIX_PRODUCTS, 1e-6), "three": (THREE_PRODUCTS, 3e-5), "one": (ONE_PRODUCT, 8e-3)}
-"""Each with a bound on an entry's error relative to the sum of the magnitudes of its products."""
-CASES = [
-    (target, name, size)
-    for target in TARGETS
-    for name in ARITHMETIC
-    for size in SIZES
-    if name in ("floats", "six") or (target == "emulated" and size == SIZES[1])
-]
+PARTS = {"floats": (1, 1e-6), "six": (3, 1e-6), "three": (2, 3e-5)}
+"""How many a number has, with a bound on an entry's error relative to the sum of the magnitudes of its products."""
+CASES = [(level, "floats") for level in levels()] + [(EMULATED, name) for name in PARTS]
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A product that is compiled and loaded."""
+
+    source: CSource
+    library: ctypes.CDLL
+
+    def __call__(self, left: np.ndarray, weights: np.ndarray, ranges: int = 1) -> np.ndarray:
+        return prepared(self.source, self.library, (left, weights)).run(ranges)[0]
 
 
 @cache
-def native(target: str, arithmetic: Arithmetic, k: int, n: int) -> NativeProduct:
-    return NativeProduct(plain_product("product", k, n, TARGETS[target], arithmetic))
-
-
-def computed(product: NativeProduct, left: np.ndarray, weights: np.ndarray, more: int = 1) -> np.ndarray:
-    result = np.full((len(left), weights.shape[1]), np.float32(np.pi))
-    product.launch((left, product.packed(weights), result, len(left)), len(left), more)()
-    return result
+def native(level: Level, parts: int, k: int, n: int, change: Callable[[str], str] = str) -> Native:
+    kernel, tiles = plain_product(k, n), {"n": 64, "m": 64, "k": 256}
+    schedule = Schedule(tuple((axis, tiles[axis]) for axis in kernel.blocks[0].sizes), ahead=("right",), parts=parts)
+    source = generate(kernel, [schedule])
+    text = change(emulated(source.text) if level is EMULATED else source.text)
+    return Native(source, opened(build(text, level)))
 
 
 def check(result: np.ndarray, left: np.ndarray, weights: np.ndarray, bound: float) -> None:
@@ -89,14 +84,15 @@ def check(result: np.ndarray, left: np.ndarray, weights: np.ndarray, bound: floa
     assert (np.abs(result[asked] - exact[asked]) <= bound * magnitude[asked] + left.shape[1] * 2.0**-149).all()
 
 
-@pytest.mark.parametrize(("target", "name", "size"), CASES)
-@settings(max_examples=12, deadline=None)
-@given(m=st.integers(1, 300), more=st.integers(1, 3), seed=st.integers(0, 99))
-def test_products_of_ragged_sizes(target: str, name: str, size: tuple[int, int], m: int, more: int, seed: int) -> None:
+@pytest.mark.parametrize(("level", "name"), CASES)
+@pytest.mark.parametrize("size", SIZES)
+@settings(max_examples=8, deadline=None)
+@given(m=st.integers(1, 300), ranges=st.integers(1, 3), seed=st.integers(0, 99))
+def test_products_of_ragged_sizes(level: Level, name: str, size: tuple[int, int], m: int, ranges: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     left, weights = random.standard_normal((m, size[0]), np.float32), random.standard_normal(size, np.float32)
-    arithmetic, bound = ARITHMETIC[name]
-    check(computed(native(target, arithmetic, *size), left, weights, more), left, weights, bound)
+    parts, bound = PARTS[name]
+    check(native(level, parts, *size)(left, weights, ranges), left, weights, bound)
 
 
 def scaled(random: np.random.Generator, shape: tuple[int, int], axis: int, whole: bool) -> np.ndarray:
@@ -107,11 +103,10 @@ def scaled(random: np.random.Generator, shape: tuple[int, int], axis: int, whole
     return numbers.astype(np.float32)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", ["floats", "six"])
+@pytest.mark.parametrize(("level", "name"), CASES)
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), whole=st.booleans(), specials=st.integers(0, 3), ordinary=st.booleans())
-def test_numbers_of_all_magnitudes(target: str, name: str, seed: int, whole: bool, specials: int, ordinary: bool) -> None:
+def test_numbers_of_all_magnitudes(level: Level, name: str, seed: int, whole: bool, specials: int, ordinary: bool) -> None:
     """Denormal numbers, those near the largest, infinities and NaN: parts never lose what floats keep."""
     random, (k, n) = np.random.default_rng(seed), SIZES[1]
     left, weights = scaled(random, (20, k), 0, whole), scaled(random, (k, n), 1, whole)
@@ -121,35 +116,40 @@ def test_numbers_of_all_magnitudes(target: str, name: str, seed: int, whole: boo
         value = random.choice(np.array([np.inf, -np.inf, np.nan, 3.4028235e38, 1e-45, 0.0], np.float32))
         side = left if random.integers(2) else weights
         side[tuple(random.integers(0, size) for size in side.shape)] = value
-    check(computed(native(target, ARITHMETIC[name][0], k, n), left, weights), left, weights, 1e-6)
+    parts, bound = PARTS[name]
+    check(native(level, parts, k, n)(left, weights), left, weights, bound)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_exact_products_stay_exact(target: str) -> None:
+@pytest.mark.parametrize(("level", "name"), CASES)
+def test_exact_products_stay_exact(level: Level, name: str) -> None:
     """One large number meets a zero, and what is left is tiny: nothing of it is flushed to zero."""
     k, n = SIZES[1]
     left, weights = np.zeros((3, k), np.float32), np.zeros((k, n), np.float32)
     left[:, 0], left[:, 1], weights[1, :] = 1.0, [2.0**-120, 2.0**-149, 3.4028235e38], [2.0**-20] * n
     weights[2, 5] = 1.0
-    for name in ("floats", "six"):
-        result = computed(native(target, ARITHMETIC[name][0], k, n), left, weights)
-        np.testing.assert_array_equal(result, (left.astype(np.float64) @ weights).astype(np.float32))
+    result = native(level, PARTS[name][0], k, n)(left, weights)
+    np.testing.assert_array_equal(result, (left.astype(np.float64) @ weights).astype(np.float32))
+
+
+@cache
+def product_session() -> onnxruntime.InferenceSession:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[m,k] x, float[k,n] w) => (float[m,n] y) { y = MatMul(x, w) }'
+    return onnxruntime.InferenceSession(parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def matmul(left: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """onnxruntime's product, with constant weights."""
-    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[m,k] x, float[k,n] w) => (float[m,n] y) { y = MatMul(x, w) }'
-    session = onnxruntime.InferenceSession(parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": left, "w": weights})[0])
+    """onnxruntime's product."""
+    return np.asarray(product_session().run(None, {"x": left, "w": weights})[0])
 
 
 KINDS = ("normal", "rows", "cancelling", "positive", "sparse")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("level", "name"), [case for case in CASES if case[1] != "three"])
 @pytest.mark.parametrize("k", [64, 768, 3072])
-def test_errors_are_not_above_those_of_the_original(target: str, k: int) -> None:
-    """Against float64, of every kind of operands: floats, and six products of parts, at every depth."""
+@pytest.mark.parametrize("rows", [1, 48])
+def test_errors_are_not_above_those_of_the_original(level: Level, name: str, k: int, rows: int) -> None:
+    """Against float64, of every kind of operands: floats, and six products of parts, at every depth, so many rows at a time."""
     random, n = np.random.default_rng(k), 32
     for kind in KINDS:
         left, weights = random.standard_normal((48, k), np.float32), random.standard_normal((k, n), np.float32)
@@ -164,106 +164,92 @@ def test_errors_are_not_above_those_of_the_original(target: str, k: int) -> None
             left[random.random(left.shape) < 0.9] = 0
         exact = left.astype(np.float64) @ weights.astype(np.float64)
         norms = np.linalg.norm(exact, axis=1)  # by row, so that no row hides behind another
-        original = np.linalg.norm(matmul(left, weights) - exact, axis=1) / norms
-        for arithmetic in (FLOAT32, SIX_PRODUCTS):
-            ours = np.linalg.norm(computed(native(target, arithmetic, k, n), left, weights) - exact, axis=1) / norms
-            assert np.sqrt(np.mean(ours**2)) <= np.sqrt(np.mean(original**2)), kind
-
-
-class BrokenProduct(StoredProduct):
-    """A product whose text is changed in one place."""
-
-    old: str
-    new: str
-
-    @staticmethod
-    def of(product: StoredProduct, old: str, new: str) -> BrokenProduct:
-        broken = BrokenProduct(*(getattr(product, field.name) for field in fields(product)))
-        object.__setattr__(broken, "old", old)
-        object.__setattr__(broken, "new", new)
-        return broken
-
-    def source(self) -> str:
-        text = super().source()
-        assert self.old in text, self.old
-        return text.replace(self.old, self.new)
+        original, ours = (
+            np.linalg.norm(np.concatenate([run(left[i : i + rows], weights) for i in range(0, 48, rows)]) - exact, axis=1) / norms
+            for run in (matmul, native(level, PARTS[name][0], k, n))
+        )
+        assert np.sqrt(np.mean(ours**2)) <= np.sqrt(np.mean(original**2)), kind
 
 
 MUTANTS = {
-    "the tail of the contracted axis is dropped": (
-        "smaller(2 * SLAB, K - 2 * slab * SLAB)",
-        "smaller(2 * SLAB, K - 1 - 2 * slab * SLAB)",
-    ),
-    "the last columns are not written": (
-        "width = smaller(PANEL, N - first_column)",
-        "width = smaller(PANEL, N - 1 - first_column)",
-    ),
-    "every row is taken to have parts": ("has_parts(a) && has_parts(b) &&", "has_parts(b) &&"),
+    "the tail of the contracted axis is dropped": ("at < k && column", "at < k - 1 && column"),
+    "the last columns are not added": ("columns - n < PANEL ? columns - n", "columns - n < PANEL ? columns - 1 - n"),
+    "every row is taken to have parts": ("part_exist(a) && part_exist(b) &&", "part_exist(b) &&"),
     "sums of parts may be denormal": ("a.low + b.low >= 2u * 127u - 80u", "1"),
     "sums of parts may overflow": ("a.high + b.high <= 2u * 127u + 100u", "1"),
-    "slabs are not added up": ("+ column) += *", "+ column) = *"),
-    "slabs of floats are not added up": ("if (add)", "if (0)"),
+    "a slab has the range of its first unit": ("range = part_joined(range, ranges[unit])", "(void)0"),
+    "units of floats are not added up": ("steps, from > 0);", "steps, 0);"),
     "parts are cut instead of rounded": ("(bits + 0x7fffu + (bits >> 16 & 1u))", "(bits)"),
-    "halves of words are exchanged": ("offset % 2 ? *word | bits : bits >> 16", "offset % 2 ? *word | bits >> 16 : bits"),
-    "the second tile of columns is the first": ("at * 32 + 16, 128)", "at * 32 + 0, 128)"),
-    "a part is another one": ("TILE_LOAD(6, right + 1 * ", "TILE_LOAD(6, right + 2 * "),
+    "halves of words are exchanged": ("i % 2 ? *word | bits : bits >> 16", "i % 2 ? *word | bits >> 16 : bits"),
+    "the second tile of columns is the first": ("* 96 + 16, 128)", "* 96 + 0, 128)"),
+    "a part is another one": ("TILE_LOAD(6, right + 512 + ", "TILE_LOAD(6, right + 1024 + "),
+    "rows behind the first are those of the one before": ("a + (top + start) * a_m", "a + (top + start - 1) * a_m"),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_texts_are_noticed(name: str) -> None:
     """By what the tests above ask, of the same operands."""
-    k, n = 300, 40
-    broken = NativeProduct(BrokenProduct.of(plain_product("product", k, n, TARGETS["emulated"], SIX_PRODUCTS), *MUTANTS[name]))
+    old, new = MUTANTS[name]
+
+    def change(text: str) -> str:
+        assert old in text, old
+        return text.replace(old, new)
+
     with pytest.raises(AssertionError):
-        examine(broken)
+        examine(native(EMULATED, 3, *EXAMINED, change))
 
 
 def test_what_is_not_broken_passes() -> None:
-    examine(native("emulated", SIX_PRODUCTS, 300, 40))
+    examine(native(EMULATED, 3, *EXAMINED))
 
 
-def examine(product: NativeProduct) -> None:
-    random, (k, n) = np.random.default_rng(0), (product.product.k, product.product.n)
+EXAMINED = (300, 40)
+
+
+def examine(product: Native) -> None:
+    random, (k, n) = np.random.default_rng(0), EXAMINED
     left, weights = random.standard_normal((70, k), np.float32), random.standard_normal((k, n), np.float32)
-    result = computed(product, left, weights)
+    result = product(left, weights)
     check(result, left, weights, 1e-6)
     exact = left.astype(np.float64) @ weights
     assert np.linalg.norm(result - exact) <= 1.2e-7 * np.linalg.norm(exact)
     left, weights = np.abs(left), np.abs(weights)
     exact = left.astype(np.float64) @ weights
-    assert abs(np.mean((computed(product, left, weights) - exact) / exact)) <= 2e-8  # what is left out has both signs
+    assert abs(np.mean((product(left, weights) - exact) / exact)) <= 2e-8  # what is left out has both signs
     for seed in range(12):
         random = np.random.default_rng(seed)
         left, weights = scaled(random, (20, k), 0, whole=False), scaled(random, (k, n), 1, whole=seed % 2 == 0)
-        check(computed(product, left, weights), left, weights, 1e-6)
-    for x, y, second in (
-        (2.0**-60, 2.0**-64 * (1 + 2**-9), 0.0),  # products of parts would be denormal
-        (2.0**-140, 2.0**60, 0.0),  # so would parts
-        (3.4028235e38, 2.0**-60, 0.0),  # it has no nearest bfloat16
-        (2.0**64 * (1 - 2**-10), 2.0**64 * (1 - 2**-10), -1.0),  # the product of the leading parts overflows
+        check(product(left, weights), left, weights, 1e-6)
+    for x, y, second, at in (
+        (2.0**-60, 2.0**-64 * (1 + 2**-9), 0.0, 7),  # products of parts would be denormal
+        (2.0**-60, 2.0**-64 * (1 + 2**-9), 0.0, 100),  # in another unit than the first
+        (2.0**-140, 2.0**60, 0.0, 7),  # so would parts
+        (3.4028235e38, 2.0**-60, 0.0, 7),  # it has no nearest bfloat16
+        (2.0**64 * (1 - 2**-10), 2.0**64 * (1 - 2**-10), -1.0, 7),  # the product of the leading parts overflows
     ):
         left, weights = np.zeros((1, k), np.float32), np.zeros((k, n), np.float32)
-        left[0, 7], left[0, 8], weights[7:9] = x, second * x, y
+        left[0, at], left[0, at + 1], weights[at : at + 2] = x, second * x, y
         expected = (left.astype(np.float64) @ weights).astype(np.float32)
-        np.testing.assert_allclose(computed(product, left, weights), expected, rtol=1e-6)
+        np.testing.assert_allclose(product(left, weights), expected, rtol=1e-6)
 
 
 def test_the_text_for_amx_compiles_to_the_same_bytes_each_time() -> None:
     """It cannot run on every machine; its arithmetic is that of the emulated tiles, which are all that differs."""
-    real = plain_product("product", 300, 40, TileTarget.of(LEVELS["x86-64-amx"]), SIX_PRODUCTS)
-    emulated = replace(real, target=replace(real.target, matrix=MATRIX_EMULATED))
-    assert real.source().replace(real.target.matrix, MATRIX_EMULATED) == emulated.source()
-    assert build(real.source(), real.target.level) == build(real.source(), real.target.level)
+    schedule = Schedule((("n", 64), ("m", 64), ("k", 256)), ahead=("right",), parts=3)
+    text, level = generate(plain_product(300, 40), [schedule]).text, LEVELS["x86-64-amx"]
+    assert "_tile_dpbf16ps" in text and "_tile_dpbf16ps" not in emulated(text)
+    made = build(text, level)
+    assert made == build(text, level) and made != build(text, LEVELS["x86-64-v4"])
 
 
-@pytest.mark.parametrize("target", [name for name in TARGETS if name != "emulated"])
-@pytest.mark.parametrize("arithmetic", [SIGNED_BYTES, UNSIGNED_BYTES])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("type_", ["int8_t", "uint8_t"])
 @settings(max_examples=15, deadline=None)
 @given(m=st.integers(1, 200), seed=st.integers(0, 99), extreme=st.booleans())
-def test_integers_are_those_of_matmulinteger(target: str, arithmetic: Arithmetic, m: int, seed: int, extreme: bool) -> None:
+def test_integers_are_those_of_matmulinteger(target: str, type_: str, m: int, seed: int, extreme: bool) -> None:
     """The same 32 bits, with zero points on both sides, the largest magnitudes among them: no sum of two bytes saturates."""
-    random, (k, n), kind = np.random.default_rng(seed), SIZES[2], np.dtype(arithmetic.weight.removesuffix("_t"))
+    random, (k, n), kind = np.random.default_rng(seed), SIZES[2], np.dtype(type_.removesuffix("_t"))
     limits = np.iinfo(kind)
     left, weights = (
         random.integers(0, 256, (m, k)).astype(np.uint8),
@@ -273,23 +259,23 @@ def test_integers_are_those_of_matmulinteger(target: str, arithmetic: Arithmetic
         left[:], weights[:] = 255, random.choice([limits.min, limits.max], n)
     zero, right_zero = int(random.integers(256)), random.integers(limits.min, limits.max + 1, n).astype(kind)
     result = np.full((m, n), 77, np.int32)
-    product = quantized(target, arithmetic)
+    product = quantized(target, type_)
     product.launch((left, product.packed(weights), result, zero, right_zero, m), m)()
     wide = (left.astype(np.int64) - zero) @ (weights.astype(np.int64) - right_zero)
     np.testing.assert_array_equal(result, wide.astype(np.int32))
 
 
 @cache
-def quantized(target: str, arithmetic: Arithmetic) -> NativeProduct:
+def quantized(target: str, type_: str) -> NativeProduct:
     parameters = (
         *("const uint8_t *restrict left", "const void *right", "int32_t *restrict y", "int64_t zero"),
-        *(f"const {arithmetic.weight} *zeros", "int64_t m"),
+        *(f"const {type_} *zeros", "int64_t m"),
     )
     text, zeros = "y[row * N + column] = value;", {"left_zero": "zero", "right_zero": "zeros[column]"}
-    return NativeProduct(StoredProduct("product", *SIZES[2], TARGETS[target], parameters, text, arithmetic, **zeros))
+    return NativeProduct(StoredProduct("product", *SIZES[2], TARGETS[target], parameters, text, type_, **zeros))
 
 
-@pytest.mark.parametrize("target", [name for name in TARGETS if name != "emulated"])
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
 def test_dynamic_quantization_is_onnxruntimes(target: str, shift: float) -> None:
     """Bit by bit, of numbers on both sides of zero and on one."""
@@ -315,33 +301,8 @@ def dynamic(target: str, k: int, n: int) -> NativeProduct:
     return NativeProduct(dynamic_quantized("product", k, n, TARGETS[target]))
 
 
-def test_what_follows_and_what_comes_before_is_computed_in_place() -> None:
-    """Bias, residual and activation behind, a scale of columns before."""
-    random, (k, n), m = np.random.default_rng(3), SIZES[1], 29
-    parameters = (
-        *("float *restrict y", "const float *restrict left", "const float *restrict scale", "const void *right"),
-        *("const float *restrict bias", "const float *restrict residual", "int64_t m"),
-    )
-    product = StoredProduct(
-        "product",
-        k,
-        n,
-        TARGETS["x86-64-v3"],
-        parameters,
-        "const float sum = value + bias[column] + residual[row * N + column]; y[row * N + column] = sum > 0.0f ? sum : 0.0f;",
-        left="left[row * K + at] * scale[at]",
-        weight="weights[column * K + at]",
-    )
-    left, scale, weights = (random.standard_normal(shape, np.float32) for shape in ((m, k), k, (n, k)))
-    bias, residual, result = *(random.standard_normal(shape, np.float32) for shape in (n, (m, n))), np.empty((m, n), np.float32)
-    whole = NativeProduct(product)
-    whole.launch((result, left, scale, whole.packed(weights), bias, residual, m), m)()
-    expected = np.maximum((left.astype(np.float64) * scale) @ weights.T + bias + residual, 0)
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4)
-
-
 def test_a_grid_follows_the_rows() -> None:
-    product = plain_product("product", 768, 768, TARGETS["x86-64-v3"], FLOAT32)
+    product = dynamic_quantized("product", 768, 768, TARGETS["x86-64-v3"])
     rows = Expression.dimension(0, 0)
     across, down, deep = product.grid(rows)
     assert isinstance(down, Expression)
@@ -351,10 +312,10 @@ def test_a_grid_follows_the_rows() -> None:
 
 def test_products_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="product: weights of 0 by 3"):
-        plain_product("product", 0, 3, TARGETS["x86-64-v3"], FLOAT32).source()
+        dynamic_quantized("product", 0, 3, TARGETS["x86-64-v3"]).source()
     tall = replace(TARGETS["x86-64-v3"], lanes=512)
     with pytest.raises(ValueError, match="bytes on the stack, more than 262144"):
-        plain_product("product", 64, 64, tall, SIX_PRODUCTS).source()
+        dynamic_quantized("product", 64, 64, tall).source()
 
 
 # Within block graphs
@@ -365,20 +326,20 @@ def linear(m: Dim, k: int, n: int) -> Kernel:
     return lower("linear", types, [("y", parse_term("Relu(Add(MatMul(x, w), b))"))])
 
 
-@pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize(("level", "name"), CASES)
 @pytest.mark.parametrize("tiles", [{"m": 64, "n": 64, "k": 128}, {"m": 8, "n": 32, "k": 32}, {"m": 16, "n": 1024, "k": 512}])
-def test_a_block_graph_reads_constant_weights_from_panels(level: Level, tiles: dict[str, int]) -> None:
+def test_a_block_graph_reads_constant_weights_from_panels(level: Level, name: str, tiles: dict[str, int]) -> None:
     """Of symbolic rows, with ragged tiles along all three axes; the weights as they are stored are no argument."""
-    kernel, random = linear(symbol("rows"), 150, 70), np.random.default_rng(2)
+    (parts, bound), kernel, random = PARTS[name], linear(symbol("rows"), 150, 70), np.random.default_rng(2)
     inputs = {"x": random.standard_normal((37, 150), np.float32), "w": random.standard_normal((150, 70), np.float32)}
     inputs["b"] = random.standard_normal(70, np.float32)
-    schedules = [Schedule(tuple((axis, tiles.get(axis, 1)) for axis in kernel.blocks[0].sizes), ahead=("w",))]
+    schedules = [Schedule(tuple((axis, tiles.get(axis, 1)) for axis in kernel.blocks[0].sizes), ahead=("w",), parts=parts)]
     plan = generate(kernel, schedules).plan
     assert [packing.input for packing in plan.packings] == [1]
     assert Argument.input(1) not in plan.launches[0].arguments
     (result,) = Processor(level).run(kernel, schedules, inputs)
     expected = np.maximum(inputs["x"].astype(np.float64) @ inputs["w"] + inputs["b"], 0)
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=100 * bound)
 
 
 def test_weights_are_packed_only_where_tiles_begin_with_panels_and_inputs_are_constants() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +21,14 @@ from mugraph.terms.shape import symbol
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cli.main import main
 from rewriter.cost import DEVICES, ProfileStore
-from rewriter.cost.kernel_times import recall_all
+from rewriter.cost.kernel_times import recall_all, record, time_of, timed_kernels
 from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
+from rewriter.kernels import custom_cpu
+from rewriter.kernels.c import objects
 from rewriter.kernels.c.codegen import generate
-from rewriter.kernels.c.compile import LEVELS, NotBuilt
+from rewriter.kernels.c.compile import LEVELS, Level, NotBuilt, build
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler, levels_here
-from rewriter.kernels.custom_cpu import CpuKernels
+from rewriter.kernels.custom_cpu import CpuKernels, parts_for
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.kept import KeptResults
 from rewriter.kernels.programs import Scheduled, compile_on_cpu, keep_kernels, kernels_of
@@ -33,6 +36,7 @@ from rewriter.runtime import register
 from rewriter.runtime.plan import unpack_objects
 from rewriter.runtime_env import c_compiler_version
 from tests.support.block_kernels import F16, F32, random_inputs, reference, rms_norm_matmul, skip_layer_norm, softmax
+from tests.support.c_help import EMULATED, emulated
 from tests.support.kernel_help import kernel_model, with_kernel
 
 pytestmark = pytest.mark.skipif(c_compiler_version() is None or not levels_here(), reason="no C compiler, or an old processor")
@@ -156,8 +160,8 @@ def test_small_blocks_go_to_another_thread_in_company(compiler: ObjectCompiler) 
 # Within a run
 
 
-def kernels_for(store: ProfileStore, sizes: dict[str, int], folder: Path) -> CpuKernels:
-    kernels = CpuKernels(DEVICES["cpu"], store, sizes, ())
+def kernels_for(store: ProfileStore, sizes: dict[str, int], folder: Path, parts: tuple[int, ...] = parts_for(0.0)) -> CpuKernels:
+    kernels = CpuKernels(DEVICES["cpu"], store, sizes, (), parts=parts)
     kernels.objects = ObjectCompiler(folder, workers=1)
     return kernels
 
@@ -179,6 +183,74 @@ def test_a_kernel_is_timed_and_the_best_schedule_written(tmp_path: Path) -> None
     feed = random_inputs(kernel, 0)
     outputs = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, feed)
     np.testing.assert_allclose(outputs[0], reference(kernel, feed)[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
+    """Lets this processor have tiles of AMX, in plain C; the instruction set with them."""
+    best = levels_here()[0]
+    level = Level("emulated", EMULATED.flags, best.features, EMULATED.lanes)
+
+    def built(text: str, to: Level, label: str) -> bytes:
+        return build(emulated(text) if to is level else text, to, label)
+
+    monkeypatch.setattr(objects, "build", built)
+    monkeypatch.setattr(custom_cpu, "_TILES", level)
+    monkeypatch.setattr(custom_cpu, "levels_here", lambda: (level, *levels_here()))
+    monkeypatch.setitem(FEATURES, level.name, FEATURES[best.name])
+    return level
+
+
+PRODUCT = rms_norm_matmul(symbol("m"), 64, 40, F32)
+
+
+def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path, tiles: Level) -> None:
+    """Schedules with and without them are timed; what is written has an object for tiles and others for what has none."""
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
+    model, graph = with_kernel(PRODUCT, weights=weights)
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
+    assert kernels.tune(graph, math.inf) and not kernels.notes
+    known = recall_all(store, PRODUCT, {"m": 37})
+    assert {schedule.parts for result in known for schedule in result.schedules} == {1, 3}
+    fastest = next(result for result in known if result.schedules[0].parts == 3)
+    record(store, PRODUCT, {"m": 37}, [replace(fastest, microseconds=0.5)])
+    assert kernels.compile(graph) == []
+    program = kernels.programs[PRODUCT]
+    images = unpack_objects(program.attributes["images"])
+    assert program.variants.schedules[0][0].parts == 3
+    assert [image.features for image in images] == [FEATURES["emulated"], 3, 1]
+    assert len({image.content for image in images}) == 3
+    kernels.close()
+    feed = random_inputs(PRODUCT, 1, {"m": 37})
+    (output,) = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, {"x": feed["x"]})
+    (expected,) = reference(PRODUCT, {**feed, **weights})
+    assert np.linalg.norm(output - expected) <= 3e-7 * np.linalg.norm(expected)
+
+
+def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact(tmp_path: Path, tiles: Level) -> None:
+    assert parts_for(0.0) == parts_for(1e-6) == (3, 1) and parts_for(5e-6) == (2, 3, 1)
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
+    _, graph = with_kernel(PRODUCT, weights=weights)
+    path, environment = tmp_path / "profile.sqlite", "a processor | cpu"
+    rough = ProfileStore(path, environment, is_rough=True)
+    kernels = kernels_for(rough, {"m": 37}, tmp_path / "objects", parts_for(5e-6))
+    assert kernels.glance(graph)
+    assert {s.parts for result in recall_all(rough, PRODUCT, {"m": 37}) for s in result.schedules} == {1, 2, 3}
+    kernels.close()
+    rough.close()
+    store = ProfileStore(path, environment)
+    assert recall_all(store, PRODUCT, {"m": 37}) == [] and time_of(store, PRODUCT, {"m": 37}) is None
+    assert list(timed_kernels(store)) == []
+
+
+def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, tiles: Level) -> None:
+    _, graph = with_kernel(PRODUCT)
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
+    assert kernels.glance(graph)
+    assert {s.parts for result in recall_all(store, PRODUCT, {"m": 37}) for s in result.schedules} == {1}
+    kernels.close()
 
 
 def test_a_wrong_kernel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

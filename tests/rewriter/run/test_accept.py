@@ -47,6 +47,24 @@ def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: p
         _compare(1e-3, tmp_path, monkeypatch)
 
 
+class _Off:
+    """A session whose results are off by so much, relative."""
+
+    def __init__(self, error: float) -> None:
+        self.error = error
+
+    def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.maximum(feed["x"], 0) * np.float32(1 + self.error)]
+
+
+def test_a_precision_is_a_promise_about_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is off by less is right, what is off by more is not; without one rounding errors alone are."""
+    plain = _compare(0.0, tmp_path, monkeypatch)
+    precise = Acceptance(plain.model, tmp_path / "m.onnx", [FEED], "cpu", precision=5e-6)
+    assert [plain.judge(_Off(error))[1] for error in (5e-7, 4e-6, 6e-6)] == [True, False, False]
+    assert [precise.judge(_Off(error))[1] for error in (5e-7, 4e-6, 6e-6)] == [True, True, False]
+
+
 @pytest.mark.parametrize("briefly, saving, parts", [(True, 0.5, 2), (True, 0.001, 4), (False, 0.5, 2)])
 def test_a_brief_measurement_goes_on_where_there_is_doubt(
     briefly: bool, saving: float, parts: int, monkeypatch: pytest.MonkeyPatch

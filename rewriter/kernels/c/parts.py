@@ -1,0 +1,227 @@
+"""Products with weights in panels whose numbers are sums of bfloat16 parts, for processors whose tiles multiply those.
+
+A float is the sum of three bfloat16, each the one nearest to what the ones before it leave; products of two bfloat16 are exact in
+float32. Of the nine products of parts six suffice: what is left out is about 2⁻²⁵ of the whole, as often with one sign as with
+the other (G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype for Higher-Precision
+Computations, ARITH 2019). Of two parts three products are exact to 16 bits of every operand. In a slab the small products are
+added up before the leading one.
+
+The tiles take denormal numbers as zero and give none, and a float near the largest has no nearest bfloat16. So every unit of a
+panel, 32 numbers of each of its columns, has the range of its exponents, and so have 32 rows of a slab of the left operand. Where
+no sum of products of parts could be denormal or overflow (the two ranges decide it, whatever lies between), parts are multiplied,
+else floats: the weights are put together again, which is exact with three parts, or were stored as floats. Infinities and NaN
+are such a case. So no result depends on how tiles round what is too small.
+
+The blocking is that of K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, ACM TOMS 34(3), 2008: a
+slab of a panel and 32 rows of the left operand, all parts of both, fill the first cache; 128 rows come from the second, and the
+next panel is asked for meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from string import Template
+
+from rewriter.kernels.c.compile import LEVELS
+from rewriter.kernels.c.tiles import PartPair, TileLayout, TileTarget, matrix_tiles
+
+__all__ = ["MATRIX", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text"]
+
+MATRIX = TileTarget.of(LEVELS["x86-64-amx"])
+"""The tiles."""
+UNIT_NUMBERS = 32
+"""Numbers of a column that lie together in a panel, part by part: what a tile takes at once."""
+TERMS = {
+    2: (PartPair(0, 1), PartPair(1, 0), PartPair(0, 0)),
+    3: (PartPair(0, 2), PartPair(0, 1), PartPair(1, 1), PartPair(1, 0), PartPair(2, 0), PartPair(0, 0)),
+}
+"""Products of parts by how many a number has, in the order in which they are added up: the leading parts come last."""
+_ROWS = 128
+_UNIT, _PANEL = UNIT_NUMBERS // 2, 32
+_PART = _UNIT * _PANEL
+"""Words of one part of a unit of a panel."""
+
+
+def _slab(parts: int) -> int:
+    """Words of a slab: 24 KiB of a panel, and as much of 32 rows of the left operand."""
+    return 192 // parts // _UNIT * _UNIT
+
+
+def parts_bytes(k: int, n: int, parts: int) -> int:
+    """Of a matrix in panels of such parts, with the ranges of its units."""
+    units = -(-k // UNIT_NUMBERS)
+    return 4 * -(-n // _PANEL) * (units * parts * _PART + -(-2 * units // 16) * 16)
+
+
+@cache
+def ranges_text() -> str:
+    """What the texts of all parts share."""
+    return f"{MATRIX.matrix.rstrip()}{_RANGES.rstrip()}"
+
+
+@cache
+def parts_text(parts: int) -> str:
+    """``panel_add`` and ``panel_pack`` of numbers in parts, with the number of parts behind their names."""
+    slab = _slab(parts)
+    layout = TileLayout(parts * (slab + 16), slab + 16, parts * _PANEL, _PART)
+    numbers = {"parts": parts, "rows": _ROWS, "slab": slab, "unit": parts * _PART}
+    return matrix_tiles(f"matrix_tiles_{parts}", TERMS[parts], layout) + Template(_TEXT).substitute(numbers)
+
+
+_RANGES = """
+struct part_range { uint32_t low, high; };
+static inline uint32_t part_bits(float number) { union { float number; uint32_t bits; } of = {number}; return of.bits; }
+static inline float part_number(uint32_t bits) { union { uint32_t bits; float number; } of = {bits}; return of.number; }
+static inline uint32_t part_nearest(uint32_t bits) { return (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u; }
+/* Exponents of the least number but zero and of the greatest. "low" is the least magnitude less one: zero is the greatest. */
+static inline struct part_range part_exponents(uint32_t low, uint32_t high) {
+    return (struct part_range){low == ~0u ? 254u : (low + 1u) >> 23, high >> 23};
+}
+static inline struct part_range part_joined(struct part_range a, struct part_range b) {
+    return (struct part_range){a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+}
+/* Whether all parts are numbers that are not denormal: the least has a bit 23 places behind that of the number. */
+static inline int part_exist(struct part_range a) { return a.low >= 24u && a.high <= 253u; }
+/* Whether no sum of products of parts is denormal (all are multiples of 2^(low exponents - 46)) or overflows. */
+static inline int part_multiply(struct part_range a, struct part_range b) {
+    return part_exist(a) && part_exist(b) && a.low + b.low >= 2u * 127u - 80u && a.high + b.high <= 2u * 127u + 100u;
+}
+/* Words of a panel of so many units of so many words, with their ranges. */
+static inline int64_t part_panel(int64_t units, int64_t unit) { return units * unit + (2 * units + 15) / 16 * 16; }
+"""
+
+_TEXT = """
+enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_ROW_$parts = $parts * ($slab + 16), PART_UNIT_$parts = $unit };
+/* Numbers, and zeros behind them, as parts; the least magnitude less one, and the greatest. */
+static void part_split_$parts(const float *from, int64_t stride, int64_t count, int64_t padded, uint32_t *to, uint32_t *lows,
+                         uint32_t *highs) {
+    float numbers[2 * PART_SLAB_$parts] __attribute__((aligned(64)));
+    if (stride == 1) __builtin_memcpy(numbers, from, 4 * (size_t)count);
+    else for (int64_t j = 0; j < count; ++j) numbers[j] = from[j * stride];
+    for (int64_t j = count; j < padded; ++j) numbers[j] = 0.0f;
+    uint32_t low = *lows, high = *highs;
+    for (int64_t j = 0; j < padded; ++j) {
+        const uint32_t magnitude = part_bits(numbers[j]) & 0x7fffffffu;
+        low = magnitude - 1u < low ? magnitude - 1u : low, high = magnitude > high ? magnitude : high;
+    }
+    *lows = low, *highs = high;
+    for (int part = 0; part < $parts; ++part) {
+        uint16_t *const halves = (uint16_t *)(to + part * (PART_SLAB_$parts + 16));
+        for (int64_t j = 0; j < padded; ++j) {
+            const uint32_t bits = part_nearest(part_bits(numbers[j]));
+            numbers[j] -= part_number(bits);
+            halves[j] = (uint16_t)(bits >> 16);
+        }
+    }
+}
+/* 32 steps of a panel as floats; they were stored as such where they have no parts. */
+static void part_whole_$parts(const uint32_t *unit, struct part_range range, float *to) {
+    for (int64_t step = 0; step < 32; ++step)
+        for (int64_t column = 0; column < PANEL; ++column) {
+            float sum = 0.0f;
+            for (int part = $parts; part--;) {
+                const uint32_t word = unit[(part * 16 + step / 2) * PANEL + column];
+                sum += part_number(step % 2 ? word & 0xffff0000u : word << 16);
+            }
+            to[step * PANEL + column] = part_exist(range) ? sum : part_number(unit[step * PANEL + column]);
+        }
+}
+/* The product of some rows with a slab of a panel in floats. */
+static __attribute__((noinline)) void part_floats_$parts(const float *a, int64_t a_m, int64_t a_k, const uint32_t *panel,
+                                                  const struct part_range *ranges, float *sums, int64_t rows, int64_t depth) {
+    float left[PANEL_ROWS * PANEL_STRIDE] __attribute__((aligned(64))), right[32 * PANEL] __attribute__((aligned(64)));
+    for (int64_t from = 0; from < depth; from += 32) {
+        const int64_t steps = depth - from < 32 ? depth - from : 32;
+        part_whole_$parts(panel + from / 32 * PART_UNIT_$parts, ranges[from / 32], right);
+        for (int64_t start = 0; start < rows; start += PANEL_ROWS) {
+            const int64_t count = rows - start < PANEL_ROWS ? rows - start : PANEL_ROWS;
+            for (int64_t i = 0; i < count; ++i)
+                for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = a[(start + i) * a_m + (from + k) * a_k];
+            floats_tiles[count](left, right, sums + start * PANEL, steps, from > 0);
+        }
+    }
+}
+static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
+                        int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
+    uint32_t left[PART_ROWS_$parts * PART_ROW_$parts] __attribute__((aligned(64)));
+    float sums[32 * PANEL] __attribute__((aligned(64)));
+    struct part_range left_ranges[PART_ROWS_$parts / 32];
+    const int64_t units = (whole + 31) / 32, panel_words = part_panel(units, PART_UNIT_$parts);
+    const uint32_t *const panels = (const uint32_t *)packed + column / PANEL * panel_words;
+    tiles_begin();
+    for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
+        for (int64_t from = 0; from < depth; from += 2 * PART_SLAB_$parts) {
+            const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
+            const int64_t deep = depth - from < 2 * PART_SLAB_$parts ? depth - from : 2 * PART_SLAB_$parts;
+            const int64_t first = (step + from) / 32, count = (deep + 31) / 32;
+            for (int64_t start = 0; start < high; start += 32) {
+                uint32_t least = ~0u, most = 0;
+                for (int64_t i = start; i < start + 32 && i < (high + 15) / 16 * 16; ++i) {
+                    uint32_t *const to = left + i * PART_ROW_$parts;
+                    if (i < high)
+                        part_split_$parts(a + (top + i) * a_m + (from * a_k), a_k, deep, 32 * count, to, &least, &most);
+                    else
+                        for (int64_t j = 0; j < PART_ROW_$parts; ++j) to[j] = 0;
+                }
+                left_ranges[start / 32] = part_exponents(least, most);
+            }
+            for (int64_t n = 0; n < columns; n += PANEL) {
+                const int64_t width = columns - n < PANEL ? columns - n : PANEL;
+                const uint32_t *const panel = panels + n / PANEL * panel_words, *const here = panel + first * PART_UNIT_$parts;
+                const struct part_range *const ranges = (const struct part_range *)(panel + units * PART_UNIT_$parts) + first;
+                const uint32_t *const below = panels + (first + count) * PART_UNIT_$parts;
+                const uint32_t *const next = n + PANEL < columns ? here + panel_words : below;
+                struct part_range range = ranges[0];
+                for (int64_t unit = 1; unit < count; ++unit) range = part_joined(range, ranges[unit]);
+                for (int64_t start = 0; start < high; start += 32) {
+                    const int64_t tall = high - start < 32 ? high - start : 32, tiles = (tall + 15) / 16;
+                    if (part_multiply(left_ranges[start / 32], range))
+                        matrix_tiles_$parts[tiles](left + start * PART_ROW_$parts, here, sums, 16 * count, next + 4 * start);
+                    else
+                        part_floats_$parts(a + (top + start) * a_m + from * a_k, a_m, a_k, here, ranges, sums, tall, deep);
+                    for (int64_t i = 0; i < tall; ++i) {
+                        float *const to = c + (top + start + i) * c_m + n;
+                        if (width == PANEL)
+                            for (int64_t j = 0; j < PANEL; ++j) to[j] += sums[i * PANEL + j];
+                        else
+                            for (int64_t j = 0; j < width; ++j) to[j] += sums[i * PANEL + j];
+                    }
+                }
+            }
+        }
+    tiles_end();
+}
+/* b[k][n] as panels of parts; columns that are none, and steps, are zero. */
+static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_t n) {
+    const int64_t units = (k + 31) / 32, panel_words = part_panel(units, PART_UNIT_$parts);
+    for (int64_t column = 0; column < n; column += PANEL) {
+        uint32_t *const panel = (uint32_t *)to + column / PANEL * panel_words;
+        for (int64_t unit = 0; unit < units; ++unit) {
+            float numbers[32][PANEL];
+            uint32_t *const words = panel + unit * PART_UNIT_$parts;
+            uint32_t low = ~0u, high = 0;
+            for (int64_t i = 0; i < 32; ++i)
+                for (int64_t j = 0; j < PANEL; ++j) {
+                    const int64_t at = 32 * unit + i;
+                    numbers[i][j] = at < k && column + j < n ? weights[at * n + column + j] : 0.0f;
+                    const uint32_t magnitude = part_bits(numbers[i][j]) & 0x7fffffffu;
+                    low = magnitude - 1u < low ? magnitude - 1u : low, high = magnitude > high ? magnitude : high;
+                }
+            const struct part_range range = part_exponents(low, high);
+            ((struct part_range *)(panel + units * PART_UNIT_$parts))[unit] = range;
+            if (!part_exist(range)) {
+                __builtin_memcpy(words, numbers, sizeof numbers);
+                continue;
+            }
+            for (int part = 0; part < $parts; ++part)
+                for (int64_t i = 0; i < 32; ++i)
+                    for (int64_t j = 0; j < PANEL; ++j) {
+                        const uint32_t bits = part_nearest(part_bits(numbers[i][j]));
+                        numbers[i][j] -= part_number(bits);
+                        uint32_t *const word = words + (part * 16 + i / 2) * PANEL + j;
+                        *word = i % 2 ? *word | bits : bits >> 16;
+                    }
+        }
+    }
+}
+"""
