@@ -7,7 +7,7 @@ and :class:`mugraph.terms.shape.SymDim`; of a tensor of which only the shape cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import Unsupported
-from mugraph.terms.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, floor_div, same_dim, smaller
+from mugraph.terms.shape import DataType, Dim, Shape, SymDim, Undecided, at_most, floor_div, is_natural, same_dim, smaller
 
 __all__ = ["Shaped", "Sizes"]
 
@@ -49,17 +49,6 @@ def _known(operand: Any) -> np.ndarray:
     return np.asarray(operand, object)
 
 
-def _quotient(a: Dim, b: Dim) -> Dim:
-    """ONNX truncates towards zero, which is rounding down of what is not negative."""
-    if isinstance(a, int) and isinstance(b, int):
-        if not b:
-            raise Undecided(f"{a} / 0")
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if isinstance(a, int):
-        raise Undecided(f"{a} / {b}")
-    return floor_div(a, b) if isinstance(b, int) and b > 0 and at_most(0, a) else a.exact_div(b)
-
-
 def _decided(verdict: bool | None, question: str) -> bool:
     if verdict is None:
         raise Undecided(question)
@@ -79,9 +68,19 @@ def _less(a: Dim, b: Dim) -> bool:
 
 
 class Sizes:
-    """Arithmetic of dimensions. What they do not decide raises ``Unsupported``: the tensor is computed at run time."""
+    """Arithmetic of dimensions. What they do not decide raises ``Unsupported``: the tensor is computed at run time.
+
+    Args:
+        natural: dimensions that are known not to be negative, beside those that cannot be.
+
+    Attributes:
+        doubted: dimensions of which that was asked and not known.
+    """
 
     name = "sizes"
+
+    def __init__(self, natural: Iterable[Dim] = ()) -> None:
+        self.natural, self.doubted = tuple(natural), set[Dim]()
 
     def const(self, value: float | int | bool | Fraction) -> np.ndarray:
         if isinstance(value, bool):
@@ -105,7 +104,21 @@ class Sizes:
         return _entrywise(lambda x, y: x * y, a, b)
 
     def div(self, a: Any, b: Any) -> np.ndarray:
-        return _entrywise(_quotient, a, b)
+        return _entrywise(self._quotient, a, b)
+
+    def _quotient(self, a: Dim, b: Dim) -> Dim:
+        """ONNX truncates towards zero, which is rounding down of what is not negative."""
+        if isinstance(a, int) and isinstance(b, int):
+            if not b:
+                raise Undecided(f"{a} / 0")
+            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        if isinstance(a, int):
+            raise Undecided(f"{a} / {b}")
+        if isinstance(b, int) and b > 0:
+            if is_natural(a, self.natural):
+                return floor_div(a, b)
+            self.doubted.add(a)
+        return a.exact_div(b)
 
     def neg(self, a: Any) -> np.ndarray:
         return _entrywise(lambda x: -x, a)

@@ -31,7 +31,7 @@ class IntegerEvaluator:
 
     def __init__(self, tables: Tables, symbols: SymbolValues) -> None:
         self.tables, self.symbols = tables, symbols
-        self.real, self.arithmetic = Real(np.float32), Sizes()
+        self.real, self.arithmetic = Real(np.float32), Sizes(symbols.natural)
 
     def evaluate(self, node: UnderstoodNode) -> tuple[list[np.ndarray] | None, list[np.ndarray] | None]:
         """The outputs as numbers, of their element types, or as dimensions; both ``None`` where the runtime computes them."""

@@ -174,6 +174,7 @@ class _GraphReader:
         defaults = self.read_leaves()
         for origin, node in enumerate(self.graph.node):
             self.read_node(origin, node)
+        self.learner.answer(self.integers.arithmetic.doubted)
         names = [value.name for value in self.graph.output]
         missing = [name for name in names if name not in self.values]
         if missing:
@@ -417,6 +418,8 @@ class _GraphReader:
         for name, type_ in zip(understood.names, understood.outputs, strict=True):
             if name is not None:
                 self.check_declared(name, type_)
+            if origin in self.needed and not self.scope.number:
+                self.learner.exists(type_)
         numbers, dimensions = self.integers.evaluate(understood)
         entry = self.positions.result(understood)
         if numbers is None and dimensions is None:

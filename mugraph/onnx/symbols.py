@@ -7,7 +7,7 @@ equal, they are: other sizes give an error, and no result that a rewritten model
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
@@ -21,6 +21,7 @@ from mugraph.terms.shape import (
     Unequal,
     at_most,
     evaluate_dim,
+    is_natural,
     plain_symbol,
     symbol,
     symbols_within,
@@ -72,10 +73,12 @@ class SymbolValues:
     Attributes:
         equal: symbol to the dimension that it always is; following these leads to no symbol twice.
         restrictions: what that says of the sizes that may be fed.
+        natural: dimensions that are not negative, because tensors have them as sizes in every run.
     """
 
     equal: Mapping[str, Dim] = field(default_factory=dict)
     restrictions: tuple[Restriction, ...] = ()
+    natural: frozenset[Dim] = frozenset()
 
     def normal(self, dim: Dim) -> Dim:
         """The dimension in terms of the symbols that are left."""
@@ -94,7 +97,7 @@ class SymbolValues:
     def learn(self, name: str, dim: Dim, restriction: Restriction | None = None) -> SymbolValues:
         """Also that the symbol ``name`` is ``dim``, which is normal and does not contain it."""
         more = () if restriction is None else (restriction,)
-        return SymbolValues({**self.equal, name: dim}, (*self.restrictions, *more))
+        return replace(self, equal={**self.equal, name: dim}, restrictions=(*self.restrictions, *more))
 
 
 def type_proto(type_: TensorType) -> TypeProto:
@@ -187,6 +190,18 @@ class SymbolLearner:
     def __init__(self, values: SymbolValues, fed: frozenset[str]) -> None:
         self.values, self.fed = values, fed
         self.learned: SymbolValues | None = None
+        self._sizes: set[Dim] = set()
+
+    def exists(self, type_: TensorType) -> None:
+        """Notes the sizes of a tensor that every run computes: they are not negative."""
+        self._sizes |= {dim for dim in type_.shape if not at_most(0, dim)}
+
+    def answer(self, doubted: Iterable[Dim]) -> None:
+        """Learns which dimensions are not negative, where one that this reading doubted would not be then."""
+        more = self._sizes - self.values.natural
+        if more and any(is_natural(dim, self._sizes) for dim in doubted):
+            values = self.learned or self.values
+            self.learned = replace(values, natural=values.natural | more)
 
     def compare(self, declared: Dim, computed: Dim) -> None:
         """Learns what a symbol of the file is, and that a slice of size min(1,n) has one entry."""

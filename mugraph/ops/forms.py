@@ -292,15 +292,19 @@ def static_operand(node: ForeignNode, index: int, what: str) -> tuple[int, ...]:
 
 
 def size_operand(node: ForeignNode, index: int, what: str) -> tuple[Dim, ...]:
-    """An operand that is a constant or computed from shapes. A size that could be negative is not understood."""
+    """An operand that is a constant or computed from shapes. A size that could be negative is not understood.
+
+    What an operand of the node has as a size is none of these.
+    """
     value = node.constant(index)
     if value is not None:
         return tuple(int(v) for v in np.reshape(value, -1))
     sizes = node.sizes(index)
     if sizes is None:
         raise NotUnderstood(f"{node.op_type} with computed {what}")
+    there = {dim for type_ in node.types if type_ is not None for dim in type_.shape}
     for size in sizes:
-        if isinstance(size, SymDim) and not at_most(0, size):
+        if isinstance(size, SymDim) and size not in there and not at_most(0, size):
             raise NotUnderstood(f"{node.op_type} with {what} {size}, which may be negative")
     return sizes
 

@@ -36,6 +36,7 @@ __all__ = [
     "floor_div",
     "format_shape",
     "is_dim",
+    "is_natural",
     "largest_number",
     "normalize_axis",
     "plain_symbol",
@@ -324,6 +325,22 @@ def at_most(small: Dim, large: Dim) -> bool | None:
         if isinstance(name, WholePart):  # what is more than -1 and a whole number is not negative
             return True if at_most(0, name.second * rest + scale * name.first + (name.second - 1)) else None
     return None
+
+
+def is_natural(dim: Dim, natural: Iterable[Dim] = ()) -> bool:
+    """Whether a dimension is known not to be negative, where some others are not.
+
+    ``rest + floor(a / d)`` is not negative just where ``a + d*rest`` is not.
+    """
+    return bool(at_most(0, dim)) or any(at_most(_numerator(other), _numerator(dim)) for other in natural)
+
+
+def _numerator(dim: Dim) -> Dim:
+    """What is not negative where a dimension with one whole part is not; any other dimension itself."""
+    for monomial, coefficient in () if isinstance(dim, int) else dim.terms:
+        if coefficient == 1 and len(monomial) == 1 and isinstance(whole := monomial[0][0], WholePart) and monomial[0][1] == 1:
+            return whole.first + whole.second * (dim - symbol(whole))
+    return dim
 
 
 def smaller(a: Dim, b: Dim) -> Dim:

@@ -6,17 +6,21 @@ schedule by schedule, and the search asked again with what is known: the model m
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
+from mugraph.deadline import BudgetSpent, Deadline
+from mugraph.deadline import deadline as heeded_deadline
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
@@ -42,6 +46,8 @@ from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
 __all__ = ["CustomKernels", "default_architectures", "learned_path"]
+
+_T = TypeVar("_T")
 
 _TRIALS, _LEAST_TRIALS = 24, 6
 """Schedules of a kernel that are timed, at most and at least."""
@@ -107,6 +113,8 @@ class CustomKernels:
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self._longest = _FIRST_SECONDS
+        self._compiling, self._wanted = list[ThreadPoolExecutor](), Deadline()
+        self._foreseen: set[Kernel] = set()
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._tuned: set[Kernel] = set()
@@ -152,7 +160,10 @@ class CustomKernels:
             self.timer.warm()
 
     def close(self) -> None:
-        """Ends the processes that compile and time."""
+        """Ends the processes that compile and time, and what is compiled ahead, which may be waited for no more."""
+        self._wanted.end()
+        for thread in self._compiling:
+            thread.shutdown()
         self.compiler.close()
         self.timer.close()
 
@@ -208,8 +219,9 @@ class CustomKernels:
         The schedules of a kernel are compiled while those of the one before it are timed.
 
         Args:
-            deadline: the instant of :func:`time.monotonic` by which the last should be timed: none is begun for which the time
-                does not suffice that the longest took, nor the first for which `_FIRST_SECONDS` do not.
+            deadline: the instant of :func:`time.monotonic` at which this ends, whatever is being compiled or timed then: what
+                was timed by then counts. None is begun for which the time does not suffice that the longest took, nor the first
+                for which `_FIRST_SECONDS` do not.
         """
         fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
         changed = False
@@ -217,28 +229,68 @@ class CustomKernels:
         def compiled(kernel: Kernel, left: int) -> Sequence[Trial]:
             return self._compiled(kernel, self._trials(deadline, left))
 
-        with ThreadPoolExecutor(1) as ahead:
-            jobs = [
-                (kernel, ahead.submit(copy_context().run, compiled, kernel, len(fresh) - i)) for i, kernel in enumerate(fresh)
-            ]
-            for kernel, future in jobs:
+        with self._begun(partial(compiled, kernel, len(fresh) - i) for i, kernel in enumerate(fresh)) as jobs:
+            for kernel, job in zip(fresh, jobs, strict=True):
                 began = time.monotonic()
-                if not (settled := self._settle(kernel, future.result)):
-                    break
+                settled = self._settle(kernel, job, deadline)
                 self._longest = max(self._longest, time.monotonic() - began)
+                if not settled:
+                    break
                 self._tuned.add(kernel)
                 changed |= settled
         return changed
 
-    def glance(self, graph: Graph) -> bool:
+    def glance(self, graph: Graph, deadline: float) -> bool:
         """Times those kernels under the one or two schedules that look best; whether anything is known now that was not.
 
         They are compiled all at once. A later run that has the time for it finds better schedules: it tunes them still.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` at which this ends, as :meth:`tune` does.
         """
         fresh = self._untimed(graph, 1)
-        self._compile_ahead(fresh)
-        settled = [self._settle(kernel, partial(self._compiled, kernel, _GLANCE)) for kernel in fresh]
+
+        def compiled(kernel: Kernel) -> Sequence[Trial]:
+            if kernel is fresh[0]:
+                self._compile_ahead(fresh)
+            return self._compiled(kernel, _GLANCE)
+
+        with self._begun(partial(compiled, kernel) for kernel in fresh) as jobs:
+            settled = [self._settle(kernel, job, deadline) for kernel, job in zip(fresh, jobs, strict=True)]
         return any(settled)
+
+    @contextmanager
+    def _begun(self, works: Iterable[Callable[[], _T]]) -> Iterator[list[Future[_T]]]:
+        """The results of what a thread of its own does, one after the other; what it did not begin by the end is not done.
+
+        What it is at then goes on without being waited for: whoever needs the same finds it, or is ahead of it.
+        """
+        thread = self._thread()
+        try:
+            yield [thread.submit(self._while_wanted, work) for work in works]
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _thread(self) -> ThreadPoolExecutor:
+        """A new one, which compiles beside the run and is waited for when that ends."""
+        self._compiling.append(ThreadPoolExecutor(1))
+        return self._compiling[-1]
+
+    def _while_wanted(self, work: Callable[[], _T]) -> _T:
+        with self._wanted.heeded():
+            return work()
+
+    def foresee(self, graph: Graph) -> None:
+        """Begins to compile the kernels of a candidate that may be written, under the schedules that look best now."""
+        self._constants |= constant_inputs(graph)
+        fresh = [kernel for kernel in self._own(graph) if kernel not in self.programs and kernel not in self._foreseen]
+        self._foreseen.update(fresh)
+        chosen = []
+        for kernel in fresh if self._can_time else ():
+            with suppress(InvalidBlock, Undecided):  # it is refused when it is asked for
+                chosen.append(self._scheduled(kernel))
+        if chosen:
+            self._thread().submit(self._while_wanted, partial(self._compile, chosen, self.architectures))
 
     def _compile_ahead(self, kernels: Sequence[Kernel]) -> None:
         """Compiles several kernels at once for a glance."""
@@ -249,13 +301,16 @@ class CustomKernels:
         self._constants |= constant_inputs(graph)
         return [k for k in self._own(graph) if len(recall_all(self.store, k, self.sizes)) < trials] if self._can_time else []
 
-    def _settle(self, kernel: Kernel, compiled: Callable[[], Sequence[Trial]]) -> bool:
+    def _settle(self, kernel: Kernel, compiled: Future[Sequence[Trial]], deadline: float) -> bool:
         """Times a kernel, or refuses it; whether anything is known now that was not: there may be no time or no device."""
         try:
-            if not (trials := compiled()):
+            if not (trials := compiled.result(_seconds_until(deadline))):
                 return False
-            self.timer.settle(kernel, trials, self.store, self.sizes)
+            with _ending_at(deadline):
+                self.timer.settle(kernel, trials, self.store, self.sizes)
             self.timed += len(trials)
+        except (TimeoutError, BudgetSpent):
+            return False
         except NoDevice as problem:
             self._can_time = False
             self.notes.append(f"kernels have the schedules that look best: {problem}")
@@ -370,3 +425,22 @@ class CustomKernels:
         used = set(kernels_of(graph))
         kept = [Scheduled(k, program.variants) for k, program in self.programs.items() if k in used]
         keep_kernels(kept, folder, on_cpu=self.provider == "cpu")
+
+
+def _seconds_until(deadline: float) -> float | None:
+    """How long to wait for something at most; ``None`` where there is no end to it."""
+    return None if math.isinf(deadline) else max(deadline - time.monotonic(), 0.0)
+
+
+@contextmanager
+def _ending_at(instant: float) -> Iterator[None]:
+    """The work of the block ends then, or when the work around it has to. It raises BudgetSpent where that cuts it short."""
+    outer, inner = heeded_deadline(), Deadline()
+    left = min(instant - time.monotonic(), math.inf if outer is None else outer.left())
+    if not math.isinf(left):
+        inner.end_in(left)
+    try:
+        with inner.heeded():
+            yield
+    finally:
+        inner.end()

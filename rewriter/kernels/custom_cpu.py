@@ -15,6 +15,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel
 from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import InvalidBlock
+from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
 from rewriter.cost.schedules.cpu import cpu_schedules
@@ -82,6 +83,9 @@ class CpuKernels(CustomKernels):
         """Starts the process that times, where kernels are going to be timed."""
         if self._can_time:
             self.timer.warm()
+
+    def foresee(self, graph: Graph) -> None:
+        """Nothing: it would disturb whatever is timed on the processor meanwhile."""
 
     def _compile_ahead(self, kernels: Sequence[Kernel]) -> None:
         """Nothing: each compiles its few schedules at once."""

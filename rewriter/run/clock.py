@@ -74,6 +74,10 @@ class Clock:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
         return self.left() - sum(self._needs.get(step, 0.0) for step in steps)
 
+    def end(self, *steps: str) -> float:
+        """The instant of :func:`time.monotonic` at which these steps have to begin, so that they end within the budget."""
+        return time.monotonic() + self.room(*steps)
+
     def spare(self) -> float:
         """Seconds that are left for searching and measuring costs."""
         left = self.left()

@@ -154,13 +154,22 @@ class RunKernels:
         """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
 
         Args:
-            deadline: the instant of :func:`time.monotonic` by which the last should be timed.
+            deadline: the instant of :func:`time.monotonic` at which this ends, whatever is going on.
         """
         return self._custom is not None and self._custom.tune(candidate.graph, deadline)
 
-    def glance(self, candidate: Candidate) -> bool:
-        """Times those without any time under the schedules that look best; whether anything is known now that was not."""
-        return self._custom is not None and self._custom.glance(candidate.graph)
+    def foresee(self, candidate: Candidate) -> None:
+        """Begins to compile a candidate's kernels beside what follows: it may be the one that is written."""
+        if self._custom is not None:
+            self._custom.foresee(candidate.graph)
+
+    def glance(self, candidate: Candidate, deadline: float) -> bool:
+        """Times those without any time under the schedules that look best; whether anything is known now that was not.
+
+        Args:
+            deadline: as :meth:`tune` has one.
+        """
+        return self._custom is not None and self._custom.glance(candidate.graph, deadline)
 
     def refused(self, candidate: Candidate) -> set[str]:
         """Ids of a candidate's rules whose kernels cannot be used."""

@@ -267,6 +267,8 @@ class Proposer:
         promising = _priced(search, blind, blind.better)
         if blind.interrupted:
             return promising
+        if promising.better:
+            self._bench.kernels.foresee(promising.better[0])
         found = search.within(max(clock.spare(), 0.0)).run(graph, banned, promising.better[:1])
         return replace(
             _joined(search, found, promising),
@@ -300,7 +302,9 @@ class Proposer:
         """
         bench, further = self._bench, list[str]()
         while searched.better and not searched.interrupted and bench.clock.room(*further, *_AFTER_SEARCH) > 0:
-            if not bench.is_quiet(*_AFTER_SEARCH) or not bench.kernels.glance(searched.better[0]):
+            if not bench.is_quiet(*_AFTER_SEARCH):
+                break
+            if not bench.kernels.glance(searched.better[0], bench.clock.end(*_AFTER_SEARCH)):
                 break
             searched = self._ordered(search, searched)
             further = ["glance"]  # the first was foreseen
@@ -313,7 +317,10 @@ class Proposer:
             the candidates in the order of their new costs, without kernels that do not work; whether anything became known.
         """
         learned = False
-        while searched.better and not searched.interrupted and self._learns_of(search, searched):
+        while searched.better and not searched.interrupted:
+            self._bench.kernels.foresee(searched.better[0])
+            if not self._learns_of(search, searched):
+                break
             learned = True
             searched = self._ordered(search, searched)
         return searched, learned

@@ -184,7 +184,7 @@ class OnnxRunner:
         if spec.provider == "cuda":
             if count_kernels(spec.path)[0]:
                 runtime.register(options)
-            settings = {"enable_cuda_graph": str(int(graph)), "use_tf32": "0"}
+            settings = {"enable_cuda_graph": str(int(graph)), "use_tf32": str(int(not is_single(spec.path)))}
             if clock.stream is not None:
                 settings["user_compute_stream"] = str(clock.stream)
             providers.insert(0, (PROVIDERS["cuda"], settings))
@@ -236,6 +236,16 @@ class OnnxRunner:
 
 def _nothing() -> None:
     pass
+
+
+def is_single(path: Path) -> bool:
+    """Whether a model file has matrices or filters in single precision.
+
+    These are not to be multiplied as TF32. Without that, onnxruntime's convolutions use no tensor cores, whatever their
+    precision is (``CreateCudnnFeExecutionPlan`` in its ``providers/cuda/nn/conv.cc``): models in half precision keep it.
+    """
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    return any(weight.data_type == onnx.TensorProto.FLOAT and len(weight.dims) > 1 for weight in weights)
 
 
 def count_kernels(path: Path) -> tuple[int, int]:

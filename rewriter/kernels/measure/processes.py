@@ -18,6 +18,7 @@ import numpy as np
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
+from mugraph.deadline import BudgetSpent
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.measure.bench import Bench, DriverError
@@ -83,10 +84,12 @@ class KernelTimer:
             given: inputs that are not drawn, by name.
 
         Returns:
-            one result a trial, in order. The fastest few are timed longer than the others.
+            one result a trial, in order. The fastest few are timed longer than the others. Where the deadline of this thread's
+            work ends it, those of the trials that were examined by then.
 
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
+            BudgetSpent: the deadline came before any trial had a time.
         """
         results: dict[int, Measured] = {}
         while missing := [i for i in range(len(compiled)) if i not in results]:
@@ -103,7 +106,13 @@ class KernelTimer:
                 device = "CPU" if self._on_cpu else "GPU"
                 problem = f"kernel {kernel.label}: the {device} process died or hung at {compiled[guilty].schedules}"
                 results[guilty] = Measured(compiled[guilty].schedules, None, problem=problem)
-        return [results[i] for i in range(len(compiled))]
+            except BudgetSpent:
+                self.close()
+                self.warm()  # what it was at is not waited for
+                if all(result.microseconds is None for result in results.values()):
+                    raise
+                break
+        return [results[i] for i in sorted(results)]
 
     def _answers(self, job: _TrialJob) -> Iterator[tuple[int, Measured | None]]:
         """What the process says of a job's trials: of each that it begins, then its outcome. Raises WorkerDied, NoDevice."""
@@ -124,6 +133,7 @@ class KernelTimer:
         Raises:
             NoDevice: there is no GPU or no cuda-bindings.
             NotMeasured: none was right; the message has the first reason.
+            BudgetSpent: the deadline of this thread's work came before any was known to be.
         """
         results = self.measure(kernel, compiled, sizes)
         best = best_of(results)

@@ -258,6 +258,31 @@ def test_what_says_nothing_of_sizes(rows: int, text: str) -> None:
     assert shape_of(model, "position") == (smaller(rows, S), 4)
 
 
+HALVED = """
+    g (float[n,4,s] x) => (float[?,?,?] y, float[?,?,?] z) {
+        z = Conv <kernel_shape: ints = [4], strides: ints = [2]> (x, filter)
+        length = Shape <start: int = 2, end: int = 3> (x)
+        less = Sub(length, two)
+        half = Div(less, two)
+        rows = Shape <start: int = 0, end: int = 1> (x)
+        shape = Concat <axis: int = 0> (rows, half, four)
+        t = Transpose <perm: ints = [0, 2, 1]> (z)
+        y = Reshape(t, shape)
+    }"""
+
+
+def halved(text: str = HALVED) -> ModelProto:
+    return parsed(text, filter=np.ones((4, 4, 4), np.float32), two=np.asarray([2]), four=np.asarray([4]))
+
+
+def test_what_a_tensor_has_as_a_size_is_not_negative() -> None:
+    """A convolution has floor(s/2) - 1 positions, for s >= 2 alone, where rounding (s - 2)/2 towards zero rounds down."""
+    model = check_round_trip(halved(), n=2, s=11)
+    assert not model.opaque and shape_of(model, "y") == (N, floor_div(S, 2) - 1, 4)
+    unread = load(halved(HALVED.replace("(float[?,?,?] y, float[?,?,?] z)", "(int64[3] shape)")))
+    assert unread.values["shape"] not in unread.tables.sizes, "no run needs the convolution"
+
+
 def test_a_product_says_that_sizes_are_equal() -> None:
     text = "g (float[n,k] x, float[m,5] w) => (float[n,5] y, float[m,5] z) { y = MatMul(x, w) z = Relu(w) }"
     model = load(parsed(text))

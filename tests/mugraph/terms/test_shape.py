@@ -23,6 +23,7 @@ from mugraph.terms.shape import (
     concrete,
     evaluate_dim,
     floor_div,
+    is_natural,
     largest_number,
     normalize_axis,
     same_dim,
@@ -239,3 +240,11 @@ def test_the_largest_number_of_a_float_type(dtype: DataType) -> None:
 
 def test_other_element_types_have_no_largest_number() -> None:
     assert largest_number(DataType.INT64) is None and largest_number(DataType.BOOL) is None
+
+
+def test_what_is_not_negative_where_a_quotient_is_not() -> None:
+    n = symbol("n")
+    half = floor_div(n - 3, 2)
+    assert is_natural(n) and not is_natural(n - 3) and not is_natural(half)
+    assert is_natural(n - 3, [half]) and is_natural(n - 2, [half]) and not is_natural(n - 4, [half])
+    assert is_natural(half, [half]) and not is_natural(n - 3, [3 * half, symbol("m")])

@@ -171,14 +171,14 @@ def test_a_kernel_is_timed_and_the_best_schedule_written(tmp_path: Path) -> None
     model, graph = with_kernel(kernel)
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
     kernels = kernels_for(store, {}, tmp_path / "objects")
-    assert kernels.glance(graph) and kernels.timed >= 1 and not kernels.notes
+    assert kernels.glance(graph, math.inf) and kernels.timed >= 1 and not kernels.notes
     known = recall_all(store, kernel, {})
     assert known and all(result.microseconds is not None and result.microseconds > 0 for result in known)
     assert kernels.compile(graph) == []
     program = kernels.programs[kernel]
     assert program.variants.schedules == (known[0].schedules,)
     assert {image.features for image in unpack_objects(program.attributes["images"])} == {1, 3}
-    assert not kernels.glance(graph), "it is known already"
+    assert not kernels.glance(graph, math.inf), "it is known already"
     kernels.close()
     feed = random_inputs(kernel, 0)
     outputs = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, feed)

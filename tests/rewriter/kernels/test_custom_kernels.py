@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +24,7 @@ from rich.console import Console
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.variants import Variants
+from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.onnx import load
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize, runtime_env
@@ -42,6 +47,7 @@ from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.reference import InputError
 from rewriter.run import accept
 from rewriter.run.checking import Checker, Opened
+from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.searching import _CAUTION
@@ -358,7 +364,7 @@ def test_a_kernel_that_was_run_once_is_tuned_by_a_run_that_has_the_time(monkeypa
     for asked in ([True, False, True, False], [False, False, False, False]):
         custom = CustomKernels(get_device("h200"), store, {}, [], SM_90, False)
         far = time.monotonic() + 500
-        told = [custom.glance(graph), custom.glance(graph), custom.tune(graph, far), custom.tune(graph, far)]
+        told = [custom.glance(graph, far), custom.glance(graph, far), custom.tune(graph, far), custom.tune(graph, far)]
         custom.close()
         assert told == asked
     assert counts == [2, 6]
@@ -503,6 +509,71 @@ def test_after_the_deadline_nothing_is_timed(model: Path, tmp_path: Path, gpu: l
     assert not gpu, "the first kernel takes longer than that"
     made.tune(graph, float("inf"))
     assert gpu == [kernel.digest.hex() for kernel in kernels_of(graph)] and made.timed == 2
+    made.close()
+
+
+class Slow:
+    """A step that does not end before somebody does not want it any more, the first time."""
+
+    def __init__(self, step: Callable[..., Any]) -> None:
+        self.step, self.asked = step, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.asked += 1
+        while self.asked == 1:
+            heed()
+            time.sleep(0.02)
+        return self.step(*arguments)
+
+
+@pytest.mark.parametrize(("owner", "step"), [(processes.KernelTimer, "measure"), (CustomKernels, "_compiled")])
+def test_a_device_that_does_not_answer_in_time_leaves_the_time_to_decide(
+    owner: type, step: str, model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is being compiled or timed when the search has to end is left: the best candidate is tried all the same."""
+
+    def compiled(custom: CustomKernels, kernel: Kernel, most: int) -> list[Any]:
+        return [SimpleNamespace(schedules=s) for _, s in ranked(kernel, custom.device, custom.sizes, most)] if most else []
+
+    monkeypatch.setattr(CustomKernels, "_compiled", compiled)
+    slow = Slow(getattr(owner, step))
+    monkeypatch.setattr(owner, step, lambda *arguments: slow(*arguments))
+    monkeypatch.setattr(Clock, "instant", lambda *_: time.monotonic() + 3.0)
+    outcome = optimize(model, tmp_path / "out.onnx", budget=200.0)
+    assert slow.asked > 1 and outcome.improved and outcome.kernels == 1, outcome
+    assert outcome.seconds["total"] < 150
+
+
+def test_what_was_timed_when_the_time_is_over_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = lower("relu", {"x": parse_type("float16[64,64]")}, [("y", parse_term("Relu(Neg(x))"))])
+    trial = SimpleNamespace(schedules=())
+    ended = Deadline()
+
+    def answers(known: int) -> Iterator[tuple[int, Measured | None]]:
+        yield 0, None
+        yield from [(0, Measured((), 3.0, 1e-4))][:known]
+        ended.end()
+        heed()
+
+    for known in (1, 0):
+        timer, ended = processes.KernelTimer(), Deadline()
+        monkeypatch.setattr(timer, "_answers", lambda _, known=known: answers(known))
+        with ended.heeded(), nullcontext() if known else pytest.raises(BudgetSpent):
+            assert [result.microseconds for result in timer.measure(kernel, [trial, trial])] == [3.0]
+        timer.close()
+
+
+def test_kernels_are_compiled_before_they_are_asked_for(model: Path, tmp_path: Path, gpu: list[str]) -> None:
+    at_leisure(model, tmp_path / "a.onnx")
+    graph = load(tmp_path / "a.onnx").graph
+    made = CustomKernels(get_device("h200"), ProfileStore(None, "a"), {}, (), SM_90, False)
+    made.compiler = Compiler(tmp_path / "fresh", workers=1)
+    made.foresee(graph)
+    made.foresee(graph)
+    for threads in made._compiling:
+        threads.shutdown()
+    assert made.compiler.compiled == 1 and not made.programs and not made.compile(graph) and made.programs
+    assert made.compiler.compiled == 1, "it was there"
     made.close()
 
 

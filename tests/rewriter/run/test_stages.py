@@ -451,7 +451,7 @@ def test_a_verdict_that_does_not_hold_costs_no_second_reference(
 
 def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     glanced: list[object] = []
-    monkeypatch.setattr(RunKernels, "glance", lambda _, candidate: glanced.append(candidate))
+    monkeypatch.setattr(RunKernels, "glance", lambda _, candidate, deadline: glanced.append(candidate))
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
         proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
@@ -465,7 +465,7 @@ def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch:
     """The first is foreseen by the search; each further one has to fit."""
     glanced: list[object] = []
 
-    def glance(_: RunKernels, candidate: object) -> bool:
+    def glance(_: RunKernels, candidate: object, deadline: float) -> bool:
         glanced.append(candidate)
         return len(glanced) < 9
 

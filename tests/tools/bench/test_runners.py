@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -207,3 +208,30 @@ def test_outputs_are_poisoned_before_a_run(tmp_path: Path) -> None:
     assert (runner.outputs()[0] == 2).all() and runner.milliseconds(2) > 0
     runner._run = lambda: None  # type: ignore[attr-defined]
     assert np.isnan(runner.outputs()[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("weight", "tf32"),
+    [
+        (np.zeros((8, 4, 3), np.float16), "1"),
+        (np.zeros((8, 4, 3), np.float32), "0"),
+        (np.zeros(8, np.float32), "1"),  # a bias is not multiplied by tensor cores
+    ],
+)
+def test_models_in_half_precision_keep_their_tensor_cores(
+    weight: np.ndarray, tf32: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proto = onnx.load(small_model(tmp_path / "m.onnx"))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    asked: list[Any] = []
+
+    def session(path: str, options: object, providers: list[Any]) -> Any:
+        asked.append(providers[0][1])
+        raise gpu_runners.RunnerFailed("no device")
+
+    monkeypatch.setattr(gpu_runners.ort, "InferenceSession", session)
+    with pytest.raises(gpu_runners.RunnerFailed, match="no device"):
+        gpu_runners.OnnxSpec(tmp_path / "m.onnx", "cuda", {}, [], "host").open()
+    assert {settings["use_tf32"] for settings in asked} == {tf32}
