@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from mugraph.ops.traits import DegreeBound, Movement, Traits
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, at_most, concrete, normalize_axis
 from mugraph.terms.term import Term
 
-__all__ = ["is_place", "places_of", "rows_from", "slices_at", "whole_numbers"]
+__all__ = ["is_place", "looked_up", "places_of", "rows_from", "slices_at", "whole_numbers"]
+
+Place = TypeVar("Place")
 
 
 def whole_numbers(indices: Array) -> np.ndarray:
@@ -110,15 +112,27 @@ register(
 
 def rows_from(term: Term) -> Dim | None:
     """The first of the entries that a Gather looks up, where these are all that follow it in their order; ``None`` otherwise."""
-    if term.op != "Gather" or term.inputs[1].op != "Range":
+    if term.op != "Gather" or term.inputs[1].op not in ("Range", "Positions"):
         return None
-    first: Dim = term.inputs[1].attr("start")
+    first: Dim = term.inputs[1].attr("start", 0)
     return first
+
+
+def looked_up(term: Term, places: Sequence[Place]) -> list[Place]:
+    """Where a Gather of rows in their order (:func:`rows_from`) reads what it looks up, but for the first of them.
+
+    Args:
+        places: along the axes of its result. Positions have an axis for the batch, of one sequence, which falls away.
+    """
+    kept = list(places)
+    if term.inputs[1].op == "Positions":
+        del kept[term.attr("axis") - 1]
+    return kept
 
 
 def is_place(term: Term) -> bool:
     """Whether the entries of a term are places along its axes, or sums and differences of such: sizes that exist bound them."""
-    if term.op == "Range":
+    if term.op in ("Range", "Positions"):
         return True
     return term.op in ("Add", "Sub", "Unsqueeze") and all(map(is_place, term.inputs))
 

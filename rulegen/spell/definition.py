@@ -42,8 +42,8 @@ class Definition:
 
     @property
     def is_half(self) -> bool:
-        """Whether all operands are of a narrower floating-point type than float32."""
-        return {type_.dtype for type_ in self.types.values()} <= FLOATS - {DataType.FLOAT, DataType.DOUBLE}
+        """Whether all numbers are of a narrower floating-point type than float32."""
+        return {type_.dtype for type_ in self.types.values()} & FLOATS <= FLOATS - {DataType.FLOAT, DataType.DOUBLE}
 
     def __str__(self) -> str:
         operands = ", ".join(f"{name}:{type_}" for name, type_ in self.types.items())

@@ -175,5 +175,5 @@ def _sizes(value: AttrValue) -> Iterator[SymDim]:
 
 
 def _of_type(form: Definition, dtype: DataType) -> Definition:
-    types = {name: TensorType(dtype, type_.shape) for name, type_ in form.types.items()}
+    types = {name: TensorType(dtype, type_.shape) if type_.dtype in FLOATS else type_ for name, type_ in form.types.items()}
     return replace(form, types=types)

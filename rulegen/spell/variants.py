@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from mugraph.matching import TermMatching
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types, plainer
 from mugraph.ops.traits import Movement
-from mugraph.terms.shape import Dim, Shape, ShapeError, TensorType, Undecided
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, const, make, make_attrs, replace_terms, substitute, var, variables, walk
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
@@ -149,10 +149,21 @@ def _undone(term: Term, step: Term, types: dict[Term, TensorType]) -> Term:
     if step.op == "Transpose":
         perm = step.attr("perm")
         return make("Transpose", [term], {"perm": tuple(perm.index(i) for i in range(len(perm)))})
-    if step.op in ("Squeeze", "Unsqueeze"):
-        return make("Unsqueeze" if step.op == "Squeeze" else "Squeeze", [term], {"axes": step.attr("axes")})
+    if step.op == "Squeeze":
+        return make("Unsqueeze", [term], {"axes": step.attr("axes")})
+    if step.op == "Unsqueeze":
+        return _squeezed(term, step.attr("axes"))
     before, drop = types[step.inputs[0]].shape, step.attr("drop")
     return make("Reshape", [term], {"drop": len(step.attr("shape")), "shape": before[len(before) - drop :]})
+
+
+def _squeezed(term: Term, axes: tuple[int, ...]) -> Term:
+    """A term without axes of one entry, in one operator where it lacks others of its operand already."""
+    if term.op != "Squeeze":
+        return make("Squeeze", [term], {"axes": axes})
+    gone = term.attr("axes")
+    left = itertools.islice((axis for axis in itertools.count(-1, -1) if axis not in gone), -min(axes))
+    return make("Squeeze", term.inputs, {"axes": tuple(sorted({*gone, *(axis for i, axis in enumerate(left, 1) if -i in axes)}))})
 
 
 def _doubled(form: Definition) -> Iterator[Definition]:
@@ -194,31 +205,36 @@ def _shown(form: Definition) -> Iterator[Definition]:
     for axiom in load_axioms().values():
         further = [v for v in variables([axiom.left]) if v not in variables([axiom.right])]
         says = any(map(is_unwritten, walk([axiom.right]))) and not any(map(is_unwritten, walk([axiom.left])))
-        if len(further) != 1 or not says or not all(map(written, operators_of([axiom.left]))):
+        if not further or not says or not all(map(written, operators_of([axiom.left]))):
             continue
         for term in walk(form.plain):
             matching = TermMatching()
             for _ in matching.matches([(axiom.right, term)]) if term.op == axiom.right.op else ():
-                yield from _with_operand(form, axiom, further[0], term, matching)
+                yield from _with_operands(form, axiom, further, term, matching)
 
 
-def _with_operand(form: Definition, axiom: Axiom, further: Term, term: Term, matching: TermMatching) -> Iterator[Definition]:
-    """The form with what a property says in place of a term, and an operand for the variable that is the property's alone."""
-    name = f"x{len(form.types)}"
+def _with_operands(
+    form: Definition, axiom: Axiom, further: Sequence[Term], term: Term, matching: TermMatching
+) -> Iterator[Definition]:
+    """The form with what a property says in place of a term, and operands for the variables that are the property's alone: of
+    the sizes that it says, numbers or truth values, as they fit."""
+    new = {variable.name: var(f"x{i}") for i, variable in enumerate(further, len(form.types))}
     attrs = {key[1:]: value for key, value in matching.values.items()}
-    terms = {variable.name: bound for variable, bound in matching.terms.items()} | {further.name: var(name)}
-    inferred = infer_types(form.plain, form.types)
+    terms = {variable.name: bound for variable, bound in matching.terms.items()} | new
+    type_ = infer_types(form.plain, form.types)[term]
     asked = [c.substitute(terms, attrs) for c in axiom.conditions]
-    sizes: dict[Any, Any] = {
-        c.arguments[1]: c.arguments[2] for c in asked if c.predicate == "dim" and c.arguments[0] is var(name)
-    }
-    rank = inferred[term].rank
-    shape: Shape = tuple(sizes.get(i - rank, 1) for i in range(rank))
-    types = {**form.types, name: TensorType(inferred[term].dtype, shape)}
+    shapes: dict[str, Shape] = {}
+    for operand in new.values():
+        sizes: dict[Any, Any] = {
+            c.arguments[1]: c.arguments[2] for c in asked if c.predicate == "dim" and c.arguments[0] is operand
+        }
+        shapes[operand.name] = tuple(sizes.get(i - type_.rank, 1) for i in range(type_.rank)) if sizes else ()
     plain = tuple(replace_terms(root, {term: substitute(axiom.left, terms, attrs)}) for root in form.plain)
-    with contextlib.suppress(ShapeError, Undecided):
-        infer_types(plain, types)
-        yield replace(form, plain=plain, types=types, assumed=(*form.assumed, *(c for c in asked if c.guard.of_values)))
+    for dtypes in itertools.product((type_.dtype, DataType.BOOL), repeat=len(new)):
+        types = form.types | {name: TensorType(dtype, shape) for (name, shape), dtype in zip(shapes.items(), dtypes, strict=True)}
+        with contextlib.suppress(ShapeError, Undecided):
+            infer_types(plain, types)
+            yield replace(form, plain=plain, types=types, assumed=(*form.assumed, *(c for c in asked if c.guard.of_values)))
 
 
 def _defined(form: Definition, operators: Collection[str]) -> tuple[EGraph, list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnxruntime as ort
 import pytest
 
@@ -21,14 +23,18 @@ def test_a_region_is_a_model_that_runs(region: ExportedRegion) -> None:
     ort.InferenceSession(region.build().SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("family", ["t5", "efficientnet", "bart", "convnext"])
+@pytest.mark.parametrize("family", ["t5", "efficientnet", "bart", "convnext", "gpt2"])
 def test_what_is_recognised_of_a_family(family: str) -> None:
     """All of it; of other families see docs/generator.md."""
     found = recognition(r for r in REGIONS if r.family == family)
     assert found.share >= 0.95, list(map(str, found.missing))
 
 
-def test_what_no_rule_knows_is_named() -> None:
-    """GPT-2 chooses its mask by Where: no shipped rule has that."""
+def test_rotary_tables_of_four_axes_are_recognised() -> None:
+    assert not recognition(r for r in REGIONS if r.family == "llama" and r.name == "rotary").missing
+
+
+def test_what_is_another_operator_is_named() -> None:
     (region,) = (r for r in REGIONS if str(r) == "gpt2-tf2onnx-13-attention")
-    assert recognition([region]).missing == (region,)
+    wrong = replace(region, expected=("OrtGelu",))
+    assert recognition([wrong]).missing == (wrong,)

@@ -58,18 +58,19 @@ def _in_parts(places: int, slack: int = 0) -> SpellingLimits:
     return SpellingLimits(saturation, extraction, slack=slack, half=False, seconds=_NEVER)
 
 
-_TABLES = 3
-"""Axes of a rotary embedding's tables: batch, positions, entries of a head."""
 _OPERATORS = 20
 """More than a definition of attention has."""
 
 
 def _attention(operands: int, rows: bool = False) -> Callable[[Definition], bool]:
-    """Attention with so many operands, none of them a bias, of heads side by side, that gives them so, or rows as a matrix."""
+    """Attention with so many operands, none of them a bias, of heads side by side, that gives them so, or rows as a matrix.
+
+    Without a mask there are three, with one to add four; one of truth values has a number beside it, which hides.
+    """
 
     def wanted(form: Definition) -> bool:
         (root,) = form.roots
-        counted = len(form.types) == operands and all(type_.rank > 2 for type_ in form.types.values())
+        counted = len(form.types) == operands and all(type_.rank > 2 or type_.rank == 0 for type_ in form.types.values())
         (applied,) = root.inputs if rows and root.op != form.operator else (root,)
         shaped = (applied is not root) == rows and applied.op == form.operator
         return shaped and counted and all(term.is_var or _is_repeated(term) for term in applied.inputs)
@@ -82,13 +83,9 @@ def _is_repeated(term: Term) -> bool:
 
 
 def _embedded(form: Definition) -> bool:
-    """Rotary embedding of heads apart, with tables as wide as a head and an axis for the batch.
-
-    To take tables apart that have an axis for the heads, too, takes more operators than the embedding saves: a search that did so
-    missed the kernel that embeds where it attends (Llama came out 1.17 times as dear by the model of an H200).
-    """
+    """Rotary embedding of heads apart, with tables as wide as a head and an axis for the batch at least."""
     apart = form.roots[0].attr("num_heads") == 0
-    return apart and bool(form.assumed) and min(type_.rank for type_ in form.types.values()) == _TABLES
+    return apart and bool(form.assumed) and all(type_.rank > 2 for type_ in form.types.values())
 
 
 STEPS = (
@@ -106,6 +103,8 @@ STEPS = (
     SpellingStep(("MultiHeadAttention",), _in_parts(0, slack=2), _attention(3)),
     SpellingStep(("MultiHeadAttention",), _in_parts(0), _attention(3, rows=True)),
     SpellingStep(("MultiHeadAttention",), _in_parts(0), _attention(4, rows=True)),
+    SpellingStep(("MultiHeadAttention",), _in_parts(1), _attention(5)),
+    SpellingStep(("MultiHeadAttention",), _in_parts(1), _attention(5, rows=True)),
 )
 
 

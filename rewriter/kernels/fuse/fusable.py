@@ -20,11 +20,10 @@ from functools import cached_property
 from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
-from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, TensorType, plain_symbol
 from mugraph.terms.term import Term, attr_symbols, const, make, var
 from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
-from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds
+from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds, is_computed
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.search.match import resolve
 
@@ -165,7 +164,7 @@ class _TermReader:
         graph, tables = self._graph, self._graph.tables
         definition = graph.definition(value)
         maker = None if definition is None else definition[0]
-        if maker is not None and maker.op in POSITION_MASKS:  # computed from positions, not read
+        if maker is not None and is_computed(maker.op):
             return make(maker.op, (), maker.attrs)
         number = tables.small_constant(value, 1)
         if number is not None and number.size == 1 and value in tables.constants:

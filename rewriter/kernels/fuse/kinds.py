@@ -12,11 +12,12 @@ from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.indexing import rows_from
 from mugraph.ops.interp import expanded, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import Term, make, substitute, walk
 from rewriter.kernels.fuse.reading import GraphReading
 from rewriter.kernels.fuse.terms import is_elementwise
+from rewriter.search.match import resolve
 
-__all__ = ["FLOATS_AND_TRUTH", "LAST", "NodeKinds", "cuts", "is_product"]
+__all__ = ["FLOATS_AND_TRUTH", "LAST", "NodeKinds", "cuts", "is_computed", "is_product"]
 
 LAST = (-1,)
 """The axes of a reduction along rows."""
@@ -27,6 +28,11 @@ _FLAGS = FLOATS_AND_TRUTH | WHOLE_NUMBERS
 def is_product(op: str) -> bool:
     """Whether an operator is a product of matrices and nothing else."""
     return traits_of(op).product is ProductKind.MATRIX and not get_operator(op).composite
+
+
+def is_computed(op: str) -> bool:
+    """Whether a kernel computes from positions what an operator makes of nothing, and reads none of its entries."""
+    return op in POSITION_MASKS or op == "Positions"
 
 
 def cuts(op: str) -> bool:
@@ -42,7 +48,7 @@ def _is_staged(term: Term) -> bool:
     """Whether a kernel has an operator, or a leaf, in a stage of its own."""
     op, traits = term.op, traits_of(term.op)
     staged = traits.addresses or traits.monoid is not None or _is_row(op) or is_product(op) or is_elementwise(op)
-    return staged or op in ("Var", "Const", "Range") or op in POSITION_MASKS or rows_from(term) is not None
+    return staged or op in ("Var", "Const", "Range") or is_computed(op) or rows_from(term) is not None
 
 
 def _parts(roots: Sequence[Term], operands: Sequence[TensorType]) -> Iterator[Term]:
@@ -114,7 +120,8 @@ class NodeKinds:
             return "other"
         operands = [t for v in node.inputs if (t := self._reading.graph.type(v)) is not None]
         try:
-            parts = list(_parts(record.decompose(node.attrs, operands), operands))
+            made = {f"x{i}": term for i, v in enumerate(node.inputs) if (term := self._computed(v)) is not None}
+            parts = list(_parts([substitute(r, made) for r in record.decompose(node.attrs, operands)], operands))
         except (ShapeError, Undecided, ValueError):
             return "other"
         if not all(map(_is_staged, parts)):
@@ -123,6 +130,13 @@ class NodeKinds:
         if any(map(is_product, inner)):
             return "attention" if "Softmax" in inner else "product"
         return "row" if any(traits_of(op).monoid or _is_row(op) for op in inner) else "pointwise"
+
+    def _computed(self, value: int) -> Term | None:
+        """What a kernel computes of positions in place of an operand."""
+        definition = self._reading.graph.definition(resolve(self._reading.graph, value))
+        if definition is None or not is_computed(definition[0].op):
+            return None
+        return make(definition[0].op, (), definition[0].attrs)
 
     def is_weighted(self, node: Node) -> bool:
         """Whether the left operand of a product is a softmax."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mugraph.blocks.statements import Affine, Factor, Index
 from mugraph.ops.constants import seen_where
-from mugraph.ops.indexing import rows_from
+from mugraph.ops.indexing import looked_up, rows_from
 from mugraph.ops.masks import STORED_MASK
 from mugraph.terms.shape import Dim, same_dim
 from mugraph.terms.term import Term, make, var
@@ -70,7 +70,7 @@ class Movements:
             if any(step != 1 for step in term.attr("steps")):
                 raise NotFusable("a slice with steps")
             bounds = list(zip(term.attr("axes"), term.attr("starts"), strict=True))
-        moved = list(access)
+        moved = list(access) if first is None else looked_up(term, access)
         for where, start in bounds:
             moved[where] = shifted(moved[where], start, shape[where])
         return tuple(moved)
@@ -137,8 +137,8 @@ class Movements:
 
     def place(self, term: Term, access: Access) -> Affine:
         """What a term of places is at an access."""
-        if term.op == "Range":
-            return Affine(tuple(_position(access[-1], 1)), term.attr("start"))
+        if term.op in ("Range", "Positions"):
+            return Affine(tuple(_position(access[-1], 1)), term.attr("start", 0))
         shapes = [self._scope.terms.shape(operand) for operand in term.inputs]
         if term.op == "Unsqueeze":
             return self.place(term.inputs[0], regrouped(flat(access), shapes[0]))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mugraph.blocks.statements import product
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.constants import seen_where
-from mugraph.ops.indexing import rows_from
+from mugraph.ops.indexing import looked_up, rows_from
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
@@ -101,8 +101,8 @@ class BodyMeaning:
         if seen := seen_where(term.op, dict(term.attrs)):
             i, j = at if seen.modulo is None else (rest(place, seen.modulo) for place in at)
             return together([natural(s * i + t * j + c) for s, t, c in seen.conditions], seen.is_any)
-        if term.op == "Range":
-            return counted(term.attr("start") + at[0])
+        if term.op in ("Range", "Positions"):
+            return counted(term.attr("start", 0) + at[-1])
         if term.op == STORED_MASK:
             return stored_entry(term.attr("entries"), self._types[term], flat(at, self._shape(term)))
         if term.op == "Concat":
@@ -147,6 +147,7 @@ class BodyMeaning:
             for axis, start, step in zip(term.attr("axes"), term.attr("starts"), term.attr("steps"), strict=True):
                 moved[axis] = at[axis] * step + start
         elif (first := rows_from(term)) is not None:
+            moved = looked_up(term, at)
             moved[term.attr("axis")] = at[term.attr("axis")] + first
         elif term.op == "Tile":
             for axis in range(-len(term.attr("repeats")), 0):

@@ -65,18 +65,22 @@ def repeats(facts: Facts, x: Term, axis: int) -> bool | None:
 
 @guard(63, About.ENTRIES)
 def causal(facts: Facts, m: Term) -> bool | None:
-    """m is what causal attention adds to its scores: zero for a key that is not after its query, -inf for the others.
+    """m is what causal attention adds to its scores: zero for a key that is not after its query, -inf for the others; or it
+    is true and false there.
 
     A number below half the least of the element type counts as -inf: scores vanish beside it.
     """
-    value, largest = facts.value_of(m), largest_number(facts.type_of(m).dtype)
+    value, dtype = facts.value_of(m), facts.type_of(m).dtype
     if value is None:
         return None
-    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or largest is None:
+    largest = largest_number(dtype)
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2] or (largest is None and dtype != DataType.BOOL):
         return False
     seen = np.tri(value.shape[-1], dtype=bool)
     once = unrepeated(value)
     value = np.broadcast_to(once, (*once.shape[:-2], *seen.shape))
+    if largest is None:
+        return bool(np.all(value == seen))
     return bool(np.all(value[..., seen] == 0) and np.all(value[..., ~seen].astype(np.float64) < -largest / 2))
 
 

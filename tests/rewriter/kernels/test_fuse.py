@@ -256,6 +256,23 @@ def test_rotary_embedding_is_a_prologue_of_attention() -> None:
     checked(built(shapes, [text]))
 
 
+def test_a_rotary_embedding_at_all_positions_is_a_prologue_of_attention() -> None:
+    """onnxruntime's operator takes positions: all of them in their order are computed, and rows of the tables read in place."""
+
+    def rotated(x: str) -> str:
+        return f"OrtRotaryEmbedding[interleaved=false,num_heads=0]({HEADS.format(x)}, Positions[length=5](), c, s)"
+
+    text = ATTENTION.format(f"MatMul({rotated('q')}, Transpose[perm=(1,0)]({rotated('k')}))", HEADS.format("v"))
+    shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (9, 2), "s": (9, 2)}
+    block = checked(built(shapes, [text]))
+    assert {load.tensor for load in block.loads} == set(shapes)
+    sets = [
+        f for f in propose(graph_of(shapes, {}, [text])) if "OrtRotaryEmbedding" in str(f.terms) and "Softmax" in str(f.terms)
+    ]
+    assert any(f.terms == (parse_term(text),) or len(f.operands) == len(shapes) for f in sets)
+    assert all("Positions[length=5]()" in str(f.terms) for f in sets)
+
+
 def test_grouped_heads_share_keys() -> None:
     def shared(x: str) -> str:
         split = f"Unsqueeze[axes=(-3,)](Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(2,4)]({x})))"

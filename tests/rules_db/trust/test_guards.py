@@ -12,7 +12,7 @@ from mugraph.domains.range import Range
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, same_dim, symbol
-from mugraph.terms.term import AttrValue, Term, walk
+from mugraph.terms.term import AttrValue, Term, var, walk
 from mugraph.terms.text import Parser, TextError, parse_term, parse_type
 from rewriter.search.match import Match, NoMatch, RootIndex, compile_rules, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
@@ -32,6 +32,22 @@ from tests.support.graphs import apply_match
 
 def condition(text: str) -> Condition:
     return parse_condition(Parser(text))
+
+
+def test_a_causal_mask_is_zero_and_minus_infinity_or_true_and_false() -> None:
+    def causal(entries: np.ndarray) -> bool | None:
+        type_ = TensorType(DataType.from_numpy(entries.dtype), entries.shape)
+        return GUARDS["causal"].predicate(
+            Facts(lambda term: type_, lambda term: Range.top(), value_of=lambda term: entries), var("m")
+        )
+
+    seen = np.tri(4, dtype=bool)[None]
+    off = seen.copy()
+    off[0, 1, 2] = True
+    for mask, expected in ((seen, True), (off, False), (~seen, False), (seen[:, :3], False), (np.zeros_like(seen), False)):
+        assert causal(mask) is expected
+        assert causal(np.where(mask, 0, -np.inf).astype(np.float32)) is expected
+    assert causal(seen.astype(np.int64)) is False
 
 
 @pytest.mark.parametrize("name", GUARDS)
