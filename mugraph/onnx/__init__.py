@@ -4,9 +4,10 @@
 Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
 """
 
+from mugraph.onnx.claims import claimed
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
-from mugraph.onnx.read import load
+from mugraph.onnx.read import distrusting, load
 from mugraph.onnx.scopes import node_count
 from mugraph.onnx.symbols import dimension_in_words
 from mugraph.onnx.weights import ModelError
@@ -19,8 +20,10 @@ __all__ = [
     "ModelError",
     "Saved",
     "check_output",
+    "claimed",
     "copy",
     "dimension_in_words",
+    "distrusting",
     "load",
     "node_count",
     "open_in",

@@ -24,7 +24,7 @@ from mugraph.limited import LimitExceeded, run_limited
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import graphs_of, graphs_within, nested_graphs, nested_nodes
 
-__all__ = ["DeclaredOtherwise", "expanded_nodes", "infer"]
+__all__ = ["DeclaredOtherwise", "expanded_nodes", "infer", "is_compatible"]
 
 _LONG = 1 << 14
 """Elements of the longest vector whose entries are made in this process."""
@@ -85,12 +85,12 @@ def _without_contradictions(model: ModelProto) -> ModelProto:
         DeclaredOtherwise: declared and inferred element types differ.
     """
     opset = max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=1)
-    own = {function.name for function in model.functions if function.domain in DEFAULT_DOMAINS}
+    own = {(function.domain, function.name, function.overload) for function in model.functions}
     makers = {
         name: node
         for graph in graphs_within(model.graph)
         for node in graph.node
-        if node.domain in DEFAULT_DOMAINS and node.op_type not in own and _is_inferred(node.op_type, opset)
+        if _called(node) in own or (node.domain in DEFAULT_DOMAINS and _is_inferred(node.op_type, opset))
         for name in node.output
         if name
     }
@@ -113,7 +113,7 @@ def _without_contradictions(model: ModelProto) -> ModelProto:
                 continue
             node, (told, made) = makers[value.name], map(TensorProto.DataType.Name, types)
             raise DeclaredOtherwise(f"{node.op_type} '{node.name}' makes '{value.name}' {made}, and it is declared {told}")
-        if not _is_compatible(declared, inferred):
+        if not is_compatible(declared, inferred):
             declared.ClearField("shape")
     return agreed
 
@@ -124,7 +124,7 @@ def _declarations(model: ModelProto, makers: Mapping[str, NodeProto]) -> Iterato
         yield from (value for value in (*graph.value_info, *graph.output) if value.name in makers)
 
 
-def _is_compatible(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool:
+def is_compatible(declared: TypeProto.Tensor, inferred: TypeProto.Tensor) -> bool:
     """Whether two shapes may be one: they have one rank, and no dimension is one number in one and another in the other."""
     if not (declared.HasField("shape") and inferred.HasField("shape")):
         return True

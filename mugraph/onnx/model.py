@@ -44,6 +44,7 @@ class Model:
         plainer: origins of nodes that were read as a plainer operator than theirs; rewritten models have that.
         taken: name of the first result of an If to the branch that it always takes.
         contradicted: name of a value that the file declares otherwise than its operator makes it to the type that this gives.
+        distrusted: names of values of which the file's word on their shapes is not taken.
     """
 
     path: Path | None
@@ -68,6 +69,7 @@ class Model:
     plainer: frozenset[int] = frozenset()
     taken: Mapping[str, str] = field(default_factory=dict)
     contradicted: Mapping[str, TensorType] = field(default_factory=dict)
+    distrusted: frozenset[str] = frozenset()
 
     @property
     def is_unfolded(self) -> bool:

@@ -7,7 +7,7 @@ the file is lost: :attr:`Model.proto` holds it all, and a node that no substitut
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, executed_nodes, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.scopes import captured, executed_nodes, graphs_within, name_apart, names_read, nested_tensors, node_count
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
@@ -36,7 +36,7 @@ from mugraph.ops import NotUnderstood
 from mugraph.ops.support import RECURRENT
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
 
-__all__ = ["load", "reread"]
+__all__ = ["distrusting", "load", "reread"]
 
 _EXPANDED_LIMIT = 1 << 20
 """Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
@@ -62,11 +62,24 @@ def reread(model: Model, proto: ModelProto) -> Model:
     Raises:
         ModelError: it is none; see the message.
     """
-    return _read(model.weights, proto, check=True)
+    return _read(model.weights, proto, check=True, distrusted=model.distrusted)
 
 
-def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
-    """Reads a message without the bytes of its large tensors."""
+def distrusting(model: Model, names: Iterable[str]) -> Model:
+    """The model as it is read if its file's word is not taken on the shapes of some values, beside those of before.
+
+    Raises:
+        ModelError: it cannot be read without; see the message.
+    """
+    return _read(model.weights, model.proto, check=False, distrusted=model.distrusted.union(names))
+
+
+def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozenset[str] = frozenset()) -> Model:
+    """Reads a message without the bytes of its large tensors.
+
+    Args:
+        distrusted: names of values that are read as if the file declared no shape of them.
+    """
     label = weights.label
     opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)
@@ -85,6 +98,10 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
         except (onnx.checker.ValidationError, ValueError, RuntimeError) as problem:
             reason = " ".join(str(problem).split())
             raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
+    for graph in graphs_within(skeleton.graph) if distrusted else ():
+        for value in (*graph.value_info, *graph.output, *graph.input):
+            if value.name in distrusted:
+                value.type.tensor_type.ClearField("shape")
     notes: list[str] = []
     if faithful:
         heed()
@@ -112,7 +129,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool) -> Model:
             continue
         more = trials.decided([each for each in reader.undecided if each.scope not in reader.ill_typed], taken)
         if more is None:
-            return replace(model, notes=(*notes, *model.notes))
+            return replace(model, notes=(*notes, *model.notes), distrusted=distrusted)
         taken = more
 
 

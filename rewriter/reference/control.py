@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from rewriter.reference.nodes import NoReference
+
 __all__ = ["Tensor", "is_true", "run_loop", "run_scan"]
 
 Tensor = tuple[Any, Any]
@@ -90,7 +92,9 @@ def _stacked(
     stacked = []
     for index, column in enumerate(zip(*rows, strict=True)):
         ordered = column[::-1] if backwards.get(index) else column
-        parts = zip(*ordered, strict=True)
+        parts = list(zip(*ordered, strict=True))
+        if len({np.shape(exact) for exact, _ in ordered}) > 1:
+            raise NoReference(f"the reference cannot be computed: result {first + index} of a body has another shape each time")
         exact, narrow = (None if any(a is None for a in part) else np.stack(part, axes.get(index, 0)) for part in parts)
         stacked.append((exact, narrow))
     return stacked

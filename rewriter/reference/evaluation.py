@@ -19,7 +19,7 @@ from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
-from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, computed, widen
+from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, check_shape, computed, widen
 from rewriter.reference.threads import side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
@@ -64,6 +64,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
         is_wanted: asked before each node; where it is not, the evaluation ends.
 
     Raises:
+        FalseClaim: a value that no record makes is of another shape than the model has it.
         NoReference: onnxruntime refuses an opaque node by itself, a value is no tensor, an input of unknown type is not fed,
             nothing tells a size, or a value takes more memory than this process can have; or it is not wanted any more.
     """
@@ -222,6 +223,8 @@ class _ModelEvaluation:
                 operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
                 results = computed(model, graph, node, operands, tensors, self.exact)
             for value, array in zip(node.values, results, strict=True):
+                if node.is_opaque:
+                    check_shape(model, value, np.shape(array))
                 bind_shape(tensors.sizes, graph.type(value), np.shape(array))
                 tensors.by_value[value] = array
 
@@ -283,6 +286,7 @@ class _ModelEvaluation:
 
     def _put(self, run: _Run, value: int, tensor: Tensor) -> None:
         exact, narrow = tensor
+        check_shape(self.model, value, np.shape(exact))
         bind_shape(run.tensors.sizes, self.graph.type(value), np.shape(exact))
         run.tensors.by_value[value] = exact
         if run.narrow is not None and narrow is not None:

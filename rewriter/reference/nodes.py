@@ -14,12 +14,12 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, evaluate_dim
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["NoReference", "RunTensors", "bind_shape", "computed", "widen"]
+__all__ = ["FalseClaim", "NoReference", "RunTensors", "bind_shape", "check_shape", "computed", "widen"]
 
 
 class NoReference(ValueError):
@@ -28,6 +28,29 @@ class NoReference(ValueError):
 
 class NoRoom(NoReference):
     """The process has too little memory for it now."""
+
+
+class FalseClaim(NoReference):
+    """A value is of another shape than the file declares.
+
+    Args:
+        value: of the model.
+        shape: that it has.
+
+    Attributes:
+        name: of the value.
+    """
+
+    def __init__(self, model: Model, value: int, shape: Sequence[int]) -> None:
+        tables = model.tables
+        self.name = tables.names[value] or f"value_{value}"
+        maker = tables.makers.get(value)
+        origin = None if maker is None or maker[0].origin is None else model.origins[maker[0].origin]
+        who = "a body is fed" if origin is None else f"{origin.op_type} '{origin.name}' makes"
+        super().__init__(
+            f"the file declares '{self.name}' {tables.types[value]}, and {who} it of shape [{','.join(map(str, shape))}]: "
+            "take the declaration out of the file"
+        )
 
 
 class RunTensors:
@@ -96,6 +119,27 @@ def bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[
     """Learns the sizes that dimension symbols have in an evaluation from the shape of a value."""
     if type_ is not None:
         bound.update(solve(equations(type_.shape, tuple(shape)), bound))
+
+
+def check_shape(model: Model, value: int, shape: Sequence[int], known: Mapping[str, Dim] | None = None) -> dict[str, Dim]:
+    """Checks that a shape is one of the value's type.
+
+    Args:
+        known: sizes of dimension symbols.
+
+    Returns:
+        these, with those that the shape tells.
+
+    Raises:
+        FalseClaim: it is none.
+    """
+    bound, type_ = dict(known or {}), model.tables.types[value]
+    bind_shape(bound, type_, shape)
+    dims = [] if type_ is None else [evaluate_dim(dim, bound) for dim in type_.shape]
+    fits = len(dims) == len(shape) and all(dim == size for dim, size in zip(dims, shape, strict=True) if isinstance(dim, int))
+    if type_ is not None and not fits:
+        raise FalseClaim(model, value, shape)
+    return bound
 
 
 def widen(array: np.ndarray) -> np.ndarray:

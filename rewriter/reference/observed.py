@@ -17,7 +17,7 @@ from rewriter.reference.evaluation import reference_run
 from rewriter.reference.nodes import NoReference
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["observed_sizes"]
+__all__ = ["observed_sizes", "values_in_a_run"]
 
 
 def observed_sizes(
@@ -43,7 +43,7 @@ def observed_sizes(
     found: dict[str, Dim] = {}
     if outside:
         names = list(dict.fromkeys(told for value in outside.values() if (told := tables.names[value]) is not None))
-        for name, result in zip(names, _run(model, names, feed, provider), strict=False):
+        for name, result in zip(names, values_in_a_run(model, names, feed, provider), strict=False):
             type_ = tables.types[model.values[name]]
             if type_ is not None and isinstance(result, np.ndarray | np.generic):
                 shape = tuple(evaluate_dim(dim, sizes) for dim in type_.shape)
@@ -62,8 +62,10 @@ def _missing(type_: TensorType | None, sizes: Mapping[str, Dim]) -> Iterator[str
             yield name
 
 
-def _run(model: Model, names: Sequence[str], feed: Callable[[], Mapping[str, np.ndarray]], provider: str) -> Sequence[Any]:
-    """Some values in a run of the original; none where it does not run."""
+def values_in_a_run(
+    model: Model, names: Sequence[str], feed: Callable[[], Mapping[str, np.ndarray]], provider: str
+) -> Sequence[Any]:
+    """Some values of the main graph in a run of the original; none where it does not run."""
     with Scratch() as scratch:
         path = open_in(model, model.as_it_came, scratch.path)
         proto = onnx.load(path, load_external_data=False)

@@ -17,14 +17,23 @@ from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs
+from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import probes
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
-__all__ = ["Idle", "Unclean", "at_sizes_that_run", "clean_tasks", "computed", "left_unclean", "session_as_it_came"]
+__all__ = [
+    "Idle",
+    "Unclean",
+    "at_sizes_that_run",
+    "clean_tasks",
+    "computed",
+    "left_unclean",
+    "session_as_it_came",
+    "with_true_claims",
+]
 
 Feed = Mapping[str, np.ndarray]
 
@@ -63,6 +72,12 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes), partial(_compare, task, path, until)
+
+
+def with_true_claims(task: Task) -> Task:
+    """A task whose model is read without the shapes that its file alone tells and that a run of it does not give."""
+    model, false = without_false_claims(task.original, task.sizes, lambda: task.feeds(task.choices()[0])[0], "cpu")
+    return replace(task, model=model, original=model, remarks=(*task.remarks, *false)) if false else task
 
 
 def at_sizes_that_run(task: Task) -> Task | None:

@@ -19,7 +19,7 @@ import onnx
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
-from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, left_unclean
+from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, left_unclean, with_true_claims
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -144,10 +144,11 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
             with clock.lap("clean"), _cleaning(options, clock):
                 progress("cleaning up")
                 if attempts is None:
-                    task = without_previews(task, folder)
+                    task = with_true_claims(without_previews(task, folder))
                     attempts = clean_tasks(task, folder, until)
                 elif is_idle and not is_resized and (other := at_sizes_that_run(task)) is not None:
-                    task, attempts, is_resized = other, clean_tasks(other, folder / "resized", until), True
+                    task, is_resized = with_true_claims(other), True
+                    attempts = clean_tasks(task, folder / "resized", until)
                 attempt = next(attempts, None)
                 heed()
         except (*USER_ERRORS, OSError):

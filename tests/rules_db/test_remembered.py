@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,31 @@ def test_a_presumption_is_confirmed_before_anything_rests_on_it(tmp_path: Path, 
     assert rules.objection(rules[1]) == ""
     assert not RememberedChecks().path.exists(), "it says what is not so"
     assert opened(file_of(tmp_path, [false, *RULES[1:]]))[0].ids == tuple(rule.id for rule in RULES[1:])
+
+
+@pytest.mark.parametrize(
+    ("proof", "objection"),
+    [
+        ("no.such.property{", r"expected|unexpected|end"),
+        ("no.such.property@01234567{x=a}", "not proved"),
+        (str(RULES[1].certificate), "not proved"),
+        (str(RULES[0].certificate).rpartition("; ")[0], "not proved|expected|end"),
+        (re.sub("@[0-9a-f]", "@0", str(RULES[0].certificate), count=1), "not proved"),
+        ("bounded(shapes<=2, ranks<=3) & probabilistic(tests=3, seed=0, delta=2^-60)", "tested|proved"),
+    ],
+    ids=["no text of a proof", "of no property", "of another rule", "in part", "of a changed property", "by tests"],
+)
+def test_a_forged_proof_is_found_out(cache: Path, proof: str, objection: str) -> None:
+    """It is read late: of a rule that is remembered to stand, and of which nothing but the proof was changed."""
+    text, begin = format_rule(RULES[0]), "  proof "
+    lines = [begin + proof if line.startswith(begin) else line for line in text.splitlines()]
+    entry = Entry("x.rules", "\n".join(lines) + "\n")
+    assert entry.text != text
+    RememberedChecks().put([(entry, Evidence.PROVED)])
+    rules = PresumedRules.of([entry], Trust.PROVED)
+    assert rules.ids == (RULES[0].id,), "presumed, so that the test says something"
+    assert re.search(objection, rules.objection(rules[0]))
+    assert not RememberedChecks().path.exists()
 
 
 def test_another_identity_is_found_out(tmp_path: Path, cache: Path) -> None:

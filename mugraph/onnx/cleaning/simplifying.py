@@ -232,22 +232,26 @@ class _Simplifying:
 
     def _one_concat(self, node: NodeProto) -> NodeProto | None:
         """A Concat with the operands of those that it alone reads, along the same axis, and without empty ones."""
-        made = self._type(node.output[0]) if node.op_type == "Concat" else None
+        made = self._type(node.output[0]) if node.op_type == "Concat" and self._is_understood(node) else None
         if made is None:
             return None
         axis = self._axis(node, made)
         operands: list[str] = []
         for name in node.input:
             inner = self._inner(name, frozenset({"Concat"})) if len(self._readers[name]) == 1 else None
-            is_same = inner is not None and self._axis(inner, made) == axis
+            is_same = inner is not None and self._is_understood(inner) and self._axis(inner, made) == axis
             operands += inner.input if inner is not None and is_same else [name]
         types = [self._type(name) for name in operands]
-        if any(t is not None and len(t.shape) != len(made.shape) for t in types):
-            return None  # declared in the file, which contradicts itself
         full = [n for n, t in zip(operands, types, strict=True) if t is None or t.shape[axis] != 0] or operands[:1]
         if full == list(node.input):
             return None
         return helper.make_node("Concat", full, list(node.output), name=node.name, axis=axis)
+
+    def _is_understood(self, node: NodeProto) -> bool:
+        """Whether a record took a node, and so found the types of its operands to fit each other."""
+        value = self._model.values.get(node.output[0])
+        maker = None if value is None else self._model.tables.makers.get(value)
+        return maker is not None and not maker[0].is_opaque
 
     def _axis(self, node: NodeProto, made: TensorType) -> int:
         """The axis of a Concat, from 0 on."""
